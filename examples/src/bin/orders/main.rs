@@ -1,0 +1,139 @@
+//! A web shop whose orders are charged once, however often and wherever they are paid.
+//!
+//! ```text
+//! cargo run -p examples --bin orders
+//! cargo run -p examples --bin orders -- --without-lock
+//! ```
+//!
+//! Paying an order reads it, asks a slow payment provider for the money, and writes it back. Two
+//! payments at the same time both read an open order, and both charge it, unless a lock keeps them
+//! apart: see `pay` in `handlers.rs`. With `--without-lock` you can watch it go wrong.
+//!
+//! | variable | says | if unset |
+//! | --- | --- | --- |
+//! | `LOCK_URL` | where the locks are, as in `redis://127.0.0.1` | `memory://`: one process |
+//! | `DATABASE_URL` | where the orders are, as in `sqlite:orders.db` | a temporary file |
+//! | `PAYMENT_MS` | how long the payment provider takes; try more than the ttl | 200 |
+//! | `PORT` | where to listen on 127.0.0.1 | 3000, or any free port if that is taken |
+
+#![expect(
+    clippy::print_stdout,
+    reason = "it tells whoever started it what to try"
+)]
+
+mod error;
+mod handlers;
+mod payment;
+mod store;
+
+use std::{env, error::Error, io, time::Duration};
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use lock_core::LockManager;
+use tokio::net::TcpListener;
+
+use self::{handlers::Shop, payment::PaymentProvider, store::Orders};
+
+/// How long payments under way may take to finish after ctrl-c.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let with_lock = with_lock()?;
+
+    // Every annotated handler of the process takes its locks here.
+    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let locks = LockManager::connect(&lock_url).await?;
+    lock_core::set_global(locks.clone());
+
+    // Gone with the process, and unused if the variable is set.
+    let folder = tempfile::tempdir()?;
+    let database_url = env::var("DATABASE_URL")
+        .unwrap_or_else(|_| format!("sqlite:{}", folder.path().join("orders.db").display()));
+    let latency = env::var("PAYMENT_MS").map_or(Ok(200), |ms| ms.parse())?;
+    let database = store::open(&database_url).await?;
+    let shop = Shop {
+        orders: Orders::new(database.clone()),
+        provider: PaymentProvider::new(database, Duration::from_millis(latency)),
+    };
+
+    let listener = listen().await?;
+    print_what_to_try(&listener, with_lock)?;
+
+    // Both begin to stop at ctrl-c: no new request, and no new lock. A payment that is still under
+    // way after the grace loses its lock, and its handler ends with an error.
+    let server = axum::serve(listener, router(shop, with_lock)).with_graceful_shutdown(ctrl_c());
+    let shutdown = async {
+        ctrl_c().await;
+        locks.shutdown(GRACE).await;
+        Ok(())
+    };
+    tokio::try_join!(server.into_future(), shutdown)?;
+    Ok(())
+}
+
+fn with_lock() -> Result<bool, String> {
+    match env::args().nth(1).as_deref() {
+        None => Ok(true),
+        Some("--without-lock") => Ok(false),
+        Some(other) => Err(format!(
+            "unknown argument `{other}`: there is only --without-lock"
+        )),
+    }
+}
+
+fn router(shop: Shop, with_lock: bool) -> Router {
+    let pay = if with_lock {
+        post(handlers::pay)
+    } else {
+        post(handlers::pay_without_lock)
+    };
+    Router::new()
+        .route("/orders", post(handlers::create))
+        .route("/orders/{order_id}", get(handlers::show))
+        .route("/orders/{order_id}/pay", pay)
+        .with_state(shop)
+}
+
+async fn listen() -> Result<TcpListener, Box<dyn Error>> {
+    if let Ok(port) = env::var("PORT") {
+        return Ok(TcpListener::bind(("127.0.0.1", port.parse()?)).await?);
+    }
+    match TcpListener::bind("127.0.0.1:3000").await {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Ok(TcpListener::bind("127.0.0.1:0").await?)
+        }
+        bound => Ok(bound?),
+    }
+}
+
+async fn ctrl_c() {
+    if let Err(error) = tokio::signal::ctrl_c().await {
+        // Without the signal it runs until it is killed, which the locks survive.
+        eprintln!("ctrl-c will not be noticed: {error}");
+        std::future::pending::<()>().await;
+    }
+}
+
+fn print_what_to_try(listener: &TcpListener, with_lock: bool) -> io::Result<()> {
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("orders on {url}");
+    if with_lock {
+        println!("an order is charged once, however often it is paid:");
+    } else {
+        println!("WITHOUT THE LOCK: an order paid twice at the same time is charged twice:");
+    }
+    println!("  curl --json '{{\"cents\": 4200}}' {url}/orders");
+    println!("  seq 200 | xargs -P 200 -I{{}} curl -s -X POST {url}/orders/1/pay -o /dev/null");
+    println!("  curl {url}/orders/1");
+    if with_lock {
+        println!(
+            "to see it go wrong, start it with --without-lock; for two instances, start both with"
+        );
+        println!("  LOCK_URL=redis://127.0.0.1 DATABASE_URL=sqlite:orders.db");
+    }
+    Ok(())
+}

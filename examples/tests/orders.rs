@@ -1,0 +1,186 @@
+//! The application as its users run it: real processes, a real Redis, one database file.
+//!
+//! The test stands in this package, not beside those of the libraries, because cargo builds a binary
+//! for the integration tests of its own package only, and tells them where it is.
+
+use std::{path::Path, time::Duration};
+
+use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+/// Far below the ttl of the lock, which is 10 s.
+const SOON: Duration = Duration::from_secs(5);
+
+/// One instance of the shop.
+struct Instance {
+    process: Process,
+    url: String,
+}
+
+impl Instance {
+    fn start(lock_url: &str, database: &Path, arguments: &[&str], payment_ms: &str) -> Self {
+        let database_url = format!("sqlite:{}", database.display());
+        let variables = [
+            ("LOCK_URL", lock_url),
+            ("DATABASE_URL", &database_url),
+            ("PAYMENT_MS", payment_ms),
+            ("PORT", "0"),
+        ];
+        let orders = env!("CARGO_BIN_EXE_orders");
+        let mut process = Process::spawn(orders, arguments, &variables);
+        let line = process.line();
+        let url = line.strip_prefix("orders on ").expect("its address first");
+        Self {
+            process,
+            url: url.to_owned(),
+        }
+    }
+
+    async fn ask(&self, method: &str, path: &str, json: &str) -> HttpAnswer {
+        ask(method, &format!("{}{path}", self.url), json).await
+    }
+
+    async fn create_order(&self) {
+        let answer = self.ask("POST", "/orders", r#"{"cents": 4200}"#).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        assert!(answer.body.contains(r#""id":1,"#), "{answer:?}");
+    }
+
+    async fn charges(&self) -> u32 {
+        let answer = self.ask("GET", "/orders/1", "").await;
+        let (_, charges) = answer.body.split_once(r#""charges":"#).expect("a count");
+        let charges = charges.trim_end_matches('}');
+        charges.parse().expect("a number")
+    }
+}
+
+/// Two instances on one Redis and one database file, as two machines on one database.
+struct Shop {
+    first: Instance,
+    second: Instance,
+    redis: RedisServer,
+    _folder: TempDir,
+}
+
+impl Shop {
+    fn open() -> Self {
+        Self::open_with(&[], "200")
+    }
+
+    /// Opens a shop whose first instance has a payment provider that takes so long.
+    fn open_with(arguments: &[&str], payment_ms: &str) -> Self {
+        let redis = RedisServer::start();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let database = folder.path().join("orders.db");
+        Self {
+            first: Instance::start(&redis.url(), &database, arguments, payment_ms),
+            second: Instance::start(&redis.url(), &database, arguments, "200"),
+            redis,
+            _folder: folder,
+        }
+    }
+
+    /// Sends a payment to the first instance and waits until it holds the lock.
+    async fn begin_payment(&self) -> HttpRequest {
+        let url = format!("{}/orders/1/pay", self.first.url);
+        let payment = HttpRequest::send("POST", &url, "").await.expect("sent");
+        eventually(SOON, "the payment holds the lock", async || {
+            is_being_paid(&self.redis)
+        })
+        .await;
+        payment
+    }
+
+    /// Pays the one order two hundred times at once, at both instances in turn.
+    async fn pay_two_hundred_times(&self) {
+        let mut payments = JoinSet::new();
+        for instance in [&self.first, &self.second].into_iter().cycle().take(200) {
+            let url = format!("{}/orders/1/pay", instance.url);
+            payments.spawn(async move { ask("POST", &url, "").await });
+        }
+        for answer in payments.join_all().await {
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    }
+}
+
+fn is_being_paid(redis: &RedisServer) -> bool {
+    redis.get("lock:order:1").is_some()
+}
+
+async fn ask(method: &str, url: &str, json: &str) -> HttpAnswer {
+    let request = HttpRequest::send(method, url, json).await;
+    let answer = request.expect("a listening shop").answer().await;
+    answer.expect("an answer")
+}
+
+#[tokio::test]
+async fn two_instances_charge_an_order_once_however_often_it_is_paid() {
+    let shop = Shop::open();
+    shop.first.create_order().await;
+    shop.pay_two_hundred_times().await;
+    assert_eq!(shop.second.charges().await, 1);
+}
+
+#[tokio::test]
+async fn without_the_lock_they_charge_it_more_than_once() {
+    let shop = Shop::open_with(&["--without-lock"], "200");
+    shop.first.create_order().await;
+    shop.pay_two_hundred_times().await;
+    let charges = shop.second.charges().await;
+    assert!(charges > 1, "charged {charges} times");
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_releases_the_lock_at_once() {
+    // Without the hang-up, the first instance would still hold the lock when the test is over.
+    let shop = Shop::open_with(&[], "600000");
+    shop.first.create_order().await;
+    let payment = shop.begin_payment().await;
+
+    drop(payment);
+    eventually(SOON, "the lock is free", async || {
+        !is_being_paid(&shop.redis)
+    })
+    .await;
+    let answer = shop.second.ask("POST", "/orders/1/pay", "").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(shop.second.charges().await, 1);
+}
+
+#[tokio::test]
+async fn an_interrupted_shop_finishes_the_payment_under_way_and_lets_go() {
+    let shop = Shop::open_with(&[], "1000");
+    shop.first.create_order().await;
+    let payment = shop.begin_payment().await;
+
+    shop.first.process.interrupt();
+    let answer = payment.answer().await.expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    shop.first.process.join();
+    assert!(!is_being_paid(&shop.redis));
+    assert_eq!(shop.second.charges().await, 1);
+}
+
+#[tokio::test]
+async fn an_interrupted_shop_gives_up_a_payment_that_outlasts_the_grace() {
+    let shop = Shop::open_with(&[], "600000");
+    shop.first.create_order().await;
+    let payment = shop.begin_payment().await;
+
+    shop.first.process.interrupt();
+    let answer = payment.answer().await.expect("an answer");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    shop.first.process.join();
+    assert!(!is_being_paid(&shop.redis));
+    assert_eq!(shop.second.charges().await, 0);
+}
+
+#[tokio::test]
+async fn an_order_that_does_not_exist_is_not_found() {
+    let shop = Shop::open();
+    for (method, path) in [("GET", "/orders/9"), ("POST", "/orders/9/pay")] {
+        assert_eq!(shop.first.ask(method, path, "").await.status, 404);
+    }
+}

@@ -1,0 +1,152 @@
+//! The port: what the runtime asks of the place where locks are kept.
+//!
+//! Every answer comes within the time given in the request, or the answer is [`Failure::NoAnswer`]: the callers have no
+//! timers of their own. Futures of a backend are polled where the manager's work runs, never in a user's task.
+
+use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use crate::{
+    inspect::{Health, Sighting},
+    token::{FencingToken, OwnerToken},
+    trail::{ConnectionId, Trail},
+};
+
+pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
+/// What a backend returns.
+pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+
+pub(crate) trait Backend: fmt::Debug + Send + Sync {
+    /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost).
+    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired>;
+
+    /// Extends leases, all in one message; never shortens one, never makes a missing key anew. One result a request.
+    fn renew(
+        &self,
+        batch: Vec<RenewRequest>,
+        within: Duration,
+    ) -> Answer<Vec<Result<Renewed, Failure>>>;
+
+    /// Lets go of the key if it holds this token.
+    fn release(&self, request: ReleaseRequest) -> Answer<Released>;
+
+    /// Looks at a key.
+    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>>;
+
+    /// Deletes a key, whoever holds it.
+    fn force_release(&self, full_key: Arc<str>) -> Answer<()>;
+
+    /// Tries everything that the manager needs from the backend.
+    fn check(&self) -> Answer<Health>;
+
+    /// How long a request and its answer take, as measured lately; zero if not known.
+    fn round_trip(&self) -> Duration;
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireRequest {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    pub(crate) ttl: Duration,
+    /// The largest fencing token that this process knows: the new one is larger.
+    pub(crate) floor: u64,
+    /// Where the backend notes each connection that the request leaves on, before its first byte does.
+    pub(crate) trail: Arc<Trail>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acquired {
+    pub(crate) outcome: AcquireOutcome,
+    pub(crate) connection: ConnectionId,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AcquireOutcome {
+    Granted(FencingToken),
+    /// Somebody else's, for so long; `None`: without an expiry.
+    Busy {
+        remaining: Option<Duration>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RenewRequest {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    pub(crate) ttl: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Yes,
+    /// The key is gone or another's: the lease is lost, whatever comes later.
+    NotOurs,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ReleaseRequest {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    /// Instead of deleting the key, lets it expire after this long.
+    pub(crate) keep: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Released {
+    pub(crate) outcome: ReleaseOutcome,
+    pub(crate) connection: ConnectionId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseOutcome {
+    Done,
+    NotOurs,
+}
+
+/// Why there is no answer, or none of use.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// Nobody knows whether the request was executed.
+    NoAnswer(Source),
+    /// Not executed, and perhaps later: the server is loading, out of memory, read-only.
+    NotNow(Source),
+    /// Not executed, and asking again is of no use: no right to, or an unknown command.
+    Refused(Source),
+    /// Not executed, because the request itself is wrong.
+    Invalid(Arc<str>),
+}
+
+/// The cause behind a failure, for the user's log.
+pub(crate) type Source = Arc<dyn Error + Send + Sync>;
+
+impl Failure {
+    #[cfg(feature = "redis")]
+    pub(crate) fn no_answer(message: impl Into<String>) -> Self {
+        Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(
+            message.into(),
+        )))
+    }
+
+    /// Whether it is certain that the request was not executed.
+    pub(crate) fn is_definite(&self) -> bool {
+        !matches!(self, Self::NoAnswer(_))
+    }
+
+    /// Whether asking again can help.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::NoAnswer(_) | Self::NotNow(_))
+    }
+}
+
+impl From<Failure> for crate::LockError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+                Self::Unavailable { key: None, source }
+            }
+            Failure::Invalid(reason) => Self::Invalid { key: None, reason },
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Whether a server is fit for locks.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use redis::Value;
+
+use crate::{
+    backend::{
+        AcquireOutcome, AcquireRequest, Backend, Failure, ReleaseOutcome, ReleaseRequest,
+        RenewRequest, Renewed,
+        redis::{RedisBackend, failure},
+    },
+    clock::Clock,
+    inspect::Health,
+    options::RESERVED,
+    token::{HolderLabel, OwnerToken},
+};
+
+/// How long the probe's lock lasts if it is not released.
+const PROBE_TTL: Duration = Duration::from_secs(5);
+
+/// A server's clock may differ from ours by this much before it is mentioned.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
+
+pub(super) async fn check(backend: &RedisBackend) -> Result<Health, Failure> {
+    lock_and_unlock(backend).await?;
+    let sent = Clock::Boot.now();
+    let clock = clock_warning(backend).await?;
+    let round_trip = Clock::Boot.now().since(sent);
+    let eviction = eviction_warning(backend).await?;
+    Ok(Health {
+        round_trip,
+        warnings: clock.into_iter().chain(eviction).collect(),
+    })
+}
+
+/// Does once what every lock does.
+async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
+    let full_key: Arc<str> = format!("{RESERVED}check:{}", uuid::Uuid::new_v4().simple()).into();
+    let token = OwnerToken::new(&HolderLabel::of_this_process());
+    let acquired = backend
+        .acquire(AcquireRequest {
+            full_key: full_key.clone(),
+            token: token.clone(),
+            ttl: PROBE_TTL,
+            floor: 0,
+            trail: Arc::default(),
+        })
+        .await?;
+    let AcquireOutcome::Granted(_) = acquired.outcome else {
+        return Err(failure::nonsense("an acquire of a fresh key"));
+    };
+    let renewal = RenewRequest {
+        full_key: full_key.clone(),
+        token: token.clone(),
+        ttl: PROBE_TTL,
+    };
+    let renewed = backend.renew(vec![renewal], backend.within).await?;
+    match renewed.into_iter().next() {
+        Some(Ok(Renewed::Yes)) => {}
+        Some(Err(failure)) => return Err(failure),
+        Some(Ok(Renewed::NotOurs)) | None => {
+            return Err(failure::nonsense("a renewal of a fresh lock"));
+        }
+    }
+    let release = ReleaseRequest {
+        full_key,
+        token,
+        keep: None,
+    };
+    match backend.release(release).await?.outcome {
+        ReleaseOutcome::Done => Ok(()),
+        ReleaseOutcome::NotOurs => Err(failure::nonsense("a release of a fresh lock")),
+    }
+}
+
+/// Fencing tokens follow the server's clock, so that they grow across a loss of data.
+async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure> {
+    let (_, answer) = backend
+        .link
+        .send(&redis::cmd("TIME"), backend.within, None)
+        .await?;
+    let (seconds, _micros): (u64, u64) = match answer {
+        Value::ServerError(error) => return Err(failure::answered(&error)),
+        answer => redis::from_redis_value(answer).map_err(|_| failure::nonsense("TIME"))?,
+    };
+    let theirs = Duration::from_secs(seconds);
+    let ours = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let apart = theirs.abs_diff(ours);
+    Ok((apart > CLOCK_TOLERANCE).then(|| {
+        format!(
+            "the server's clock differs from this machine's by {} s: synchronise both, since fencing tokens follow it",
+            apart.as_secs()
+        )
+    }))
+}
+
+/// Locks are keys with an expiry, which every eviction policy but one may delete.
+async fn eviction_warning(backend: &RedisBackend) -> Result<Option<String>, Failure> {
+    let (_, answer) = backend
+        .link
+        .send(redis::cmd("INFO").arg("memory"), backend.within, None)
+        .await?;
+    let info: String = match answer {
+        Value::ServerError(error) if error.code() == "NOPERM" => {
+            return Ok(Some("this user may not run INFO, so the eviction policy is not known: make sure that it is \
+                            `noeviction`".to_owned()));
+        }
+        Value::ServerError(error) => return Err(failure::answered(&error)),
+        answer => redis::from_redis_value(answer).map_err(|_| failure::nonsense("INFO"))?,
+    };
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    let (limit, policy) = (field("maxmemory"), field("maxmemory_policy"));
+    Ok(match (limit, policy) {
+        (Some("0"), _) | (_, Some("noeviction") | None) => None,
+        (_, Some(policy)) => Some(format!(
+            "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or \
+             keep locks on a server of their own"
+        )),
+    })
+}

@@ -1,0 +1,133 @@
+//! The scripts, and running them: by their hash, or by their text where the server does not know it (any more).
+
+use std::{sync::Arc, sync::LazyLock, time::Duration};
+
+use redis::{Cmd, Pipeline, Value};
+
+use crate::{
+    backend::{
+        Failure,
+        redis::{connection::Link, failure},
+    },
+    clock::Clock,
+    trail::{ConnectionId, Trail},
+};
+
+pub(super) static ACQUIRE: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(include_str!("scripts/acquire.lua")));
+pub(super) static RENEW: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(include_str!("scripts/renew.lua")));
+pub(super) static RELEASE: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(include_str!("scripts/release.lua")));
+pub(super) static INSPECT: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(include_str!("scripts/inspect.lua")));
+pub(super) static FORCE_RELEASE: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new(include_str!("scripts/force_release.lua")));
+
+/// One script. Keys and values reach it as arguments only, never as text of it.
+pub(super) struct Lua {
+    text: &'static str,
+    hash: String,
+}
+
+/// What a script is called with.
+pub(super) struct Call {
+    pub(super) keys: Vec<Arc<str>>,
+    pub(super) arguments: Vec<String>,
+}
+
+/// By which of its two names a script is called.
+#[derive(Clone, Copy)]
+enum By {
+    Hash,
+    Text,
+}
+
+impl Lua {
+    fn new(text: &'static str) -> Self {
+        Self {
+            text,
+            hash: redis::Script::new(text).get_hash().to_owned(),
+        }
+    }
+
+    /// Runs the script, all within a time-out; an error that the server answers is a failure.
+    pub(super) async fn run(
+        &self,
+        link: &Arc<Link>,
+        call: Call,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let started = Clock::Boot.now();
+        let (id, value) = link
+            .send(&self.command(&call, By::Hash), within, trail)
+            .await?;
+        let Value::ServerError(error) = value else {
+            return Ok((id, value));
+        };
+        if error.code() != "NOSCRIPT" {
+            link.heed(id, &error);
+            return Err(failure::answered(&error));
+        }
+        let left = within.saturating_sub(Clock::Boot.now().since(started));
+        match link
+            .send(&self.command(&call, By::Text), left, trail)
+            .await?
+        {
+            (_, Value::ServerError(error)) => Err(failure::answered(&error)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Runs the script once for each call, in one message; one answer each.
+    pub(super) async fn run_all(
+        &self,
+        link: &Arc<Link>,
+        calls: &[Call],
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let started = Clock::Boot.now();
+        let answers = self.send_all(link, calls, By::Hash, within).await?;
+        let is_unknown = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT");
+        if !answers.iter().any(is_unknown) {
+            return Ok(answers);
+        }
+        // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
+        let left = within.saturating_sub(Clock::Boot.now().since(started));
+        self.send_all(link, calls, By::Text, left).await
+    }
+
+    async fn send_all(
+        &self,
+        link: &Arc<Link>,
+        calls: &[Call],
+        by: By,
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            pipeline.add_command(self.command(call, by));
+        }
+        link.send_all(&pipeline, calls.len(), within).await
+    }
+
+    fn command(&self, call: &Call, by: By) -> Cmd {
+        let mut command = match by {
+            By::Hash => redis::cmd("EVALSHA"),
+            By::Text => redis::cmd("EVAL"),
+        };
+        command.arg(match by {
+            By::Hash => self.hash.as_str(),
+            By::Text => self.text,
+        });
+        command.arg(call.keys.len());
+        for key in &call.keys {
+            command.arg(&**key);
+        }
+        for argument in &call.arguments {
+            command.arg(argument);
+        }
+        command
+    }
+}

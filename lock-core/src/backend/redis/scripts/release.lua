@@ -1,0 +1,16 @@
+-- Lets go of a key, if it still holds the owner token.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  the owner token
+-- ARGV[2]  for how many milliseconds to keep the key before it expires; 0: delete it now
+--
+-- Returns 1 if released, 0 if the key is gone or another's.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+if tonumber(ARGV[2]) > 0 then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+else
+  redis.call('DEL', KEYS[1])
+end
+return 1

@@ -1,0 +1,17 @@
+-- Extends a lease, if the key still holds the owner token.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  the owner token
+-- ARGV[2]  the ttl in milliseconds
+--
+-- Returns 1 if the lease lasts for the ttl at least, 0 if the key is gone or another's.
+--
+-- Never shortens: a renewal that was delayed on its way must not cut a later one's lease.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+local remaining = redis.call('PTTL', KEYS[1])
+if remaining >= 0 and remaining < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 1

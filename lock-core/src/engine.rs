@@ -1,0 +1,226 @@
+//! What every part of a manager shares: the backend, the thread and the clock it works with, the renewal.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::{
+    alarm::Alarm,
+    backend::{Backend, Failure},
+    clock::{Clock, Moment},
+    error::LockError,
+    renewal::Renewal,
+    spawner::Spawner,
+    token::{FencingToken, HolderLabel},
+};
+
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) spawner: Spawner,
+    pub(crate) clock: Clock,
+    pub(crate) alarm: Alarm,
+    pub(crate) renewal: Renewal,
+    pub(crate) timing: Timing,
+    pub(crate) label: HolderLabel,
+    /// Leases held and clean-ups under way: what a shutdown waits for.
+    pub(crate) open: Arc<Tally>,
+    /// The largest fencing token that this manager has seen; each new one must be larger.
+    known_token: AtomicU64,
+}
+
+/// Bounds on how long things take. See the setters of the builder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) polling_pause: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            command_timeout: Duration::from_secs(1),
+            polling_pause: Duration::from_millis(50),
+        }
+    }
+}
+
+impl Timing {
+    pub(crate) fn check(self) -> Result<(), LockError> {
+        let bounds = [
+            (
+                "connect_timeout",
+                self.connect_timeout,
+                Duration::from_millis(10),
+            ),
+            (
+                "command_timeout",
+                self.command_timeout,
+                Duration::from_millis(10),
+            ),
+            (
+                "polling_pause",
+                self.polling_pause,
+                Duration::from_millis(1),
+            ),
+        ];
+        let most = Duration::from_secs(60);
+        for (name, value, least) in bounds {
+            if value < least || value > most {
+                return Err(LockError::invalid(format!(
+                    "{name} is {value:?}: choose between {least:?} and {most:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        spawner: Spawner,
+        clock: Clock,
+        alarm: Alarm,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            renewal: Renewal::new(backend.clone(), spawner.clone(), clock.clone()),
+            backend,
+            spawner,
+            clock,
+            alarm,
+            timing,
+            label: HolderLabel::of_this_process(),
+            open: Arc::default(),
+            known_token: AtomicU64::new(0),
+        }
+    }
+
+    /// Has a question answered where the manager's work runs.
+    ///
+    /// Dropping the future does not take the question back.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Result<T, LockError> {
+        let (sender, answer) = oneshot::channel();
+        self.spawner.spawn(async move {
+            // Nobody listens any more: then nobody needs the answer.
+            drop(sender.send(question.await));
+        });
+        match answer.await {
+            Ok(answer) => answer.map_err(LockError::from),
+            Err(_) => Err(LockError::unavailable(
+                "the runtime that the question was asked on has ended",
+            )),
+        }
+    }
+
+    /// Waits for `event`, at most for `time`; returns whether it came.
+    pub(crate) async fn within(&self, time: Duration, event: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = event => true,
+            () = self.alarm.sleep_until(self.clock.now().after(time)) => false,
+        }
+    }
+
+    pub(crate) fn known_token(&self) -> u64 {
+        self.known_token.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn learn_token(&self, token: FencingToken) {
+        self.known_token.fetch_max(token.into(), Ordering::AcqRel);
+    }
+}
+
+/// Until when a lease is certain that was asked for at `sent`: minus 1 % of the ttl and 2 ms, because the server's clock
+/// may run faster than ours and its timer may be early.
+pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
+    sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
+}
+
+/// Between 0.5 and 1.5 of `span`, so that those who were stopped together do not ask together again.
+pub(crate) fn jittered(span: Duration) -> Duration {
+    // A v4 UUID is the random source at hand; 16 of its random bits are plenty for a pause.
+    let random = uuid::Uuid::new_v4().as_u128() & 0xffff;
+    let fraction = u32::try_from(random).unwrap_or(0);
+    span / 2 + span * fraction / 0x1_0000
+}
+
+/// Counts what is open and tells when it is all closed.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    count: AtomicUsize,
+    emptied: Notify,
+}
+
+/// One open thing; closes when dropped.
+#[derive(Debug)]
+pub(crate) struct Open(Arc<Tally>);
+
+impl Tally {
+    pub(crate) fn open(self: &Arc<Self>) -> Open {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Open(self.clone())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing is open, if only for a moment.
+    pub(crate) async fn emptied(&self) {
+        let mut emptied = std::pin::pin!(self.emptied.notified());
+        loop {
+            // Listening before looking: the last one may close between the two.
+            emptied.as_mut().enable();
+            if self.count() == 0 {
+                return;
+            }
+            emptied.as_mut().await;
+            emptied.set(self.emptied.notified());
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.emptied.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allowance_for_drift_never_goes_below_the_moment_of_sending() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        assert_eq!(validity(sent, Duration::ZERO), sent);
+        let valid = validity(sent, Duration::from_secs(10)).since(sent);
+        assert_eq!(valid, Duration::from_millis(9_898));
+    }
+
+    #[test]
+    fn jitter_stays_within_half_and_one_and_a_half() {
+        let span = Duration::from_millis(100);
+        let all: Vec<_> = (0..1000).map(|_| jittered(span)).collect();
+        assert!(
+            all.iter().all(|d| (span / 2..span * 3 / 2).contains(d)),
+            "{all:?}"
+        );
+        assert!(all.iter().any(|d| *d < span) && all.iter().any(|d| *d > span));
+    }
+}

@@ -1,0 +1,234 @@
+//! What can go wrong, one variant for each decision that a caller can take.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use crate::{key::LockKey, lease::LeaseLost};
+
+/// Why a lock was not acquired, or is no longer held.
+///
+/// | variant | means | a caller would |
+/// | --- | --- | --- |
+/// | [`Busy`](Self::Busy) | somebody else has it: normal | answer 409, or try again later |
+/// | [`Lost`](Self::Lost) | it was ours and is not any more | stop, and undo or re-check what was done |
+/// | [`Unavailable`](Self::Unavailable) | the backend did not answer or cannot serve: nobody knows | answer 503 |
+/// | [`Invalid`](Self::Invalid) | the request itself is wrong | mend the program or its configuration |
+/// | [`NotConfigured`](Self::NotConfigured) | no manager was given | call [`set_global`](crate::set_global) |
+///
+/// No variant prints an owner token or a password.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Another holder has the lock, or others stood in line before.
+    Busy {
+        /// What is locked.
+        key: LockKey,
+        /// For how long the holder's lease is known to run unless it is renewed or released; `None` if it never ends
+        /// by itself, because another client took the key without an expiry. Then only
+        /// [`LockManager::force_release`](crate::LockManager::force_release) helps.
+        retry_after: Option<Duration>,
+    },
+    /// The lease ended before it was released.
+    Lost {
+        /// What was locked.
+        key: LockKey,
+        /// How it ended.
+        reason: LeaseLost,
+    },
+    /// The backend did not answer, or answered that it cannot serve now. Whether the lock is free is unknown.
+    Unavailable {
+        /// What was to be locked; `None` where no key is involved, as while connecting.
+        key: Option<LockKey>,
+        /// What the backend or the connection reported.
+        source: Arc<dyn Error + Send + Sync>,
+    },
+    /// The request cannot succeed as it is: a wrong value, a wrong url, a key that holds something else.
+    Invalid {
+        /// What was to be locked; `None` where no key is involved.
+        key: Option<LockKey>,
+        /// What is wrong and what to write instead.
+        reason: Arc<str>,
+    },
+    /// No manager: neither `locks = …`, nor [`with_locks`](crate::with_locks), nor [`set_global`](crate::set_global).
+    NotConfigured,
+}
+
+impl LockError {
+    /// Returns the key that the error is about, if it is about one.
+    #[must_use]
+    pub fn key(&self) -> Option<&LockKey> {
+        match self {
+            Self::Busy { key, .. } | Self::Lost { key, .. } => Some(key),
+            Self::Unavailable { key, .. } | Self::Invalid { key, .. } => key.as_ref(),
+            Self::NotConfigured => None,
+        }
+    }
+
+    /// Returns whether somebody else has the lock: the one failure that is part of normal work.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. })
+    }
+
+    pub(crate) fn invalid(reason: impl Into<Arc<str>>) -> Self {
+        Self::Invalid {
+            key: None,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unavailable {
+            key: None,
+            source: Arc::from(source.into()),
+        }
+    }
+
+    /// Names the key, where the error did not know it.
+    pub(crate) fn about(mut self, about: &LockKey) -> Self {
+        if let Self::Unavailable { key, .. } | Self::Invalid { key, .. } = &mut self {
+            key.get_or_insert_with(|| about.clone());
+        }
+        self
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy {
+                key,
+                retry_after: Some(_),
+            } => write!(f, "the lock `{}` is busy", shown(key)),
+            Self::Busy {
+                key,
+                retry_after: None,
+            } => write!(
+                f,
+                "the lock `{}` is busy and has no expiry: another client took it without one; \
+                 `force_release` frees it",
+                shown(key)
+            ),
+            Self::Lost { key, reason } => write!(f, "the lock `{}` was lost: {reason}", shown(key)),
+            Self::Unavailable { key: Some(key), .. } => {
+                write!(f, "the lock `{}` is unavailable: no usable answer from the backend", shown(key))
+            }
+            Self::Unavailable { key: None, .. } => f.write_str("the lock backend is unavailable"),
+            Self::Invalid {
+                key: Some(key),
+                reason,
+            } => write!(f, "the lock `{}` cannot be used: {reason}", shown(key)),
+            Self::Invalid { key: None, reason } => f.write_str(reason),
+            Self::NotConfigured => f.write_str(
+                "no lock manager: call `lock_core::set_global(manager)` once at start, wrap the future in \
+                 `lock_core::with_locks(manager, …)`, or write `locks = …` in the attribute",
+            ),
+        }
+    }
+}
+
+impl Error for LockError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Unavailable { source, .. } => Some(&**source),
+            _ => None,
+        }
+    }
+}
+
+/// A key as it may stand in a line of a log: control characters escaped, at most 128 characters.
+fn shown(key: &LockKey) -> String {
+    const MOST: usize = 128;
+    let mut text: String = key
+        .as_str()
+        .chars()
+        .take(MOST)
+        .flat_map(char::escape_debug)
+        .collect();
+    if key.as_str().chars().nth(MOST).is_some() {
+        text.push('…');
+    }
+    text
+}
+
+/// How a lock failure becomes the return value of an annotated function.
+///
+/// Implemented for `Result<T, E>` where `E: From<LockError>`. For a return type of your own, implement it, or give the
+/// attribute `on_error = …`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot carry a failed lock",
+    label = "this return type cannot say that the lock was not acquired",
+    note = "return `Result<_, E>` where `E: From<lock_core::LockError>`, or write `on_error = |error| …` in the attribute"
+)]
+pub trait FromLockError: Sized {
+    /// Converts the failure.
+    fn from_lock_error(error: LockError) -> Self;
+}
+
+impl<T, E: From<LockError>> FromLockError for Result<T, E> {
+    fn from_lock_error(error: LockError) -> Self {
+        Err(error.into())
+    }
+}
+
+/// A return type that can say "it did not run", for `on_busy = skip`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say that the body was skipped",
+    label = "`on_busy = skip` needs `()`, `Option<_>`, or a `Result` of one of them",
+    note = "return `Option<_>` and get `None` when the lock is busy"
+)]
+pub trait Skipped: Sized {
+    /// Returns the value that says so.
+    fn skipped() -> Self;
+}
+
+impl Skipped for () {
+    fn skipped() -> Self {}
+}
+
+impl<T> Skipped for Option<T> {
+    fn skipped() -> Self {
+        None
+    }
+}
+
+impl<T: Skipped, E> Skipped for Result<T, E> {
+    fn skipped() -> Self {
+        Ok(T::skipped())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_never_prints_its_own_source() {
+        let error = LockError::unavailable("the inner text").about(&LockKey::new("k"));
+        assert!(!error.to_string().contains("inner text"), "{error}");
+        assert_eq!(
+            error.source().expect("has a source").to_string(),
+            "the inner text"
+        );
+    }
+
+    #[test]
+    fn a_key_in_a_message_cannot_forge_a_line_of_a_log() {
+        let error = LockError::Busy {
+            key: LockKey::new("a\nERROR all is lost"),
+            retry_after: Some(Duration::ZERO),
+        };
+        assert_eq!(
+            error.to_string(),
+            "the lock `a\\nERROR all is lost` is busy"
+        );
+    }
+
+    #[test]
+    fn a_lock_without_an_expiry_says_so() {
+        let error = LockError::Busy {
+            key: LockKey::new("k"),
+            retry_after: None,
+        };
+        assert!(error.to_string().contains("no expiry"), "{error}");
+    }
+}

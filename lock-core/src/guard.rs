@@ -1,0 +1,74 @@
+//! The value that owns a lease.
+
+use std::{fmt, sync::Arc};
+
+use crate::{error::LockError, holding::Holding, key::LockKey, lease::Lease};
+
+/// Owns a lease: the lock is held as long as this value lives.
+///
+/// # What dropping does, and what it cannot do
+///
+/// Dropping the guard releases the lock in the background, within one round trip: on an early return, on `?`, on a panic,
+/// when the future that owns it is dropped, outside a runtime and while one shuts down. It never blocks. What it cannot do
+/// is tell how the release went; [`release`](Self::release) can. And a process that ends at once takes the message with
+/// it: then the lock is free after what is left of its ttl, unless
+/// [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
+///
+/// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
+///
+/// A bare guard does not stop your code when the lease is lost. Watch [`Lease::lost`], or use
+/// [`LockManager::run`](crate::LockManager::run), which does.
+#[must_use = "the lock is released as soon as the guard is dropped: bind it, as in `let guard = …`, not `let _ = …`"]
+pub struct LockGuard {
+    holding: Arc<Holding>,
+}
+
+impl LockGuard {
+    pub(crate) fn new(holding: Arc<Holding>) -> Self {
+        Self { holding }
+    }
+
+    /// Returns what is locked.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.holding.lease().key
+    }
+
+    /// Returns the lease, to watch it or to pass it on.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        Lease::new(self.holding.lease().clone())
+    }
+
+    /// Releases the lock and waits until the backend has done it.
+    ///
+    /// A guard that re-entered a lease lets go of its own share only; the last one releases.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Lost`] if the lease had ended before: somebody else may have held the lock meanwhile;
+    /// - [`LockError::Unavailable`] if the backend gave no answer within its time-out; the release goes on in the
+    ///   background, at most until the lease has ended by itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the release under way, as dropping the guard does.
+    pub async fn release(self) -> Result<(), LockError> {
+        match Arc::into_inner(self.holding) {
+            Some(holding) => holding.release().await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn holding(&self) -> &Arc<Holding> {
+        &self.holding
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("lease", &self.lease())
+            .finish()
+    }
+}

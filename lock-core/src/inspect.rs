@@ -1,0 +1,59 @@
+//! What operators see: who holds a key, and whether the backend is fit for use.
+
+use std::{fmt, time::Duration};
+
+/// Who holds a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// For how long the lease runs unless it is renewed or released; `None`: without an expiry.
+    pub remaining: Option<Duration>,
+    /// How many tasks of this manager wait for the key.
+    pub waiters: usize,
+    /// Who has it.
+    pub holder: Holder,
+}
+
+/// Who has a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A process that uses this library, labelled with its host and process id, as in `web-3/4711`.
+    Ours(String),
+    /// Another library or a script.
+    Foreign,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours(label) => f.write_str(label),
+            Self::Foreign => f.write_str("another client"),
+        }
+    }
+}
+
+/// What a backend knows of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Sighting {
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) holder: Holder,
+}
+
+impl Sighting {
+    pub(crate) fn new(token: &str, remaining: Option<Duration>) -> Self {
+        let holder = crate::token::label_of(token)
+            .map_or(Holder::Foreign, |label| Holder::Ours(label.to_owned()));
+        Self { remaining, holder }
+    }
+}
+
+/// What [`LockManager::check`](crate::LockManager::check) found of a backend that works.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Health {
+    /// How long one request and its answer took.
+    pub round_trip: Duration,
+    /// What works today and may hurt one day, each with what to do about it; empty if nothing.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,201 @@
+//! The key of a lock, and how values become part of one.
+
+use std::{
+    borrow::Cow,
+    fmt::{self, Display, Write as _},
+    sync::Arc,
+};
+
+/// What is locked: a short text that every process spells alike.
+///
+/// A clone is cheap. Anything can be a `LockKey`; whether it can be locked (at most 512 bytes, and not empty) is checked
+/// where it is used, and answered with [`LockError::Invalid`](crate::LockError::Invalid).
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::LockKey;
+///
+/// let key = LockKey::new("order:42");
+/// assert_eq!(key.as_str(), "order:42");
+/// assert_eq!(key, LockKey::new(format!("order:{}", 42)));
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockKey(Arc<str>);
+
+impl LockKey {
+    /// Creates a key from its exact text.
+    ///
+    /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
+    #[must_use]
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the text, without any manager's prefix.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockKey").field(&&*self.0).finish()
+    }
+}
+
+/// Turns a text into a [`LockKey`], byte for byte.
+///
+/// Implemented for texts and keys only: a number is no key by itself, because it does not say of what.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a lock key",
+    label = "expected a text or a `LockKey`",
+    note = "build one with `lock_core::key!(\"order:{{order_id}}\")`, or pass a `&str`, a `String` or a `LockKey`"
+)]
+pub trait IntoLockKey {
+    /// Converts the value.
+    fn into_lock_key(self) -> LockKey;
+}
+
+impl IntoLockKey for LockKey {
+    fn into_lock_key(self) -> LockKey {
+        self
+    }
+}
+
+impl IntoLockKey for &LockKey {
+    fn into_lock_key(self) -> LockKey {
+        self.clone()
+    }
+}
+
+impl IntoLockKey for &str {
+    fn into_lock_key(self) -> LockKey {
+        LockKey::new(self)
+    }
+}
+
+impl IntoLockKey for String {
+    fn into_lock_key(self) -> LockKey {
+        LockKey::new(self)
+    }
+}
+
+impl IntoLockKey for &String {
+    fn into_lock_key(self) -> LockKey {
+        LockKey::new(self.as_str())
+    }
+}
+
+impl IntoLockKey for Cow<'_, str> {
+    fn into_lock_key(self) -> LockKey {
+        LockKey::new(self)
+    }
+}
+
+impl IntoLockKey for Box<str> {
+    fn into_lock_key(self) -> LockKey {
+        LockKey::new(self)
+    }
+}
+
+impl IntoLockKey for Arc<str> {
+    fn into_lock_key(self) -> LockKey {
+        LockKey::new(self)
+    }
+}
+
+/// A value that may stand in a key template: everything that implements [`Display`].
+///
+/// The trait exists for its error message, and cannot be implemented by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot stand in a lock key",
+    label = "this value has no single text form, because it does not implement `Display`",
+    note = "of an `Option`, say what `None` means, before the function is called or in the key: `key = match id {{ Some(id) => lock_core::key!(\"order:{{id}}\"), None => lock_core::key!(\"orders\") }}`",
+    note = "of a struct, name the field that tells one from another: `{{order.id}}`"
+)]
+pub trait KeyPart: Display {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Display + ?Sized> KeyPart for T {}
+
+/// A piece of a key that is being built.
+#[derive(Clone, Copy)]
+#[expect(
+    missing_debug_implementations,
+    reason = "lives for one statement of the attribute's output"
+)]
+pub enum Part<'a> {
+    /// Fixed text of the template: taken as it is.
+    Text(&'static str),
+    /// A value: encoded.
+    Value(&'a dyn Display),
+}
+
+/// Joins the parts of a template.
+///
+/// No two lists of values make the same key. In front of each value but the first stands fixed text with at least one
+/// separator, a character that is neither a letter nor a digit nor `%`; the attribute refuses templates without. No
+/// separator of the template, and so not this one, survives [`Encoder`], which makes its first occurrence the end of the
+/// value before it. And what the encoder writes can be decoded, since it writes `%` in escapes only.
+pub(crate) fn join(parts: &[Part<'_>]) -> LockKey {
+    let mut encoder = Encoder {
+        parts,
+        key: String::with_capacity(64),
+    };
+    for part in parts {
+        match part {
+            Part::Text(text) => encoder.key.push_str(text),
+            // As `ToString` does: a value whose `Display` fails has a bug that must not become a key.
+            Part::Value(value) => {
+                write!(encoder, "{value}")
+                    .expect("a `Display` implementation returned an error unexpectedly");
+            }
+        }
+    }
+    LockKey::new(encoder.key)
+}
+
+/// Writes what could be mistaken for a part of the template as `%` and the two hexadecimal digits of each byte.
+struct Encoder<'a> {
+    parts: &'a [Part<'a>],
+    key: String,
+}
+
+impl Encoder<'_> {
+    fn passes(&self, c: char) -> bool {
+        c.is_alphanumeric()
+            || !(matches!(c, '%' | ':' | '{' | '}')
+                || c.is_whitespace()
+                || c.is_control()
+                || self.separates(c))
+    }
+
+    fn separates(&self, c: char) -> bool {
+        self.parts
+            .iter()
+            .any(|part| matches!(part, Part::Text(text) if text.contains(c)))
+    }
+}
+
+impl fmt::Write for Encoder<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            if self.passes(c) {
+                self.key.push(c);
+            } else {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    write!(self.key, "%{byte:02X}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

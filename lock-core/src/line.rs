@@ -1,0 +1,206 @@
+//! The local queue of one key, and the place of one task in it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use crate::{
+    error::LockError,
+    holding::Holding,
+    options::{Terms, Wait},
+};
+
+/// One task that stands in line.
+pub(crate) struct Waiter {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) terms: Terms,
+    state: Mutex<State>,
+}
+
+struct State {
+    word: Word,
+    /// Whether the next word from the backend ends the wait: the time is over, or there was none.
+    patience: Patience,
+}
+
+enum Word {
+    None(Option<Waker>),
+    Settled(Box<Result<Holding, LockError>>),
+    /// The task took its answer, or went away.
+    Gone,
+}
+
+/// What a task that goes away leaves.
+pub(crate) enum Departure {
+    /// Its place in line.
+    InLine,
+    /// An answer that it did not take.
+    Untaken(Box<Result<Holding, LockError>>),
+    /// Nothing: it has had its answer.
+    Before,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    Left,
+    Over,
+}
+
+impl Waiter {
+    pub(crate) fn new(full_key: Arc<str>, terms: Terms) -> Self {
+        let patience = match terms.wait {
+            Wait::No => Patience::Over,
+            Wait::For(_) | Wait::Forever => Patience::Left,
+        };
+        Self {
+            full_key,
+            terms,
+            state: Mutex::new(State {
+                word: Word::None(None),
+                patience,
+            }),
+        }
+    }
+
+    /// Takes the answer, or leaves the waker for it.
+    pub(crate) fn take_or_register(&self, waker: &Waker) -> Option<Result<Holding, LockError>> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.word, Word::Gone) {
+            Word::Settled(result) => Some(*result),
+            Word::None(registered) => {
+                let waker = match registered {
+                    Some(registered) if registered.will_wake(waker) => registered,
+                    _ => waker.clone(),
+                };
+                state.word = Word::None(Some(waker));
+                None
+            }
+            Word::Gone => None,
+        }
+    }
+
+    /// Hands over the answer; gives it back if the task went away.
+    pub(crate) fn settle(
+        &self,
+        result: Result<Holding, LockError>,
+    ) -> Result<(), Result<Holding, LockError>> {
+        let waker = {
+            let mut state = self.lock();
+            let Word::None(waker) = &mut state.word else {
+                return Err(result);
+            };
+            let waker = waker.take();
+            state.word = Word::Settled(Box::new(result));
+            waker
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Has the task look again, without an answer.
+    pub(crate) fn wake(&self) {
+        let waker = match &mut self.lock().word {
+            Word::None(waker) => waker.take(),
+            Word::Settled(_) | Word::Gone => None,
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The task goes away.
+    pub(crate) fn go(&self) -> Departure {
+        match std::mem::replace(&mut self.lock().word, Word::Gone) {
+            Word::Settled(result) => Departure::Untaken(result),
+            Word::None(_) => Departure::InLine,
+            Word::Gone => Departure::Before,
+        }
+    }
+
+    /// The next word from the backend shall end the wait.
+    pub(crate) fn lose_patience(&self) {
+        self.lock().patience = Patience::Over;
+    }
+
+    pub(crate) fn has_lost_patience(&self) -> bool {
+        self.lock().patience == Patience::Over
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.lock().word, Word::None(_))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tasks that want one key, first come, first served.
+///
+/// A task that goes away leaves its entry behind, which is skipped. They are swept once they outnumber the tasks that
+/// wait, so the line is never longer than twice the number of tasks, and leaving costs the same in any place.
+#[derive(Default)]
+pub(crate) struct Line {
+    entries: VecDeque<Arc<Waiter>>,
+    gone: usize,
+}
+
+impl Line {
+    pub(crate) fn push(&mut self, waiter: Arc<Waiter>) {
+        self.entries.push_back(waiter);
+    }
+
+    /// The task that is next.
+    pub(crate) fn head(&mut self) -> Option<Arc<Waiter>> {
+        while let Some(waiter) = self.entries.front() {
+            if waiter.is_waiting() {
+                return Some(waiter.clone());
+            }
+            self.entries.pop_front();
+            self.gone = self.gone.saturating_sub(1);
+        }
+        None
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Arc<Waiter>> {
+        let head = self.head();
+        self.entries.pop_front();
+        head
+    }
+
+    /// Notes that a task in the line went away.
+    pub(crate) fn note_gone(&mut self) {
+        self.gone += 1;
+        if self.gone * 2 > self.entries.len() {
+            self.entries.retain(|waiter| waiter.is_waiting());
+            self.gone = 0;
+        }
+    }
+
+    /// Takes out the tasks that do not want to wait any longer.
+    pub(crate) fn take_impatient(&mut self) -> Vec<Arc<Waiter>> {
+        if !self.entries.iter().any(|waiter| waiter.has_lost_patience()) {
+            return Vec::new();
+        }
+        let (impatient, patient) = self
+            .entries
+            .drain(..)
+            .partition(|waiter| waiter.has_lost_patience());
+        self.entries = patient;
+        Vec::from(impatient)
+    }
+
+    /// Takes out everybody.
+    pub(crate) fn take_all(&mut self) -> Vec<Arc<Waiter>> {
+        self.gone = 0;
+        self.entries.drain(..).collect()
+    }
+
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Arc<Waiter>> {
+        self.entries.iter().filter(|waiter| waiter.is_waiting())
+    }
+}

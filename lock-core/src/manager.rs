@@ -1,0 +1,389 @@
+//! The front door: acquiring, running, and what operators do.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use crate::{
+    arbiter::Arbiter,
+    engine::Engine,
+    error::LockError,
+    guard::LockGuard,
+    holding::Holding,
+    inspect::{Health, LockInfo},
+    key::{IntoLockKey, LockKey},
+    lease::{Lease, LeaseLost, while_held},
+    options::{Defaults, LockOptions, OnLost, Terms, Wait, full_key},
+    reentry,
+    spawner::Spawner,
+};
+
+mod builder;
+mod default;
+
+pub use builder::LockManagerBuilder;
+pub use default::{LockSource, current, set_global, with_locks};
+
+/// Acquires locks on one backend.
+///
+/// A cheap clone of one shared state; make one for a process and clone it. With a server behind it, it owns one
+/// connection and one thread, on which everything runs that must go on while a handler blocks: renewals, clean-ups,
+/// reconnecting. Both end with the last clone, guard and clean-up.
+#[derive(Clone)]
+pub struct LockManager {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    arbiter: Arc<Arbiter>,
+    prefix: String,
+    defaults: Defaults,
+}
+
+impl LockManager {
+    /// Connects to a backend, with default settings.
+    ///
+    /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
+    /// - `redis+unix:///path[?db=1]`, `unix:///path`: the same through a unix socket;
+    /// - `memory://`: locks inside this process, a world of their own for each call.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Invalid`] if the url is malformed, or the server is not Redis or refuses the user or password;
+    /// - [`LockError::Unavailable`] if the server does not answer within the time-outs (2 s by default).
+    ///
+    /// No message contains the url's user or password.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection, if there is one already.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), lock_core::LockError> {
+    /// let manager = lock_core::LockManager::connect("redis://127.0.0.1/").await?;
+    /// lock_core::set_global(manager);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        Self::builder().connect(url).await
+    }
+
+    /// Makes a manager whose locks are inside this process: for development and tests.
+    ///
+    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. The
+    /// locks of two calls do not exclude each other; clone one manager instead.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::builder().in_memory()
+    }
+
+    /// Starts building a manager with other settings.
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder::default()
+    }
+
+    /// Acquires a lock, waiting for it as long as the options say.
+    ///
+    /// The returned guard keeps the lock, and its lease is renewed, until it is released or dropped. It does not stop your
+    /// code when the lease is lost; [`run`](Self::run) does.
+    ///
+    /// Inside a body that holds the key already, succeeds at once with the same lease.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Busy`] if somebody else had it during the whole wait;
+    /// - [`LockError::Unavailable`] if the backend did not answer, or the manager was shut down or is at a cap;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or the key holds something that is no lock;
+    /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
+    ///
+    /// It outlives its wait by one command's time-out at most (1 s by default), when the first answer is still due.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the place in line. If the lock had been granted in that moment, it is released in the
+    /// background within one round trip; if the connection is gone too, it ends with its ttl.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// use std::time::Duration;
+    /// use lock_core::{LockManager, LockOptions};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.acquire("order:42", LockOptions::new(Duration::from_secs(10))).await?;
+    /// // … only one holder of `order:42` is here at a time …
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> Result<LockGuard, LockError> {
+        let key = key.into_lock_key();
+        let terms = self.terms(&key, &options)?;
+        self.take(&key, terms).await
+    }
+
+    /// Acquires a lock if it is free: asks once, and does not wait whatever the options say.
+    ///
+    /// Returns `None` if somebody else has it, or stands in line for it in this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), but never [`LockError::Busy`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> Result<Option<LockGuard>, LockError> {
+        match self.acquire(key, options.no_wait()).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_busy() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs a body while holding a lock; drops the body when the lease is lost.
+    ///
+    /// This is what the attribute does. The body gets the lease, for its fencing token. Inside it, taking the same key
+    /// again succeeds at once; [`current`] returns the lease. It is never polled once the lease has ended, unless the
+    /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
+    ///
+    /// A body that came to its end is never taken back: its value is returned even if the lease turns out to have been
+    /// lost in its last step, which is logged as a warning. Side effects that must not happen then need the fencing token.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    ///
+    /// # Panics
+    ///
+    /// Only if the body does; the lock is released then too.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body first and then releases the lock in the background, within one round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # use lock_core::{LockManager, LockOptions};
+    /// # let manager = LockManager::in_memory();
+    /// let total = manager
+    ///     .run("report", LockOptions::default(), |lease| async move {
+    ///         println!("writing with fencing token {}", lease.fencing_token());
+    ///         42
+    ///     })
+    ///     .await?;
+    /// # assert_eq!(total, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, F, Fut>(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let key = key.into_lock_key();
+        let terms = self.terms(&key, &options)?;
+        let guard = self.take(&key, terms).await?;
+        let lease = guard.holding().lease().clone();
+        let body = body(guard.lease());
+        // The guard was bound before the body: on a panic and on a drop, the body goes first.
+        let body = reentry::scope(&self.inner.arbiter, guard.holding(), body);
+        let value = match terms.on_lost {
+            OnLost::Cancel => while_held(&lease, body)
+                .await
+                .map_err(|reason| lease.lost_error(reason))?,
+            OnLost::Continue => body.await,
+        };
+        if let Err(error) = guard.release().await {
+            tracing::warn!(%key, %error, "the body ended, but its lock was not released in order");
+        }
+        Ok(value)
+    }
+
+    /// Looks at a lock: who has it, and for how long. `None` if nobody has.
+    ///
+    /// The answer is old when it arrives. Do not decide by it whether to take the lock; take it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] if the backend did not answer, [`LockError::Invalid`] if the key is out of bounds or
+    /// holds something that is no lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
+        let key = key.into_lock_key();
+        let engine = self.engine();
+        let full_key = full_key(&self.inner.prefix, &key)?.into();
+        let sighting = engine
+            .ask(engine.backend.inspect(full_key))
+            .await
+            .map_err(|error| error.about(&key))?;
+        Ok(sighting.map(|sighting| LockInfo {
+            remaining: sighting.remaining,
+            waiters: self.inner.arbiter.waiters(&key),
+            holder: sighting.holder,
+        }))
+    }
+
+    /// Takes a lock away from whoever has it: for operators, when the holder is known to be gone.
+    ///
+    /// A holder that is not gone loses its lease at its next renewal; until then two may believe to hold the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is left alone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take the request back.
+    pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
+        let key = key.into_lock_key();
+        let engine = self.engine();
+        let full_key = full_key(&self.inner.prefix, &key)?.into();
+        engine
+            .ask(engine.backend.force_release(full_key))
+            .await
+            .map_err(|error| error.about(&key))
+    }
+
+    /// Tries everything that the manager needs from its backend: for a health check.
+    ///
+    /// Takes, renews and releases a lock of its own, and reads the settings that can hurt locks.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] or [`LockError::Invalid`] with what the backend said.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves at most a key that expires within a few seconds.
+    pub async fn check(&self) -> Result<Health, LockError> {
+        let engine = self.engine();
+        engine.ask(engine.backend.check()).await
+    }
+
+    /// Ends the manager in order: before a process ends.
+    ///
+    /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still
+    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. What their tasks let
+    /// go is released; what a task that does not stop keeps is renewed no more and ends with its ttl. Waits for the
+    /// releases, at most for two command time-outs.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. It may be called again.
+    pub async fn shutdown(&self, deadline: Duration) {
+        let engine = self.engine();
+        self.inner.arbiter.close();
+        if engine.within(deadline, engine.open.emptied()).await {
+            return;
+        }
+        // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
+        // command time-outs.
+        let give_up = engine.clock.now().after(engine.timing.command_timeout * 2);
+        loop {
+            for lease in engine.renewal.leases() {
+                lease.end(LeaseLost::Shutdown);
+                engine.renewal.forget(&lease);
+            }
+            if engine
+                .within(Duration::from_millis(20), engine.open.emptied())
+                .await
+            {
+                return;
+            }
+            if engine.clock.now() >= give_up {
+                tracing::warn!(
+                    left = engine.open.count(),
+                    "shut down with locks still held; they end with their ttl"
+                );
+                return;
+            }
+        }
+    }
+
+    async fn take(&self, key: &LockKey, terms: Terms) -> Result<LockGuard, LockError> {
+        let arbiter = &self.inner.arbiter;
+        if let Some(holding) = reentry::find(arbiter, key) {
+            return match holding.lease().ended() {
+                None => Ok(LockGuard::new(holding)),
+                Some(reason) => Err(holding.lease().lost_error(reason)),
+            };
+        }
+        self.require_runtime()?;
+        let full_key: Arc<str> = full_key(&self.inner.prefix, key)?.into();
+        let give_up = match terms.wait {
+            Wait::For(wait) => Some(self.engine().clock.now().after(wait)),
+            Wait::No | Wait::Forever => None,
+        };
+        let mut terms = terms;
+        // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
+        loop {
+            let holding = arbiter.stand(key, full_key.clone(), terms)?.await?;
+            holding.begin();
+            if holding.lease().ended().is_none() {
+                return Ok(LockGuard::new(Arc::new(holding)));
+            }
+            // This task was not polled for so long that the grant is over. What is left of the wait is for another.
+            if let Some(give_up) = give_up {
+                let left = give_up.since(self.engine().clock.now());
+                terms.wait = if left.is_zero() {
+                    Wait::No
+                } else {
+                    Wait::For(left)
+                };
+            }
+            drop::<Holding>(holding);
+        }
+    }
+
+    fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
+        Terms::new(options, self.inner.defaults).map_err(|error| error.about(key))
+    }
+
+    /// The in-memory backend has no thread of its own.
+    fn require_runtime(&self) -> Result<(), LockError> {
+        if matches!(self.engine().spawner, Spawner::Caller)
+            && tokio::runtime::Handle::try_current().is_err()
+        {
+            return Err(LockError::invalid(
+                "the in-memory backend works on the caller's tokio runtime, and there is none here: call it inside one",
+            ));
+        }
+        Ok(())
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.inner.arbiter.engine
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("backend", &self.engine().backend)
+            .field("prefix", &self.inner.prefix)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,206 @@
+//! Making a manager with other settings than the defaults.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    alarm::Alarm,
+    arbiter::{Arbiter, Limits},
+    backend::{Backend, memory::MemoryBackend},
+    clock::Clock,
+    engine::{Engine, Timing},
+    error::LockError,
+    manager::{Inner, LockManager},
+    options::{Defaults, Wait, check_prefix},
+    spawner::Spawner,
+};
+
+/// Builds a [`LockManager`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// use std::time::Duration;
+/// use lock_core::LockManager;
+///
+/// let manager = LockManager::builder()
+///     .key_prefix("shop:lock:")
+///     .ttl(Duration::from_secs(30))
+///     .connect("memory://")
+///     .await?;
+/// # let _ = manager;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `connect` or `in_memory` is called"]
+pub struct LockManagerBuilder {
+    prefix: String,
+    defaults: Defaults,
+    timing: Timing,
+    limits: Limits,
+}
+
+impl Default for LockManagerBuilder {
+    fn default() -> Self {
+        Self {
+            prefix: "lock:".to_owned(),
+            defaults: Defaults::default(),
+            timing: Timing::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl LockManagerBuilder {
+    /// Sets what stands before every key on the server. Defaults to `lock:`.
+    ///
+    /// Processes exclude each other only if they use the same prefix. An empty one lets lock keys meet the other keys of
+    /// the database. At most 256 bytes.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the ttl of locks whose options name none. Defaults to 10 s.
+    ///
+    /// See [`LockOptions::new`](crate::LockOptions::new) for what gets worse in each direction.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.defaults.ttl = ttl;
+        self
+    }
+
+    /// Sets how long acquires wait whose options do not say. Defaults to 10 s.
+    ///
+    /// A short wait answers busy soon; a long one keeps more tasks standing in line.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.defaults.wait = if wait.is_zero() {
+            Wait::No
+        } else {
+            Wait::For(wait)
+        };
+        self
+    }
+
+    /// Sets how long making a connection may take. Defaults to 2 s.
+    ///
+    /// Too short, and a slow network is never reached; too long, and a dead address is noticed late.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.timing.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets how long the answer to one command may take. Defaults to 1 s.
+    ///
+    /// Too short, and a slow server counts as dead; too long, and a dead one is noticed late. A connection on which
+    /// nothing at all came back for two of these is replaced.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.timing.command_timeout = timeout;
+        self
+    }
+
+    /// Sets how often a waiter asks again for a busy lock, on average. Defaults to 50 ms.
+    ///
+    /// One waiter a key and process asks, however many tasks wait. A short pause costs the server commands, a long one
+    /// leaves the lock idle for longer between two processes.
+    pub fn polling_pause(mut self, pause: Duration) -> Self {
+        self.timing.polling_pause = pause;
+        self
+    }
+
+    /// Caps how many leases this manager may hold at a time. Defaults to 100,000.
+    ///
+    /// Beyond it an acquire is [`LockError::Unavailable`]. A cap that is too low refuses honest work; none lets one caller
+    /// take all memory.
+    pub fn max_leases(mut self, most: usize) -> Self {
+        self.limits.held = most;
+        self
+    }
+
+    /// Caps how many tasks may wait in this manager at a time. Defaults to 100,000.
+    ///
+    /// Beyond it an acquire is [`LockError::Unavailable`].
+    pub fn max_waiting(mut self, most: usize) -> Self {
+        self.limits.waiting = most;
+        self
+    }
+
+    /// Connects to a backend; see [`LockManager::connect`] for the urls.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::connect`], and [`LockError::Invalid`] if a setting is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
+        self.check()?;
+        if url == "memory://" || url == "memory:" {
+            return Ok(self.in_memory());
+        }
+        self.connect_to_server(url).await
+    }
+
+    /// Makes a manager whose locks are inside this process; see [`LockManager::in_memory`].
+    ///
+    /// Settings that are out of bounds are reported by the first acquire.
+    #[must_use]
+    pub fn in_memory(self) -> LockManager {
+        let clock = Clock::tokio();
+        let backend = Arc::new(MemoryBackend::new(clock.clone()));
+        let alarm = Alarm::of_the_caller(clock.clone());
+        self.finish(backend, Spawner::Caller, clock, alarm)
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
+        use crate::{backend::redis::RedisBackend, io_thread::IoThread};
+
+        let backend = RedisBackend::new(url, self.timing)?;
+        let thread = IoThread::start().map_err(LockError::unavailable)?;
+        let spawner = Spawner::Thread(Arc::new(thread));
+        let clock = Clock::Boot;
+        let alarm = Alarm::of_a_thread(clock.clone());
+        spawner.spawn(alarm.ring());
+        let manager = self.finish(Arc::new(backend.clone()), spawner, clock, alarm);
+        manager
+            .engine()
+            .ask(async move { backend.greet().await })
+            .await?;
+        Ok(manager)
+    }
+
+    #[cfg(not(feature = "redis"))]
+    #[expect(
+        clippy::unused_async,
+        reason = "the other build of this function waits"
+    )]
+    async fn connect_to_server(self, _url: &str) -> Result<LockManager, LockError> {
+        Err(LockError::invalid(
+            "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
+        ))
+    }
+
+    fn finish(
+        self,
+        backend: Arc<dyn Backend>,
+        spawner: Spawner,
+        clock: Clock,
+        alarm: Alarm,
+    ) -> LockManager {
+        let engine = Arc::new(Engine::new(backend, spawner, clock, alarm, self.timing));
+        LockManager {
+            inner: Arc::new(Inner {
+                arbiter: Arc::new(Arbiter::new(engine, self.limits)),
+                prefix: self.prefix,
+                defaults: self.defaults,
+            }),
+        }
+    }
+
+    fn check(&self) -> Result<(), LockError> {
+        check_prefix(&self.prefix)?;
+        self.defaults.check()?;
+        self.timing.check()
+    }
+}

@@ -1,0 +1,94 @@
+//! Which manager is meant where none is named: the task's, else the process's.
+
+use std::{
+    future::Future,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use crate::{error::LockError, lease::Lease, manager::LockManager, reentry};
+
+static GLOBAL: RwLock<Option<LockManager>> = RwLock::new(None);
+
+tokio::task_local! {
+    static OF_TASK: LockManager;
+}
+
+/// Makes a manager the one that annotated functions use where nothing else is said; returns the one before.
+///
+/// Call it once, at the start of the process.
+pub fn set_global(manager: LockManager) -> Option<LockManager> {
+    GLOBAL
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .replace(manager)
+}
+
+/// Runs a future whose annotated functions use this manager instead of the global one: for tests in parallel.
+///
+/// It holds for the task, not for what the task spawns.
+///
+/// # Cancel safety
+///
+/// As the future's own.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use lock_core::{LockManager, with_locks};
+///
+/// # async fn charge(_order_id: u64) {}
+/// with_locks(LockManager::in_memory(), charge(42)).await;
+/// # }
+/// ```
+pub async fn with_locks<F: Future>(manager: LockManager, future: F) -> F::Output {
+    OF_TASK.scope(manager, future).await
+}
+
+/// Returns the lease of the innermost body that the running task is in, of an annotated function or of
+/// [`LockManager::run`].
+#[must_use]
+pub fn current() -> Option<Lease> {
+    reentry::current()
+}
+
+impl LockManager {
+    /// The manager of the task, else the global one.
+    pub(crate) fn current_default() -> Result<Self, LockError> {
+        if let Ok(manager) = OF_TASK.try_with(Clone::clone) {
+            return Ok(manager);
+        }
+        let global = GLOBAL.read().unwrap_or_else(PoisonError::into_inner);
+        global.clone().ok_or(LockError::NotConfigured)
+    }
+}
+
+/// Where a lock manager can be had from: what `locks = …` accepts.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no lock manager",
+    label = "expected a `LockManager`, or a type that implements `LockSource`",
+    note = "write `locks = state.locks` where `locks` is a `LockManager`, or implement `lock_core::LockSource`"
+)]
+pub trait LockSource {
+    /// Returns the manager; a cheap clone.
+    fn lock_manager(&self) -> LockManager;
+}
+
+impl LockSource for LockManager {
+    fn lock_manager(&self) -> LockManager {
+        self.clone()
+    }
+}
+
+impl<T: LockSource + ?Sized> LockSource for &T {
+    fn lock_manager(&self) -> LockManager {
+        (**self).lock_manager()
+    }
+}
+
+impl<T: LockSource + ?Sized> LockSource for Arc<T> {
+    fn lock_manager(&self) -> LockManager {
+        (**self).lock_manager()
+    }
+}

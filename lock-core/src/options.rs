@@ -1,0 +1,357 @@
+//! How a lock is to be taken, and the one place where values are checked.
+
+use std::time::Duration;
+
+use crate::{error::LockError, key::LockKey};
+
+/// The shortest and the longest time that a lease may last without being renewed.
+const TTL_RANGE: (Duration, Duration) = (
+    Duration::from_millis(100),
+    Duration::from_secs(24 * 60 * 60),
+);
+
+/// The longest bounded wait. Whoever wants more means no bound.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The most bytes in a key, without the manager's prefix.
+const LONGEST_KEY: usize = 512;
+
+/// The most bytes in a manager's prefix.
+const LONGEST_PREFIX: usize = 256;
+
+/// Where the keys live that belong to no single lock, such as the fencing counter.
+pub(crate) const RESERVED: &str = "__lock_core__:";
+
+/// How one lock is to be taken.
+///
+/// What is not set comes from the manager.
+///
+/// ```
+/// use std::time::Duration;
+/// use lock_core::LockOptions;
+///
+/// let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(2));
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until they are passed to a manager"]
+pub struct LockOptions {
+    ttl: Option<Duration>,
+    wait: Option<Wait>,
+    renewal: Renew,
+    max_hold: Option<Duration>,
+    min_hold: Option<Duration>,
+    on_lost: OnLost,
+}
+
+/// How long an acquire may wait for a busy lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    No,
+    For(Duration),
+    Forever,
+}
+
+/// Whether a lease is kept alive while it is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Renew {
+    #[default]
+    On,
+    Off,
+}
+
+/// What happens to a running body when its lease is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLost {
+    /// The body is dropped at its next await, and the caller gets [`LockError::Lost`]. The default.
+    #[default]
+    Cancel,
+    /// The body runs on, without protection. Only for work that is safe when done twice at once.
+    Continue,
+}
+
+impl LockOptions {
+    /// Creates options with a ttl: how long a crash of the holder blocks everybody else.
+    ///
+    /// It does not bound how long the lock may be held, because the lease is renewed while it is. 100 ms to 24 h.
+    /// A short ttl frees the lock sooner after a crash, but is lost in a shorter outage of the network or the server; a
+    /// long one the other way round. Defaults to the manager's ttl.
+    pub const fn new(ttl: Duration) -> Self {
+        Self {
+            ttl: Some(ttl),
+            wait: None,
+            renewal: Renew::On,
+            max_hold: None,
+            min_hold: None,
+            on_lost: OnLost::Cancel,
+        }
+    }
+
+    /// Sets the ttl, as [`new`](Self::new) does.
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets how long an acquire may wait for a busy lock.
+    ///
+    /// A short wait answers busy soon; a long one keeps more tasks standing in line. Zero is [`no_wait`](Self::no_wait).
+    /// Defaults to the manager's wait.
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(if wait.is_zero() {
+            Wait::No
+        } else {
+            Wait::For(wait)
+        });
+        self
+    }
+
+    /// Lets an acquire wait without end. Defaults to the manager's wait.
+    ///
+    /// Nothing is answered while the lock is busy or the backend is away; bound the future from outside if that matters.
+    pub const fn wait_forever(mut self) -> Self {
+        self.wait = Some(Wait::Forever);
+        self
+    }
+
+    /// Makes an acquire ask once and answer [`LockError::Busy`] at once. Defaults to the manager's wait.
+    pub const fn no_wait(mut self) -> Self {
+        self.wait = Some(Wait::No);
+        self
+    }
+
+    /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
+    ///
+    /// For work that must not take longer than the ttl in any case. It saves one message each third of the ttl.
+    pub const fn without_renewal(mut self) -> Self {
+        self.renewal = Renew::Off;
+        self
+    }
+
+    /// Bounds how long the lock is held at all: then the lease is lost. Defaults to no bound.
+    ///
+    /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow.
+    pub const fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
+    ///
+    /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock
+    /// taken and does not run the job again. 100 ms to 24 h.
+    pub const fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.min_hold = Some(min_hold);
+        self
+    }
+
+    /// Sets what happens to the body when the lease is lost. Defaults to [`OnLost::Cancel`].
+    pub const fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.on_lost = on_lost;
+        self
+    }
+}
+
+/// Checked options, with the manager's defaults filled in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) renew: Renew,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) on_lost: OnLost,
+}
+
+/// What a manager fills in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(10),
+            wait: Wait::For(Duration::from_secs(10)),
+        }
+    }
+}
+
+impl Defaults {
+    pub(crate) fn check(self) -> Result<Self, LockError> {
+        check_range("ttl", self.ttl)?;
+        check_wait(self.wait)?;
+        Ok(self)
+    }
+}
+
+impl Terms {
+    pub(crate) fn new(options: &LockOptions, defaults: Defaults) -> Result<Self, LockError> {
+        let terms = Self {
+            ttl: options.ttl.unwrap_or(defaults.ttl),
+            wait: options.wait.unwrap_or(defaults.wait),
+            renew: options.renewal,
+            max_hold: options.max_hold,
+            min_hold: options.min_hold,
+            on_lost: options.on_lost,
+        };
+        terms.check()?;
+        Ok(terms)
+    }
+
+    fn check(&self) -> Result<(), LockError> {
+        check_range("ttl", self.ttl)?;
+        check_wait(self.wait)?;
+        if let Some(max_hold) = self.max_hold {
+            check_range("max_hold", max_hold)?;
+        }
+        if let Some(min_hold) = self.min_hold {
+            check_range("min_hold", min_hold)?;
+        }
+        match (self.min_hold, self.max_hold) {
+            (Some(min), Some(max)) if min > max => Err(LockError::invalid(format!(
+                "min_hold ({min:?}) is longer than max_hold ({max:?}): swap them, or leave one out"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_range(option: &str, value: Duration) -> Result<(), LockError> {
+    let (least, most) = TTL_RANGE;
+    if value < least {
+        return Err(LockError::invalid(format!(
+            "{option} is {value:?}, and the least is {least:?}: below that, one slow round trip ends the lease"
+        )));
+    }
+    if value > most {
+        return Err(LockError::invalid(format!(
+            "{option} is {value:?}, and the most is 24 h: a lease is renewed while it is held, so choose how long a crash \
+             may block others"
+        )));
+    }
+    Ok(())
+}
+
+fn check_wait(wait: Wait) -> Result<(), LockError> {
+    match wait {
+        Wait::For(wait) if wait > LONGEST_WAIT => Err(LockError::invalid(format!(
+            "wait is {wait:?}, and the most is 365 days: write `.wait_forever()` to wait without end"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a manager's prefix.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), LockError> {
+    if prefix.len() > LONGEST_PREFIX {
+        return Err(LockError::invalid(format!(
+            "the key prefix has {} bytes, and the most is {LONGEST_PREFIX}: choose a shorter one",
+            prefix.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks a key and puts the manager's prefix before it.
+pub(crate) fn full_key(prefix: &str, key: &LockKey) -> Result<String, LockError> {
+    let text = key.as_str();
+    if text.is_empty() {
+        return Err(LockError::invalid(
+            "the key is empty: name what is locked, as in `order:42`",
+        ));
+    }
+    if text.len() > LONGEST_KEY {
+        return Err(LockError::invalid(format!(
+            "the key has {} bytes, and the most is {LONGEST_KEY}: use a shorter one, or a hash of it",
+            text.len()
+        ))
+        .about(key));
+    }
+    let full = format!("{prefix}{text}");
+    if full.starts_with(RESERVED) {
+        return Err(LockError::invalid(format!(
+            "keys that begin with `{RESERVED}` are reserved: choose another key or prefix"
+        ))
+        .about(key));
+    }
+    Ok(full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(options: &LockOptions) -> Result<Terms, LockError> {
+        Terms::new(options, Defaults::default())
+    }
+
+    fn reason(result: Result<impl std::fmt::Debug, LockError>) -> String {
+        match result.expect_err("must be refused") {
+            LockError::Invalid { reason, .. } => reason.to_string(),
+            other => panic!("not `Invalid`: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn durations_out_of_range_are_refused_by_name() {
+        for bad in [
+            Duration::ZERO,
+            Duration::from_millis(99),
+            Duration::from_secs(86_401),
+            Duration::MAX,
+        ] {
+            assert!(reason(terms(&LockOptions::new(bad))).starts_with("ttl is"));
+            assert!(
+                reason(terms(&LockOptions::default().max_hold(bad))).starts_with("max_hold is")
+            );
+            assert!(
+                reason(terms(&LockOptions::default().min_hold(bad))).starts_with("min_hold is")
+            );
+        }
+        for good in [Duration::from_millis(100), Duration::from_secs(86_400)] {
+            assert_eq!(terms(&LockOptions::new(good)).expect("in range").ttl, good);
+        }
+    }
+
+    #[test]
+    fn a_wait_beyond_the_clock_is_refused_and_zero_means_none() {
+        assert!(
+            reason(terms(&LockOptions::default().wait(Duration::MAX))).contains("wait_forever")
+        );
+        let none = terms(&LockOptions::default().wait(Duration::ZERO)).expect("allowed");
+        assert_eq!(none.wait, Wait::No);
+    }
+
+    #[test]
+    fn a_least_hold_beyond_the_longest_is_refused() {
+        let options = LockOptions::default()
+            .min_hold(Duration::from_secs(2))
+            .max_hold(Duration::from_secs(1));
+        assert!(reason(terms(&options)).contains("swap them"));
+    }
+
+    #[test]
+    fn what_is_not_set_comes_from_the_manager() {
+        let defaults = Defaults {
+            ttl: Duration::from_secs(3),
+            wait: Wait::Forever,
+        };
+        let terms = Terms::new(&LockOptions::default(), defaults).expect("valid");
+        assert_eq!((terms.ttl, terms.wait), (defaults.ttl, defaults.wait));
+    }
+
+    #[test]
+    fn keys_that_cannot_be_used_are_refused() {
+        assert!(reason(full_key("lock:", &LockKey::new(""))).contains("empty"));
+        assert!(reason(full_key("lock:", &LockKey::new("é".repeat(257)))).contains("514 bytes"));
+        assert!(reason(full_key("", &LockKey::new("__lock_core__:fence"))).contains("reserved"));
+        assert!(reason(full_key("__lock_", &LockKey::new("core__:fence"))).contains("reserved"));
+        assert_eq!(
+            full_key("lock:", &LockKey::new("a")).expect("valid"),
+            "lock:a"
+        );
+        assert!(full_key("", &LockKey::new("k".repeat(512))).is_ok());
+    }
+}

@@ -1,0 +1,251 @@
+//! What the attribute's output calls, and nothing else. Not covered by any promise of stability.
+
+use std::{
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use crate::{
+    error::LockError,
+    key::{IntoLockKey, KeyPart, LockKey, join},
+    lease::Lease,
+    manager::{LockManager, LockSource},
+};
+
+pub use crate::{
+    error::{FromLockError, Skipped},
+    key::Part,
+    options::{LockOptions, OnLost},
+};
+
+/// Where the annotated function and [`locked`] meet.
+///
+/// The whole function is one future: arguments, key and body, in this order, in one scope, as they stand in the source. It
+/// stops in [`acquire`](Self::acquire) and leaves its request here; `locked`, which polls it, takes the lock, leaves the
+/// lease here, and polls on. So nothing of the function is torn out of its place, and what the compiler says about it
+/// (inference, lints, drop order) stays the same.
+#[derive(Clone, Debug)]
+pub struct Entry(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+enum State {
+    /// Before the request, and while `locked` works on it.
+    Outside,
+    /// Written by the function, taken by `locked`.
+    Wanted(Request),
+    /// Written by `locked`, taken by the function, which is then in its body.
+    Admitted(Lease),
+}
+
+#[derive(Debug)]
+struct Request {
+    manager: Result<LockManager, LockError>,
+    key: LockKey,
+    options: LockOptions,
+}
+
+impl Entry {
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "only called by the attribute's output"
+    )]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(State::Outside)))
+    }
+
+    /// Waits until the lock is held. What follows in the same future is the body.
+    pub async fn acquire(
+        self,
+        manager: Result<LockManager, LockError>,
+        key: LockKey,
+        options: LockOptions,
+    ) -> Lease {
+        *self.state() = State::Wanted(Request {
+            manager,
+            key,
+            options,
+        });
+        // Never wakes: `locked` polls again by itself, once it has the lease.
+        poll_fn(|_| match self.state().take() {
+            State::Admitted(lease) => Poll::Ready(lease),
+            other => {
+                *self.state() = other;
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    fn request(&self) -> Option<Request> {
+        match self.state().take() {
+            State::Wanted(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    fn admit(&self, lease: Lease) {
+        *self.state() = State::Admitted(lease);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is locked, and a half-written state does not exist.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Self {
+        mem::replace(self, Self::Outside)
+    }
+}
+
+/// Runs an annotated function: up to its request, then under the lock.
+///
+/// The one box that a call costs: it keeps the caller's future small, whatever the body.
+pub fn locked<T, F>(
+    entry: Entry,
+    on_error: impl FnOnce(LockError) -> T,
+    function: F,
+) -> Pin<Box<impl Future<Output = T>>>
+where
+    F: Future<Output = T>,
+{
+    Box::pin(async move {
+        let mut function = Scoped(pin!(Some(function)));
+        let Request {
+            manager,
+            key,
+            options,
+        } = match poll_fn(|context| function.poll_request(&entry, context)).await {
+            Step::Wants(request) => request,
+            Step::Returned(value) => return value,
+        };
+        let enter = |lease| {
+            entry.admit(lease);
+            function
+        };
+        let result = match manager {
+            Ok(manager) => manager.run(key, options, enter).await,
+            Err(error) => Err(error),
+        };
+        result.unwrap_or_else(on_error)
+    })
+}
+
+/// How far a function came without the lock.
+enum Step<T> {
+    Wants(Request),
+    /// An early `return` or a `?` in the key or an option.
+    Returned(T),
+}
+
+/// A pinned future that ends when this is dropped, although the place where it lies lives on: when the lease is lost,
+/// the body must be gone before the caller hears of it.
+struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
+
+impl<F: Future> Scoped<'_, F> {
+    fn poll_request(&mut self, entry: &Entry, context: &mut Context<'_>) -> Poll<Step<F::Output>> {
+        if let Poll::Ready(value) = Pin::new(self).poll(context) {
+            return Poll::Ready(Step::Returned(value));
+        }
+        match entry.request() {
+            Some(request) => Poll::Ready(Step::Wants(request)),
+            // The key expression awaits something, which will wake the task.
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F: Future> Future for Scoped<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let future = self
+            .0
+            .as_mut()
+            .as_pin_mut()
+            .expect("the future is there until this is dropped");
+        future.poll(context)
+    }
+}
+
+impl<F> Drop for Scoped<'_, F> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// The task-local or the process-wide manager.
+pub fn default_manager() -> Result<LockManager, LockError> {
+    LockManager::current_default()
+}
+
+/// The manager of `locks = …`.
+pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, LockError> {
+    Ok(source.lock_manager())
+}
+
+/// What to answer instead of the body's value: how the return type carries a failure.
+#[must_use]
+pub fn from_lock_error<T: FromLockError>(error: LockError) -> T {
+    T::from_lock_error(error)
+}
+
+/// The same for `on_error = …`, here so that a closure knows the type of its parameter.
+pub fn on_error<T>(on_error: impl FnOnce(LockError) -> T) -> impl FnOnce(LockError) -> T {
+    on_error
+}
+
+/// The same for `on_busy = skip`: only busy means that the body did not run, and nothing else does.
+pub fn skip_busy<T: Skipped>(on_error: impl FnOnce(LockError) -> T) -> impl FnOnce(LockError) -> T {
+    |error| {
+        if error.is_busy() {
+            T::skipped()
+        } else {
+            on_error(error)
+        }
+    }
+}
+
+/// A key expression, taken as it is.
+pub fn exact_key(key: impl IntoLockKey) -> LockKey {
+    key.into_lock_key()
+}
+
+/// A key template, taken apart.
+#[must_use]
+pub fn key(parts: &[Part<'_>]) -> LockKey {
+    join(parts)
+}
+
+/// Fixed text of a template.
+#[must_use]
+pub const fn text(text: &'static str) -> Part<'static> {
+    Part::Text(text)
+}
+
+/// A value in a template. Two references, because only a sized type can become a `dyn Display`.
+pub fn value<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> Part<'a> {
+    Part::Value(value)
+}
+
+/// Options that leave everything to the manager.
+pub fn options() -> LockOptions {
+    LockOptions::default()
+}
+
+/// Nothing, of the type that the function returns: by a `return` of it the compiler learns the type, as from a signature.
+#[must_use]
+pub const fn returns<T>() -> Option<T> {
+    None
+}
+
+/// A lease that does not exist, for a function that is not compiled anyway.
+#[must_use]
+pub fn lease() -> Lease {
+    unreachable!("the attribute has reported an error")
+}

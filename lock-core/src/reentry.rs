@@ -1,0 +1,114 @@
+//! The leases that the running task holds, so that taking one of them again succeeds at once.
+//!
+//! The set follows the task: through `join!` and nested calls, not into a spawned task. It is a list from the innermost
+//! body outwards, as short as bodies are nested.
+
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+};
+
+use crate::{
+    arbiter::Arbiter,
+    holding::Holding,
+    key::{IntoLockKey, LockKey},
+    lease::Lease,
+};
+
+tokio::task_local! {
+    static INNERMOST: Arc<Held>;
+}
+
+/// One lease held by the body that runs.
+struct Held {
+    /// Which manager it belongs to: another manager's lease on the same key is another lock.
+    arbiter: Weak<Arbiter>,
+    lease: Lease,
+    /// Shared by guards that take the key again.
+    holding: Weak<Holding>,
+    outer: Option<Arc<Held>>,
+}
+
+/// Runs `body` as one that holds the lease.
+pub(crate) async fn scope<T>(
+    arbiter: &Arc<Arbiter>,
+    holding: &Arc<Holding>,
+    body: impl Future<Output = T>,
+) -> T {
+    let held = Arc::new(Held {
+        arbiter: Arc::downgrade(arbiter),
+        lease: Lease::new(holding.lease().clone()),
+        holding: Arc::downgrade(holding),
+        outer: innermost(),
+    });
+    INNERMOST.scope(held, body).await
+}
+
+/// What the running task holds of this key.
+pub(crate) fn find(arbiter: &Arc<Arbiter>, key: &LockKey) -> Option<Arc<Holding>> {
+    let mut next = innermost();
+    while let Some(held) = next {
+        if held.lease.key() == key && std::ptr::eq(held.arbiter.as_ptr(), Arc::as_ptr(arbiter)) {
+            return held.holding.upgrade();
+        }
+        next = held.outer.clone();
+    }
+    None
+}
+
+/// The lease of the innermost body.
+pub(crate) fn current() -> Option<Lease> {
+    innermost().map(|held| held.lease.clone())
+}
+
+/// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
+///
+/// Takes what [`LockManager::acquire`](crate::LockManager::acquire) takes as a key. A guard without a body does not count,
+/// and a lease that is lost does not either.
+///
+/// # Panics
+///
+/// If the key is not held.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// # let manager = lock_core::LockManager::in_memory();
+/// async fn write_balance(account: u64) {
+///     lock_core::assert_held!(format!("account:{account}"));
+///     // …
+/// }
+///
+/// manager.run("account:7", lock_core::LockOptions::default(), |_| write_balance(7)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[macro_export]
+macro_rules! assert_held {
+    ($key:expr $(,)?) => {
+        $crate::__private::assert_holds($key)
+    };
+}
+
+/// What [`assert_held!`](crate::assert_held) expands to.
+#[track_caller]
+pub fn assert_holds(key: impl IntoLockKey) {
+    let key = key.into_lock_key();
+    assert!(holds(&key), "the lock `{key}` is not held by this task");
+}
+
+/// Whether the running task holds this key, of whatever manager.
+fn holds(key: &LockKey) -> bool {
+    let mut next = innermost();
+    while let Some(held) = next {
+        if held.lease.key() == key && !held.lease.is_lost() {
+            return true;
+        }
+        next = held.outer.clone();
+    }
+    false
+}
+
+fn innermost() -> Option<Arc<Held>> {
+    INNERMOST.try_with(Arc::clone).ok()
+}

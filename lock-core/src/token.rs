@@ -1,0 +1,168 @@
+//! The two kinds of token: the secret that proves ownership, and the number that guards a store.
+
+use std::fmt;
+
+/// A random value that proves who may renew or release a lease.
+///
+/// Whoever reads it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
+/// random part it carries the holder's label, by which operators recognise the holder of a key.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct OwnerToken(String);
+
+/// What every owner token of ours begins with. Another library's token never matters to us beyond being different.
+const SCHEME: &str = "lc1:";
+
+impl OwnerToken {
+    /// Makes a new one: 122 random bits of the system's generator.
+    pub(crate) fn new(label: &HolderLabel) -> Self {
+        Self(format!(
+            "{SCHEME}{}:{}",
+            label.0,
+            uuid::Uuid::new_v4().simple()
+        ))
+    }
+
+    /// The value itself, for the backend only.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for OwnerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnerToken(..)")
+    }
+}
+
+/// Returns the label in a token of ours, without the secret part; `None` if the token is another library's.
+pub(crate) fn label_of(token: &str) -> Option<&str> {
+    let (label, _secret) = token.strip_prefix(SCHEME)?.rsplit_once(':')?;
+    Some(label)
+}
+
+/// Replaces each token of ours in a server's message, which may quote the command that it refused.
+#[cfg(feature = "redis")]
+pub(crate) fn redact(message: &str) -> String {
+    let mut clean = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(start) = rest.find(SCHEME) {
+        clean.push_str(&rest[..start]);
+        clean.push_str("***");
+        let token = &rest[start..];
+        let end = token.find(|c: char| c.is_whitespace() || c == '\'' || c == '"' || c == '`');
+        rest = end.map_or("", |end| &token[end..]);
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// Who holds a lock, for people: host and process.
+#[derive(Clone, Debug)]
+pub(crate) struct HolderLabel(String);
+
+impl HolderLabel {
+    pub(crate) fn of_this_process() -> Self {
+        let host: String = host_name()
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+            .take(63)
+            .collect();
+        Self(format!("{host}/{}", std::process::id()))
+    }
+}
+
+#[cfg(unix)]
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+/// A number that grows with each acquisition of a key, to be handed to the store that the lock protects.
+///
+/// A store that remembers the largest token it has seen, and refuses smaller ones, cannot be written to by a holder that
+/// slept through the end of its lease. No lock alone can promise that. A store that refuses a token is right: never raise
+/// a token and try again.
+///
+/// It fits in 53 bits until the year 2255, so it survives JavaScript and JSON.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// # let manager = lock_core::LockManager::in_memory();
+/// # let options = lock_core::LockOptions::default();
+/// let guard = manager.acquire("report", options).await?;
+/// let token = u64::from(guard.lease().fencing_token());
+/// // UPDATE report SET body = $1, fencing_token = $token WHERE fencing_token <= $token
+/// # assert!(token > 0);
+/// # guard.release().await
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    pub(crate) const fn new(value: u64) -> Self {
+        Self(value)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_token_shows_its_label_and_never_its_secret() {
+        let token = OwnerToken::new(&HolderLabel::of_this_process());
+        let label = label_of(token.expose()).expect("a token of ours");
+        assert!(
+            label.ends_with(&format!("/{}", std::process::id())),
+            "{label}"
+        );
+        let secret = token.expose().rsplit(':').next().expect("has parts");
+        assert_eq!(secret.len(), 32);
+        assert!(!label.contains(secret));
+        assert_eq!(format!("{token:?}"), "OwnerToken(..)");
+    }
+
+    #[test]
+    fn tokens_of_others_have_no_label() {
+        for token in ["", "3f2a", "lc1:", "lc1", "LC1:a:b"] {
+            assert_eq!(label_of(token), None, "{token}");
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_quoted_token_is_cut_out_of_a_message() {
+        let token = OwnerToken::new(&HolderLabel::of_this_process());
+        let message = format!(
+            "ERR unknown command 'EVALSHA', args: '{}' '10000'",
+            token.expose()
+        );
+        assert_eq!(
+            redact(&message),
+            "ERR unknown command 'EVALSHA', args: '***' '10000'"
+        );
+        assert_eq!(redact(token.expose()), "***");
+        assert_eq!(redact("nothing here"), "nothing here");
+    }
+}

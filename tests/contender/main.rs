@@ -1,0 +1,83 @@
+//! A process that contends for a lock.
+//!
+//! ```text
+//! contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked
+//! ```
+//!
+//! Each task increments the counter `name` so many times, by reading it and then writing it back,
+//! which loses increments unless a lock keeps the tasks of all processes apart. It prints `ready`
+//! when it is connected, and begins when a line comes in.
+
+use std::{
+    env,
+    error::Error,
+    io::{self, Write},
+};
+
+use lock_core::{LockManager, distributed_lock};
+use redis::{AsyncCommands, aio::MultiplexedConnection};
+use tokio::task::JoinSet;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+const USAGE: &str =
+    "contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked";
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [lock_url, counter_url, name, tasks, increments, mode] = arguments.as_slice() else {
+        return Err(USAGE.into());
+    };
+    let (tasks, increments): (u32, u32) = (tasks.parse()?, increments.parse()?);
+    let locked = match mode.as_str() {
+        "locked" => true,
+        "unlocked" => false,
+        _ => return Err(USAGE.into()),
+    };
+
+    lock_core::set_global(LockManager::connect(lock_url).await?);
+    let counter = redis::Client::open(counter_url.as_str())?
+        .get_multiplexed_async_connection()
+        .await?;
+    wait_for_the_others()?;
+
+    let mut running = JoinSet::new();
+    for _ in 0..tasks {
+        let (counter, name) = (counter.clone(), name.clone());
+        running.spawn(async move {
+            for _ in 0..increments {
+                if locked {
+                    increment_locked(counter.clone(), &name).await?;
+                } else {
+                    increment(counter.clone(), &name).await?;
+                }
+            }
+            Ok::<_, Failure>(())
+        });
+    }
+    while let Some(ended) = running.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// Long enough for a place in a queue of thousands, so that only a stuck waiter ever sees its end.
+#[distributed_lock(key = "contender:{name}", ttl = "5s", wait = "60s")]
+async fn increment_locked(counter: MultiplexedConnection, name: &str) -> Result<(), Failure> {
+    increment(counter, name).await
+}
+
+async fn increment(mut counter: MultiplexedConnection, name: &str) -> Result<(), Failure> {
+    let value: Option<u64> = counter.get(name).await?;
+    let () = counter.set(name, value.unwrap_or(0) + 1).await?;
+    Ok(())
+}
+
+/// Blocks the main thread only: no task runs yet.
+fn wait_for_the_others() -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "ready")?;
+    stdout.flush()?;
+    io::stdin().read_line(&mut String::new()).map(drop)
+}

@@ -1,0 +1,44 @@
+//! Mutual exclusion between processes, shown by what they would lose without it.
+
+use lock_tests::{Process, RedisServer};
+
+const PROCESSES: u32 = 2;
+const TASKS: u32 = 4;
+const INCREMENTS: u32 = 250;
+
+/// Lets all tasks of all processes increment one counter at the same time; returns its end value.
+fn count(server: &RedisServer, mode: &str) -> u32 {
+    let (tasks, increments) = (TASKS.to_string(), INCREMENTS.to_string());
+    let url = server.url();
+    let arguments = [&*url, &*url, "counter", &*tasks, &*increments, mode];
+    let mut contenders: Vec<Process> = (0..PROCESSES)
+        .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
+        .collect();
+    // All are connected before the first begins, so that they really meet.
+    for contender in &mut contenders {
+        assert_eq!(contender.line(), "ready");
+    }
+    for contender in &mut contenders {
+        contender.say("go");
+    }
+    for contender in contenders {
+        contender.join();
+    }
+    let end = server.get("counter").expect("somebody counted");
+    end.parse().expect("a number")
+}
+
+#[test]
+fn two_processes_of_four_tasks_lose_no_increment() {
+    let server = RedisServer::start();
+    let expected = PROCESSES * TASKS * INCREMENTS;
+    assert_eq!(count(&server, "locked"), expected);
+    assert_eq!(server.get("lock:contender:counter"), None, "all let go");
+}
+
+#[test]
+fn without_the_lock_they_lose_some() {
+    let server = RedisServer::start();
+    let expected = PROCESSES * TASKS * INCREMENTS;
+    assert!(count(&server, "unlocked") < expected);
+}

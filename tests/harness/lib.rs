@@ -1,0 +1,38 @@
+//! What the tests stand on: real servers, faults between them and their clients, processes that
+//! contend, and a way to wait for a condition instead of sleeping.
+//!
+//! ```no_run
+//! use lock_tests::{Proxy, RedisServer};
+//!
+//! let server = RedisServer::start();
+//! let proxy = Proxy::start(server.port());
+//! assert!(server.keys("*").is_empty(), "clients connect to {}", proxy.url());
+//! ```
+//!
+//! Everything here blocks for a few milliseconds at most and needs no runtime, so that it serves a
+//! plain `#[test]`, a `#[tokio::test]` of any flavour, and a test that stalls or drops its runtime.
+//! What cannot be set up panics with one line that says why: a test is never skipped.
+
+#![expect(
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "in a test harness every failure is a panic, and a result nobody looks at is no accident"
+)]
+
+mod background;
+mod child;
+mod fake;
+mod http;
+mod port;
+mod process;
+mod proxy;
+mod resp;
+mod server;
+mod wait;
+
+pub use fake::{Answer, FakeServer};
+pub use http::{HttpAnswer, HttpRequest};
+pub use process::Process;
+pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
+pub use server::{RedisServer, RedisServerBuilder};
+pub use wait::{eventually, eventually_blocking};

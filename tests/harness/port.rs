@@ -1,0 +1,48 @@
+//! Free ports for servers and proxies.
+
+use std::{
+    io::ErrorKind,
+    net::TcpListener,
+    ops::Range,
+    sync::atomic::{AtomicU16, Ordering},
+};
+
+/// Below the ports that Linux gives to outgoing connections. From within that range a client that
+/// keeps connecting to a killed server is sooner or later given the server's own port, connects to
+/// itself, and keeps the server from coming back.
+const RANGE: Range<u16> = 16_000..32_000;
+
+/// A port of 127.0.0.1 that nobody listened on a moment ago. Another process may take it first:
+/// whoever binds it has to try again with the next.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let size = RANGE.end - RANGE.start;
+    // Each test process starts somewhere else, or all of them would race for the same few ports.
+    let start = std::process::id().wrapping_mul(7_919);
+    for _ in 0..size {
+        let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let offset = start.wrapping_add(step) % u32::from(size);
+        let port = RANGE.start + u16::try_from(offset).expect("less than the size of the range");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between {} and {}", RANGE.start, RANGE.end);
+}
+
+/// A listener on a free port, for a task that serves it later: a client can connect at once.
+pub(crate) fn listen() -> (TcpListener, u16) {
+    for _ in 0..20 {
+        let port = free_port();
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(listener) => {
+                listener.set_nonblocking(true).expect("a fresh socket");
+                return (listener, port);
+            }
+            // Someone else took it since.
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => panic!("port {port}: {error}"),
+        }
+    }
+    panic!("no free port in twenty attempts");
+}

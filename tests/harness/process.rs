@@ -1,0 +1,133 @@
+//! Other programs of the workspace as processes of their own, as the replicas of a service are.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    process::{ChildStdout, Stdio},
+};
+
+use rustix::process::Signal;
+
+use crate::child::{self, ChildProcess};
+
+/// A running program, killed when this is dropped or the test process dies.
+///
+/// Its standard output is read here, its standard error goes where the test's goes.
+#[derive(Debug)]
+pub struct Process {
+    child: ChildProcess,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts a program with these arguments and, on top of the test's own, these variables.
+    ///
+    /// The path of a program is `env!("CARGO_BIN_EXE_name")`, which cargo sets for the integration
+    /// tests of its package.
+    pub fn spawn(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = child::command(program, "that has it");
+        command
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = ChildProcess::spawn(command);
+        let stdout = child.get_mut().stdout.take().expect("piped");
+        Self {
+            child,
+            stdout: BufReader::new(stdout),
+        }
+    }
+
+    /// Waits for the next line that it prints, and returns it without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("a pipe");
+        assert!(!line.is_empty(), "the process ended without another line");
+        line.truncate(line.trim_end().len());
+        line
+    }
+
+    /// Sends it a line.
+    pub fn say(&mut self, line: &str) {
+        let stdin = self.child.get_mut().stdin.as_mut().expect("piped");
+        writeln!(stdin, "{line}").expect("a process that reads");
+    }
+
+    /// Stops it (`SIGSTOP`).
+    pub fn stop(&self) {
+        self.child.signal(Signal::STOP);
+    }
+
+    /// Lets it go on after a stop (`SIGCONT`).
+    pub fn cont(&self) {
+        self.child.signal(Signal::CONT);
+    }
+
+    /// Asks it to end, as ctrl-c does (`SIGINT`).
+    pub fn interrupt(&self) {
+        self.child.signal(Signal::INT);
+    }
+
+    /// Kills it as by `kill -9`.
+    pub fn kill9(&mut self) {
+        self.child.kill();
+    }
+
+    /// Waits until it ends by itself, with success; returns what it printed beyond the lines read.
+    pub fn join(mut self) -> String {
+        let mut output = String::new();
+        self.stdout.read_to_string(&mut output).expect("text");
+        let status = self.child.get_mut().wait().expect("the child is ours");
+        assert!(status.success(), "the process failed: {status}\n{output}");
+        output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wait::eventually_blocking;
+
+    #[test]
+    fn a_process_is_talked_to_by_lines_and_joined() {
+        let script = "read word; echo $GREETING $word; echo rest";
+        let mut shell = Process::spawn("sh", &["-c", script], &[("GREETING", "hello")]);
+        shell.say("world");
+        assert_eq!(shell.line(), "hello world");
+        assert_eq!(shell.join(), "rest\n");
+    }
+
+    #[test]
+    #[should_panic(expected = "the process failed: exit status: 7")]
+    fn a_failure_is_noticed() {
+        Process::spawn("sh", &["-c", "exit 7"], &[]).join();
+    }
+
+    #[test]
+    #[should_panic(expected = "the process ended without another line")]
+    fn an_end_is_not_taken_for_a_line() {
+        Process::spawn("true", &[], &[]).line();
+    }
+
+    #[test]
+    fn a_process_is_interrupted_stopped_and_killed() {
+        let script = "trap 'echo interrupted; exit' INT; echo ready; while :; do sleep 0.01; done";
+        let mut shell = Process::spawn("sh", &["-c", script], &[]);
+        assert_eq!(shell.line(), "ready");
+        shell.stop();
+        let stat = format!("/proc/{}/stat", shell.child.id());
+        eventually_blocking(Duration::from_secs(5), "it is stopped", || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.contains(" T ")
+        });
+        shell.cont();
+        shell.interrupt();
+        assert_eq!(shell.join(), "interrupted\n");
+
+        let mut shell = Process::spawn("sh", &["-c", "read line"], &[]);
+        shell.kill9();
+        assert!(shell.child.ended().is_some());
+    }
+}

@@ -1,0 +1,181 @@
+//! A proxy between clients and a server that reads the Redis protocol and breaks it on demand.
+
+mod connection;
+mod faults;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    net::TcpListener,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::net::TcpStream;
+
+pub use self::faults::{After, Direction, Scope, Which};
+use self::{connection::Connection, faults::Faults};
+use crate::{background::Background, port::listen};
+
+/// A TCP proxy in front of a server, on a port of its own.
+///
+/// It passes everything on until it is told otherwise, and runs on a thread of its own, so that a
+/// test which stalls its runtime does not stall the network. The faults add up until [`pass`] heals
+/// them; each takes effect before its method returns.
+///
+/// [`pass`]: Proxy::pass
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    faults: Arc<Faults>,
+    // Kept for its tasks, which end with it.
+    _background: Background,
+}
+
+/// A request that a client sent, as the proxy received it, whether or not it was passed on.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// When it was complete at the proxy.
+    pub at: Instant,
+    /// The connection it came on, counted from 1.
+    pub connection: u64,
+    /// The command and its arguments.
+    pub words: Vec<Vec<u8>>,
+}
+
+impl Request {
+    /// Returns the command's name in upper case.
+    pub fn command(&self) -> String {
+        let name = self.words.first().map_or(&b""[..], Vec::as_slice);
+        String::from_utf8_lossy(name).to_uppercase()
+    }
+
+    /// Returns the words as text, for an assertion or its message.
+    pub fn text(&self) -> Vec<String> {
+        let words = self.words.iter();
+        words
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect()
+    }
+}
+
+impl Proxy {
+    /// Starts a proxy in front of the server on this port of 127.0.0.1.
+    pub fn start(server_port: u16) -> Self {
+        let (listener, port) = listen();
+        let background = Background::start("proxy");
+        let faults = Arc::<Faults>::default();
+        background
+            .handle()
+            .spawn(accept(listener, server_port, Arc::clone(&faults)));
+        Self {
+            port,
+            faults,
+            _background: background,
+        }
+    }
+
+    /// Heals every fault. What a black hole held back flows on; what is under way with a delay
+    /// keeps it; a connection that lost a frame is reset, since its answers no longer match.
+    pub fn pass(&self) {
+        self.faults.heal();
+    }
+
+    /// Holds back each frame in this direction for so long, without slowing the ones behind it.
+    pub fn delay(&self, direction: Direction, delay: Duration) {
+        self.faults.set_delay(direction, delay);
+    }
+
+    /// Loses frames in this direction; replaces what was to be lost in it.
+    ///
+    /// ```no_run
+    /// # use lock_tests::{After, Direction, Proxy, Which};
+    /// # let proxy = Proxy::start(6379);
+    /// // The server takes the lock, the client never hears of it and waits:
+    /// proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    /// // The second request never arrives, and the client is told at once:
+    /// proxy.lose(Direction::Requests, Which::nth(2), After::Reset);
+    /// ```
+    pub fn lose(&self, direction: Direction, which: Which, after: After) {
+        self.faults.set_loss(direction, which, after);
+    }
+
+    /// Swallows all traffic and stops reading, as a firewall that drops packets does.
+    ///
+    /// The kernel still accepts new connections under [`Scope::All`]: they connect and stay silent.
+    pub fn black_hole(&self, scope: Scope) {
+        self.faults.freeze(scope);
+    }
+
+    /// Resets (RST) the existing connections. What was under way in them is lost.
+    pub fn reset(&self) {
+        self.faults.reset();
+    }
+
+    /// Ends one direction of the existing connections (FIN), and keeps the other open.
+    pub fn half_close(&self, direction: Direction) {
+        self.faults.half_close(direction);
+    }
+
+    /// Limits each direction of each connection to so many bytes a second.
+    pub fn slow(&self, bytes_per_second: u32) {
+        self.faults.set_slow(bytes_per_second);
+    }
+
+    /// Returns how many connections were accepted so far.
+    pub fn connections(&self) -> u64 {
+        self.faults.accepted()
+    }
+
+    /// Returns how many requests with this command were received so far, lost ones included.
+    pub fn requests(&self, command: &str) -> usize {
+        let log = self.faults.log();
+        log.iter()
+            .filter(|request| request.command() == command)
+            .count()
+    }
+
+    /// Returns the requests received so far, lost ones included, in order.
+    pub fn log(&self) -> Vec<Request> {
+        self.faults.log()
+    }
+
+    /// Forgets the requests received so far.
+    pub fn clear_log(&self) {
+        self.faults.clear_log();
+    }
+
+    /// Returns the url for a client without a name and password.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the url for a client with this name (empty for the default one) and password.
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+async fn accept(listener: TcpListener, server_port: u16, faults: Arc<Faults>) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a runtime with I/O");
+    loop {
+        let (client, _) = listener.accept().await.expect("a listening socket");
+        let connection = Connection::new(&faults);
+        tokio::spawn(serve(client, server_port, connection));
+    }
+}
+
+async fn serve(mut client: TcpStream, server_port: u16, connection: Connection) {
+    connection.thawed().await;
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
+        // The nearest thing to the refusal that the client would have seen without a proxy.
+        client.set_zero_linger().ok();
+        return;
+    };
+    connection.run(&mut client, &mut server).await;
+}

@@ -1,0 +1,218 @@
+//! One connection through the proxy: frames are read, judged, queued and written, both ways.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::{mpsc, watch},
+    time,
+};
+
+use super::{
+    Request,
+    faults::{After, Direction, Fate, Faults, Verdict},
+};
+use crate::resp::{self, Turn};
+
+/// Frames between reader and writer, each with the time it is due. Without a bound: a delay must
+/// not slow the frames behind it, and a test sends little.
+type Queue = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+type Queued = mpsc::UnboundedReceiver<(Instant, Vec<u8>)>;
+
+pub(super) struct Connection {
+    number: u64,
+    faults: Arc<Faults>,
+    told: watch::Receiver<Fate>,
+    // The commands that were passed on and not answered yet, oldest first.
+    unanswered: Mutex<VecDeque<String>>,
+}
+
+impl Connection {
+    pub(super) fn new(faults: &Arc<Faults>) -> Self {
+        let (number, told) = faults.enter();
+        Self {
+            number,
+            faults: Arc::clone(faults),
+            told,
+            unanswered: Mutex::default(),
+        }
+    }
+
+    /// Passes frames on until both ends are closed, one of them fails, or the proxy is told to
+    /// reset it.
+    pub(super) async fn run(&self, client: &mut TcpStream, server: &mut TcpStream) {
+        client.set_nodelay(true).ok();
+        server.set_nodelay(true).ok();
+        let ended = {
+            let (from_client, to_client) = client.split();
+            let (from_server, to_server) = server.split();
+            let (to_server_queue, for_server) = mpsc::unbounded_channel();
+            let (to_client_queue, for_client) = mpsc::unbounded_channel();
+            tokio::select! {
+                () = self.told_that(|fate| fate.reset) => Err(io::ErrorKind::ConnectionReset.into()),
+                ended = async { tokio::try_join!(
+                    self.read(from_client, Direction::Requests, to_server_queue),
+                    self.write(for_server, to_server, Direction::Requests),
+                    self.read(from_server, Direction::Replies, to_client_queue),
+                    self.write(for_client, to_client, Direction::Replies),
+                ) } => ended.map(drop),
+            }
+        };
+        if ended.is_err() {
+            // Closed like this, a socket sends RST instead of FIN.
+            client.set_zero_linger().ok();
+            server.set_zero_linger().ok();
+        }
+    }
+
+    /// Waits while a black hole swallows this connection.
+    pub(super) async fn thawed(&self) {
+        self.told_that(|fate| !fate.frozen).await;
+    }
+
+    async fn read(
+        &self,
+        mut from: ReadHalf<'_>,
+        direction: Direction,
+        queue: Queue,
+    ) -> io::Result<()> {
+        let mut buffer = Vec::with_capacity(16 << 10);
+        let mut silenced = false;
+        loop {
+            self.thawed().await;
+            tokio::select! {
+                biased;
+                () = self.told_that(|fate| fate.frozen) => continue,
+                count = from.read_buf(&mut buffer) => if count? == 0 { return Ok(()) },
+            }
+            while let Some(frame) = next_frame(&mut buffer) {
+                match self.judge(direction, &frame, silenced) {
+                    Verdict::Forward { delay } => {
+                        // After a half close nobody takes it, and it is lost.
+                        queue.send((Instant::now() + delay, frame)).ok();
+                    }
+                    Verdict::Lose(After::Continue) => {}
+                    Verdict::Lose(After::Silence) => silenced = true,
+                    Verdict::Lose(After::Reset) => {
+                        return Err(io::ErrorKind::ConnectionReset.into());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        mut queued: Queued,
+        mut to: WriteHalf<'_>,
+        direction: Direction,
+    ) -> io::Result<()> {
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = self.told_that(|fate| fate.half_closed == Some(direction)) => None,
+                next = queued.recv() => next,
+            };
+            let Some((due, frame)) = next else {
+                return to.shutdown().await;
+            };
+            time::sleep_until(due.into()).await;
+            self.write_frame(&mut to, &frame).await?;
+        }
+    }
+
+    async fn write_frame(&self, to: &mut WriteHalf<'_>, mut frame: &[u8]) -> io::Result<()> {
+        while !frame.is_empty() {
+            self.thawed().await;
+            let Some(bytes_per_second) = self.faults.bytes_per_second() else {
+                return to.write_all(frame).await;
+            };
+            // Fifty pieces a second: smooth enough, and no shorter than the timer can measure.
+            let size = usize::try_from(bytes_per_second / 50).expect("32 bits fit");
+            let (piece, rest) = frame.split_at(size.clamp(1, frame.len()));
+            to.write_all(piece).await?;
+            let count = u32::try_from(piece.len()).expect("a part of 32 bits");
+            time::sleep(Duration::from_secs(1) * count / bytes_per_second).await;
+            frame = rest;
+        }
+        Ok(())
+    }
+
+    fn judge(&self, direction: Direction, frame: &[u8], silenced: bool) -> Verdict {
+        let command = match direction {
+            Direction::Requests => self.record(frame),
+            Direction::Replies => self.answered(frame),
+        };
+        if silenced {
+            return Verdict::Lose(After::Silence);
+        }
+        let verdict = self.faults.judge(self.number, direction, &command);
+        if direction == Direction::Requests && matches!(verdict, Verdict::Forward { .. }) {
+            self.expect_replies(command, frame);
+        }
+        verdict
+    }
+
+    /// Logs a request and returns its command.
+    fn record(&self, frame: &[u8]) -> String {
+        let request = Request {
+            at: Instant::now(),
+            connection: self.number,
+            words: resp::words(frame).unwrap_or_default(),
+        };
+        let command = request.command();
+        self.faults.record(request);
+        command
+    }
+
+    fn expect_replies(&self, command: String, frame: &[u8]) {
+        // A subscription is answered once for each channel, everything else once.
+        let replies = if command.ends_with("SUBSCRIBE") {
+            let words = resp::words(frame).unwrap_or_default();
+            words.len().saturating_sub(1).max(1)
+        } else {
+            1
+        };
+        let mut unanswered = self.unanswered.lock().expect("no poison");
+        unanswered.extend(std::iter::repeat_n(command, replies));
+    }
+
+    /// The command that a frame from the server answers.
+    fn answered(&self, frame: &[u8]) -> String {
+        if resp::turn(frame) == Turn::Push {
+            return "PUSH".to_owned();
+        }
+        let mut unanswered = self.unanswered.lock().expect("no poison");
+        unanswered.pop_front().unwrap_or_default()
+    }
+
+    async fn told_that(&self, condition: impl Fn(&Fate) -> bool) {
+        let mut told = self.told.clone();
+        // An error means that the proxy is gone, and this task goes with it.
+        told.wait_for(|fate| condition(fate)).await.map(drop).ok();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.faults.leave(self.number);
+    }
+}
+
+/// Takes the first complete frame. What is not the protocol passes as it came.
+fn next_frame(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let length = match resp::frame_length(buffer) {
+        Ok(length) => length?,
+        Err(resp::Malformed) => buffer.len(),
+    };
+    (length > 0).then(|| buffer.drain(..length).collect())
+}

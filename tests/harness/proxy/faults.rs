@@ -1,0 +1,274 @@
+//! What a proxy is told to break, and what it saw.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::Request;
+
+/// One of the two ways through a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    Requests,
+    /// From the server to the client.
+    Replies,
+}
+
+/// The connections that a black hole swallows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that exist: new ones work.
+    Existing,
+    /// Those that exist, and new ones.
+    All,
+}
+
+/// The frames that are to be lost.
+///
+/// A reply counts under the command it answers, a message out of turn under `PUSH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Which {
+    command: Option<String>,
+    nth: Option<u64>,
+}
+
+impl Which {
+    /// Every frame.
+    pub fn every() -> Self {
+        Self {
+            command: None,
+            nth: None,
+        }
+    }
+
+    /// The `nth` frame from now on, counted from 1 over all connections.
+    pub fn nth(nth: u64) -> Self {
+        Self {
+            command: None,
+            nth: Some(nth),
+        }
+    }
+
+    /// Every request with this command, or reply to it.
+    pub fn of(command: &str) -> Self {
+        Self {
+            command: Some(command.to_uppercase()),
+            nth: None,
+        }
+    }
+
+    /// The `nth` request with this command from now on, or reply to it.
+    pub fn nth_of(nth: u64, command: &str) -> Self {
+        Self {
+            nth: Some(nth),
+            ..Self::of(command)
+        }
+    }
+}
+
+/// What follows the loss of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// Nothing more comes through in that direction of the connection, as when packets stop
+    /// arriving: TCP never skips bytes and goes on.
+    Silence,
+    /// The connection is reset.
+    Reset,
+    /// The frames behind it come through. No network does this, only a faulty peer: a client takes
+    /// each later reply for that of the request before.
+    Continue,
+}
+
+/// What becomes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Forward { delay: Duration },
+    Lose(After),
+}
+
+/// What one connection was told, all at once so that it misses nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Fate {
+    pub(super) frozen: bool,
+    pub(super) reset: bool,
+    pub(super) half_closed: Option<Direction>,
+}
+
+/// Shared by the proxy's methods and the tasks of its connections.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: Way,
+    replies: Way,
+    bytes_per_second: Option<u32>,
+    freeze_new: bool,
+    accepted: u64,
+    connections: BTreeMap<u64, Known>,
+    log: Vec<Request>,
+}
+
+#[derive(Debug, Default)]
+struct Way {
+    delay: Duration,
+    loss: Option<Loss>,
+}
+
+#[derive(Debug)]
+struct Loss {
+    which: Which,
+    after: After,
+    // The frames so far that `which.command` fits.
+    seen: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    fate: watch::Sender<Fate>,
+    lost_a_frame: bool,
+}
+
+impl Faults {
+    pub(super) fn heal(&self) {
+        let mut state = self.state();
+        state.requests = Way::default();
+        state.replies = Way::default();
+        state.bytes_per_second = None;
+        state.freeze_new = false;
+        for known in state.connections.values() {
+            known.fate.send_modify(|fate| {
+                fate.frozen = false;
+                fate.reset |= known.lost_a_frame;
+            });
+        }
+    }
+
+    pub(super) fn set_delay(&self, direction: Direction, delay: Duration) {
+        self.state().way(direction).delay = delay;
+    }
+
+    pub(super) fn set_loss(&self, direction: Direction, which: Which, after: After) {
+        self.state().way(direction).loss = Some(Loss {
+            which,
+            after,
+            seen: 0,
+        });
+    }
+
+    pub(super) fn set_slow(&self, bytes_per_second: u32) {
+        self.state().bytes_per_second = Some(bytes_per_second);
+    }
+
+    pub(super) fn freeze(&self, scope: Scope) {
+        let mut state = self.state();
+        state.freeze_new |= scope == Scope::All;
+        state.tell_all(|fate| fate.frozen = true);
+    }
+
+    pub(super) fn reset(&self) {
+        self.state().tell_all(|fate| fate.reset = true);
+    }
+
+    pub(super) fn half_close(&self, direction: Direction) {
+        self.state()
+            .tell_all(|fate| fate.half_closed = Some(direction));
+    }
+
+    /// Counts a new connection and returns its number and what it will be told.
+    pub(super) fn enter(&self) -> (u64, watch::Receiver<Fate>) {
+        let mut state = self.state();
+        state.accepted += 1;
+        let number = state.accepted;
+        let (fate, told) = watch::channel(Fate {
+            frozen: state.freeze_new,
+            ..Fate::default()
+        });
+        let known = Known {
+            fate,
+            lost_a_frame: false,
+        };
+        state.connections.insert(number, known);
+        (number, told)
+    }
+
+    pub(super) fn leave(&self, connection: u64) {
+        self.state().connections.remove(&connection);
+    }
+
+    pub(super) fn record(&self, request: Request) {
+        self.state().log.push(request);
+    }
+
+    pub(super) fn judge(&self, connection: u64, direction: Direction, command: &str) -> Verdict {
+        let mut state = self.state();
+        let way = state.way(direction);
+        let delay = way.delay;
+        let lost = way.loss.as_mut().and_then(|loss| loss.strikes(command));
+        let Some(after) = lost else {
+            return Verdict::Forward { delay };
+        };
+        if let Some(known) = state.connections.get_mut(&connection) {
+            known.lost_a_frame |= after == After::Silence;
+        }
+        Verdict::Lose(after)
+    }
+
+    pub(super) fn bytes_per_second(&self) -> Option<u32> {
+        self.state().bytes_per_second
+    }
+
+    pub(super) fn accepted(&self) -> u64 {
+        self.state().accepted
+    }
+
+    pub(super) fn log(&self) -> Vec<Request> {
+        self.state().log.clone()
+    }
+
+    pub(super) fn clear_log(&self) {
+        self.state().log.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while it is locked")
+    }
+}
+
+impl State {
+    fn way(&mut self, direction: Direction) -> &mut Way {
+        match direction {
+            Direction::Requests => &mut self.requests,
+            Direction::Replies => &mut self.replies,
+        }
+    }
+
+    fn tell_all(&self, change: impl Fn(&mut Fate)) {
+        for known in self.connections.values() {
+            known.fate.send_modify(&change);
+        }
+    }
+}
+
+impl Loss {
+    fn strikes(&mut self, command: &str) -> Option<After> {
+        if self
+            .which
+            .command
+            .as_deref()
+            .is_some_and(|own| own != command)
+        {
+            return None;
+        }
+        self.seen += 1;
+        let struck = self.which.nth.is_none_or(|nth| nth == self.seen);
+        struck.then_some(self.after)
+    }
+}

@@ -1,0 +1,332 @@
+//! Each fault, between a plain client and a real server.
+
+use std::{
+    fmt::Write as _,
+    io::{self, ErrorKind, Read, Write},
+    net::TcpStream,
+};
+
+use super::*;
+use crate::{server::RedisServer, wait::eventually_blocking};
+
+/// Long for a round trip on this machine, short for a test.
+const SHORT: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(10);
+
+fn server_and_proxy() -> (RedisServer, Proxy) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    (server, proxy)
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(proxy: &Proxy) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(stream)
+    }
+
+    fn send(&mut self, words: &[&str]) {
+        let mut frame = format!("*{}\r\n", words.len());
+        for word in words {
+            write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();
+        }
+        self.0.write_all(frame.as_bytes()).unwrap();
+    }
+
+    /// The next line, or the error, among them that nothing came in time.
+    fn line(&mut self, within: Duration) -> io::Result<String> {
+        self.0.set_read_timeout(Some(within)).unwrap();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        line.truncate(line.len() - 2);
+        Ok(String::from_utf8(line).unwrap())
+    }
+
+    fn ask(&mut self, words: &[&str]) -> String {
+        self.send(words);
+        self.line(LONG).unwrap()
+    }
+
+    fn is_silent(&mut self) -> bool {
+        let answer = self.line(SHORT);
+        matches!(answer, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    fn end(&mut self) -> ErrorKind {
+        self.line(LONG).unwrap_err().kind()
+    }
+}
+
+#[test]
+fn pass_changes_nothing_and_counts_what_went_through() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.ask(&["ping"]), "+PONG");
+    assert_eq!(client.ask(&["ECHO", "a\r\nb"]), "$4");
+    assert_eq!(client.line(LONG).unwrap(), "a");
+    assert_eq!(client.line(LONG).unwrap(), "b");
+    Client::connect(&proxy).ask(&["PING"]);
+
+    assert_eq!(proxy.connections(), 2);
+    assert_eq!((proxy.requests("PING"), proxy.requests("GET")), (2, 0));
+    let log = proxy.log();
+    assert_eq!(log[1].text(), ["ECHO", "a\r\nb"]);
+    assert_eq!((log[1].connection, log[2].connection), (1, 2));
+    assert!(log[0].at < log[1].at);
+    proxy.clear_log();
+    assert!(proxy.log().is_empty());
+}
+
+#[test]
+fn frames_in_one_packet_are_told_apart_and_a_split_frame_is_put_together() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client
+        .0
+        .write_all(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPI")
+        .unwrap();
+    assert_eq!(client.line(LONG).unwrap(), "+PONG");
+    assert_eq!(proxy.requests("PING"), 1);
+    client.0.write_all(b"NG\r\n").unwrap();
+    assert_eq!(client.line(LONG).unwrap(), "+PONG");
+    assert_eq!(proxy.requests("PING"), 2);
+}
+
+#[test]
+fn what_is_not_the_protocol_passes_as_it_came() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.0.write_all(b"PING\r\n").unwrap();
+    assert_eq!(client.line(LONG).unwrap(), "+PONG");
+}
+
+#[test]
+fn a_delay_holds_back_each_frame_but_not_the_ones_behind_it() {
+    for direction in [Direction::Requests, Direction::Replies] {
+        let (_server, proxy) = server_and_proxy();
+        let mut client = Client::connect(&proxy);
+        proxy.delay(direction, SHORT);
+        let start = Instant::now();
+        for _ in 0..20 {
+            client.send(&["PING"]);
+        }
+        for _ in 0..20 {
+            assert_eq!(client.line(LONG).unwrap(), "+PONG");
+        }
+        assert!(start.elapsed() >= SHORT);
+        assert!(start.elapsed() < 10 * SHORT, "{:?}", start.elapsed());
+        proxy.pass();
+        let start = Instant::now();
+        client.ask(&["PING"]);
+        assert!(start.elapsed() < SHORT);
+    }
+}
+
+#[test]
+fn a_lost_reply_silences_its_connection_though_the_server_did_the_work() {
+    let (server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    proxy.lose(Direction::Replies, Which::nth_of(2, "SET"), After::Silence);
+    assert_eq!(client.ask(&["SET", "lost-reply", "1"]), "+OK");
+    client.send(&["SET", "lost-reply", "2"]);
+    client.send(&["PING"]);
+    assert!(client.is_silent());
+    assert_eq!(server.get("lost-reply").as_deref(), Some("2"));
+    // Only the second is lost, so a new connection works.
+    assert_eq!(
+        Client::connect(&proxy).ask(&["SET", "lost-reply", "3"]),
+        "+OK"
+    );
+    // And when the fault heals, the silent one is of no use any more.
+    proxy.pass();
+    assert_eq!(client.end(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_lost_request_never_reaches_the_server() {
+    let (server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    proxy.lose(Direction::Requests, Which::nth(2), After::Silence);
+    assert_eq!(client.ask(&["SET", "lost-request", "1"]), "+OK");
+    client.send(&["SET", "lost-request", "2"]);
+    assert!(client.is_silent());
+    assert_eq!(server.get("lost-request").as_deref(), Some("1"));
+    assert_eq!(proxy.requests("SET"), 2);
+}
+
+#[test]
+fn every_reply_is_lost_until_it_heals() {
+    let (_server, proxy) = server_and_proxy();
+    proxy.lose(Direction::Replies, Which::every(), After::Silence);
+    for _ in 0..2 {
+        let mut client = Client::connect(&proxy);
+        client.send(&["PING"]);
+        assert!(client.is_silent());
+    }
+    proxy.pass();
+    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
+}
+
+#[test]
+fn a_loss_may_reset_the_connection() {
+    let (server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    proxy.lose(Direction::Replies, Which::of("SET"), After::Reset);
+    assert_eq!(client.ask(&["PING"]), "+PONG");
+    client.send(&["SET", "reset-after", "1"]);
+    assert_eq!(client.end(), ErrorKind::ConnectionReset);
+    assert_eq!(server.get("reset-after").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_loss_may_leave_out_one_reply_alone() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    proxy.lose(Direction::Replies, Which::of("ECHO"), After::Continue);
+    client.send(&["ECHO", "lost"]);
+    assert_eq!(client.ask(&["PING"]), "+PONG");
+}
+
+#[test]
+fn replies_are_matched_to_their_requests_across_messages_and_confirmations() {
+    for protocol in ["2", "3"] {
+        let (server, proxy) = server_and_proxy();
+        let mut client = Client::connect(&proxy);
+        let channel = format!("channel-{protocol}");
+        client.send(&["HELLO", protocol]);
+        client.send(&["SUBSCRIBE", &channel, "another"]);
+        while client.line(LONG).unwrap() != ":2" {}
+        server.cli(&["PUBLISH", &channel, "hello"]);
+        while client.line(LONG).unwrap() != "hello" {}
+        proxy.lose(Direction::Replies, Which::of("PING"), After::Reset);
+        client.send(&["PING"]);
+        assert_eq!(client.end(), ErrorKind::ConnectionReset, "RESP{protocol}");
+    }
+}
+
+#[test]
+fn a_black_hole_for_existing_connections_lets_new_ones_work() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["PING"]);
+    proxy.black_hole(Scope::Existing);
+    client.send(&["PING"]);
+    assert!(client.is_silent());
+    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
+    proxy.pass();
+    assert_eq!(client.line(LONG).unwrap(), "+PONG");
+}
+
+#[test]
+fn a_black_hole_for_all_swallows_new_connections_too() {
+    let (_server, proxy) = server_and_proxy();
+    let mut old = Client::connect(&proxy);
+    old.ask(&["PING"]);
+    proxy.black_hole(Scope::All);
+    let mut new = Client::connect(&proxy);
+    for client in [&mut old, &mut new] {
+        client.send(&["PING"]);
+        assert!(client.is_silent());
+    }
+    assert_eq!(proxy.requests("PING"), 1, "nothing was read meanwhile");
+    proxy.pass();
+    for client in [&mut old, &mut new] {
+        assert_eq!(client.line(LONG).unwrap(), "+PONG");
+    }
+}
+
+#[test]
+fn a_black_hole_stops_reading_so_that_the_senders_buffers_fill() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["PING"]);
+    proxy.black_hole(Scope::Existing);
+    client.0.set_write_timeout(Some(SHORT)).unwrap();
+    let block = vec![b'x'; 1 << 20];
+    let blocked = (0..64).find_map(|_| client.0.write_all(&block).err());
+    assert_eq!(blocked.unwrap().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_reset_ends_the_existing_connections_without_a_word() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["PING"]);
+    proxy.reset();
+    assert_eq!(client.end(), ErrorKind::ConnectionReset);
+    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
+}
+
+#[test]
+fn a_half_close_of_replies_still_lets_requests_through() {
+    let (server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["PING"]);
+    proxy.half_close(Direction::Replies);
+    assert_eq!(client.end(), ErrorKind::UnexpectedEof);
+    client.send(&["SET", "half-close", "1"]);
+    eventually_blocking(LONG, "the request arrives", || {
+        server.get("half-close").is_some()
+    });
+}
+
+#[test]
+fn a_half_close_of_requests_ends_the_connection_at_the_server() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["PING"]);
+    // A server that reads the end of a connection closes it.
+    proxy.half_close(Direction::Requests);
+    assert_eq!(client.end(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_slow_link_takes_its_time_over_large_frames() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["PING"]);
+    proxy.slow(10_000);
+    let start = Instant::now();
+    let text = "x".repeat(1_000);
+    client.send(&["ECHO", &text]);
+    assert_eq!(client.line(LONG).unwrap(), "$1000");
+    assert_eq!(client.line(LONG).unwrap(), text);
+    // A thousand bytes there and back at ten thousand a second.
+    assert!(start.elapsed() >= 2 * SHORT, "{:?}", start.elapsed());
+    proxy.pass();
+    let start = Instant::now();
+    client.ask(&["PING"]);
+    assert!(start.elapsed() < SHORT);
+}
+
+#[test]
+fn a_client_that_closes_is_seen_by_the_server() {
+    let (server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.ask(&["CLIENT", "SETNAME", "leaver"]);
+    let connected = || {
+        let list: String = redis::from_redis_value(server.cli(&["CLIENT", "LIST"])).unwrap();
+        list.contains("name=leaver")
+    };
+    assert!(connected());
+    drop(client);
+    eventually_blocking(LONG, "the server sees it leave", || !connected());
+}
+
+#[test]
+fn a_server_that_is_gone_resets_its_clients() {
+    let (server, proxy) = server_and_proxy();
+    Client::connect(&proxy).ask(&["PING"]);
+    server.kill9();
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.end(), ErrorKind::ConnectionReset);
+    server.restart();
+    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
+}

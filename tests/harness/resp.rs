@@ -1,0 +1,194 @@
+//! Where a frame of the Redis protocol (RESP2 and RESP3) ends, and what a request says.
+
+/// Bytes that are not the Redis protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// The length of the first frame in `bytes`, or `None` while it is incomplete.
+///
+/// Streamed strings and aggregates (`$?`, `*?`) count as malformed: no server sends them.
+pub(crate) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    let mut end = 0;
+    // The elements still to come: an aggregate adds its own, so no recursion can run away.
+    let mut missing = 1_u64;
+    while missing > 0 {
+        let Some(line) = line(bytes, end) else {
+            return Ok(None);
+        };
+        missing -= 1;
+        let (&kind, rest) = line.split_first().ok_or(Malformed)?;
+        end += line.len() + 2;
+        match kind {
+            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
+            // A null string or array ends with its line.
+            b'$' | b'*' if rest == b"-1" => {}
+            b'$' | b'!' | b'=' => {
+                let size = usize::try_from(number(rest)?).map_err(|_| Malformed)?;
+                end = end.checked_add(size + 2).ok_or(Malformed)?;
+            }
+            b'*' | b'~' | b'>' => missing += number(rest)?,
+            b'%' => missing += 2 * number(rest)?,
+            // Attributes stand before the value they describe.
+            b'|' => missing += 2 * number(rest)? + 1,
+            _ => return Err(Malformed),
+        }
+        if end > bytes.len() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(end))
+}
+
+/// The words of a request: an array of strings.
+pub(crate) fn words(frame: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+    let header = line(frame, 0).ok_or(Malformed)?;
+    let count = number(header.strip_prefix(b"*").ok_or(Malformed)?)?;
+    let mut at = header.len() + 2;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let header = line(frame, at).ok_or(Malformed)?;
+        let size = number(header.strip_prefix(b"$").ok_or(Malformed)?)?;
+        at += header.len() + 2;
+        let end = at + usize::try_from(size).map_err(|_| Malformed)?;
+        words.push(frame.get(at..end).ok_or(Malformed)?.to_vec());
+        at = end + 2;
+    }
+    Ok(words)
+}
+
+/// What a frame from the server is to the client that waits for answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The answer to the oldest request without one.
+    Reply,
+    /// A message that answers no request.
+    Push,
+}
+
+/// Tells answers from messages out of turn, which RESP2 sends as plain arrays.
+pub(crate) fn turn(frame: &[u8]) -> Turn {
+    const MESSAGES: [&[u8]; 3] = [
+        b"*3\r\n$7\r\nmessage\r\n",
+        b"*4\r\n$8\r\npmessage\r\n",
+        b"*3\r\n$8\r\nsmessage\r\n",
+    ];
+    let third = frame.split(|&byte| byte == b'\n').nth(2).unwrap_or(b"");
+    if frame.first() == Some(&b'>') {
+        // RESP3 confirms subscriptions by pushes, one a channel, and sends nothing else for them.
+        if third.ends_with(b"subscribe\r") {
+            Turn::Reply
+        } else {
+            Turn::Push
+        }
+    } else if MESSAGES.iter().any(|message| frame.starts_with(message)) {
+        Turn::Push
+    } else {
+        Turn::Reply
+    }
+}
+
+/// Far beyond the largest string or aggregate of a server, so sums of a few never overflow.
+const LARGEST: u64 = 1 << 40;
+
+fn number(digits: &[u8]) -> Result<u64, Malformed> {
+    let text = std::str::from_utf8(digits).map_err(|_| Malformed)?;
+    let number: u64 = text.parse().map_err(|_| Malformed)?;
+    if number > LARGEST {
+        return Err(Malformed);
+    }
+    Ok(number)
+}
+
+fn line(bytes: &[u8], start: usize) -> Option<&[u8]> {
+    let rest = bytes.get(start..)?;
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    Some(&rest[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_frame_ends_where_the_next_begins() {
+        let frames: [&[u8]; 16] = [
+            b"+OK\r\n",
+            b"-ERR no\r\n",
+            b":-7\r\n",
+            b"$5\r\na\r\nbc\r\n",
+            b"$0\r\n\r\n",
+            b"$-1\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+            b"_\r\n",
+            b"#t\r\n",
+            b",3.25\r\n",
+            b"=7\r\ntxt:abc\r\n",
+            b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n_\r\n",
+            b">2\r\n+message\r\n$1\r\nx\r\n",
+            b"|1\r\n+ttl\r\n:9\r\n$1\r\nv\r\n",
+        ];
+        for frame in frames {
+            let name = String::from_utf8_lossy(frame);
+            let followed = [frame, b"+NEXT\r\n"].concat();
+            assert_eq!(frame_length(&followed), Ok(Some(frame.len())), "{name:?}");
+            for cut in 0..frame.len() {
+                assert_eq!(
+                    frame_length(&frame[..cut]),
+                    Ok(None),
+                    "{name:?} cut at {cut}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_protocol_is_malformed() {
+        let inputs: [&[u8]; 6] = [
+            b"HTTP/1.1 400 Bad Request\r\n",
+            b"$x\r\n",
+            b"*?\r\n",
+            b"$99999999999999999999\r\n",
+            b"\r\n",
+            b"*-2\r\n",
+        ];
+        for input in inputs {
+            assert_eq!(frame_length(input), Err(Malformed), "{input:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_split_into_its_words_whatever_they_hold() {
+        let frame = b"*3\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$0\r\n\r\n";
+        let words = words(frame).unwrap();
+        assert_eq!(words, [&b"SET"[..], b"a\r\nb", b""]);
+    }
+
+    #[test]
+    fn messages_are_pushes_and_confirmations_are_replies_in_both_protocols() {
+        assert_eq!(
+            turn(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"),
+            Turn::Push
+        );
+        assert_eq!(
+            turn(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"),
+            Turn::Push
+        );
+        assert_eq!(
+            turn(b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"),
+            Turn::Reply
+        );
+        assert_eq!(
+            turn(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"),
+            Turn::Reply
+        );
+        assert_eq!(turn(b":1\r\n"), Turn::Reply);
+    }
+
+    #[test]
+    fn a_request_that_is_no_array_of_strings_is_malformed() {
+        assert_eq!(words(b"PING\r\n"), Err(Malformed));
+        assert_eq!(words(b"*1\r\n:1\r\n"), Err(Malformed));
+    }
+}

@@ -1,0 +1,485 @@
+//! A real redis-server of the test's own.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{RedisResult, Value};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::{
+    child::{self, ChildProcess},
+    port::free_port,
+};
+
+/// Many times what a server needs (30 ms), for a machine busy with a build.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// Raw commands answer at once, or wait for a server that the test made slow on purpose.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// A server that starts is asked again, and whoever else has the port may never answer.
+const PROBE_WITHIN: Duration = Duration::from_millis(500);
+
+/// A redis-server without disk on a free port of 127.0.0.1, ended when this is dropped.
+///
+/// It also ends when the test panics, and when the test process is killed. Its methods block.
+#[derive(Debug)]
+pub struct RedisServer {
+    port: u16,
+    options: RedisServerBuilder,
+    folder: TempDir,
+    // `None` between `kill9` and `restart`.
+    process: Mutex<Option<ChildProcess>>,
+}
+
+/// How a [`RedisServer`] is to be started.
+#[derive(Debug, Clone, Default)]
+pub struct RedisServerBuilder {
+    arguments: Vec<String>,
+    password: Option<String>,
+    acl: Vec<String>,
+}
+
+impl RedisServerBuilder {
+    /// Adds a setting, as in `setting("maxmemory", "3mb")`.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.arguments
+            .extend([format!("--{name}"), value.to_owned()]);
+        self
+    }
+
+    /// Asks clients for `password`.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Adds a line of the access control list, as in `acl("user alice on >pw ~* &* +@all")`.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn acl(mut self, line: &str) -> Self {
+        self.acl.push(line.to_owned());
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    pub fn start(self) -> RedisServer {
+        // Someone else may take the port between the look and the bind.
+        for _ in 0..20 {
+            let server = RedisServer {
+                port: free_port(),
+                options: self.clone(),
+                folder: tempfile::tempdir().expect("a temporary folder"),
+                process: Mutex::new(None),
+            };
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!("redis-server found no free port in twenty attempts");
+    }
+}
+
+impl RedisServer {
+    /// Starts a server with the defaults: no password, no persistence, debug commands allowed.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Returns the defaults, to be changed.
+    pub fn builder() -> RedisServerBuilder {
+        RedisServerBuilder::default()
+    }
+
+    /// Stops the process (`SIGSTOP`): connections stay, nothing answers.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets a stopped process go on (`SIGCONT`).
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills the process, and with it all data.
+    pub fn kill9(&self) {
+        let process = self.process.lock().expect("no poison").take();
+        drop(process.expect("the server was killed before"));
+    }
+
+    /// Starts a killed server again on the same port, empty, and waits until it answers.
+    pub fn restart(&self) {
+        let deadline = Instant::now() + READY_WITHIN;
+        // Connections of the old process may still hold the port for a moment.
+        while !self.launch() {
+            assert!(
+                Instant::now() < deadline,
+                "port {} is not free again",
+                self.port
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs one raw command as a client with all rights; an error answer is a panic.
+    pub fn cli(&self, command: &[&str]) -> Value {
+        self.try_cli(command)
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Runs one raw command as a client with all rights.
+    ///
+    /// # Errors
+    ///
+    /// The server's error answer, or what went wrong on the way to it.
+    pub fn try_cli(&self, command: &[&str]) -> RedisResult<Value> {
+        self.ask(command, ANSWER_WITHIN)
+    }
+
+    /// Reads a string key.
+    pub fn get(&self, key: &str) -> Option<String> {
+        redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")
+    }
+
+    /// Lists the keys that match a glob pattern, in order.
+    pub fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut keys: Vec<String> =
+            redis::from_redis_value(self.cli(&["KEYS", pattern])).expect("a list of names");
+        keys.sort();
+        keys
+    }
+
+    /// Returns the remaining time to live of a key that exists and expires.
+    pub fn pttl(&self, key: &str) -> Option<Duration> {
+        let ms: i64 = redis::from_redis_value(self.cli(&["PTTL", key])).expect("an integer");
+        // Negative: no such key, or no expiry.
+        u64::try_from(ms).ok().map(Duration::from_millis)
+    }
+
+    /// Returns how often a command was called since the server started.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.info("commandstats");
+        let name = format!("cmdstat_{}:calls=", command.to_lowercase());
+        let Some(stat) = stats.lines().find_map(|line| line.strip_prefix(&name)) else {
+            return 0;
+        };
+        let (calls, _) = stat.split_once(',').expect("calls=N,usec=...");
+        calls.parse().expect("a number")
+    }
+
+    /// Returns a section of `INFO`.
+    pub fn info(&self, section: &str) -> String {
+        redis::from_redis_value(self.cli(&["INFO", section])).expect("text")
+    }
+
+    /// Returns the url for a client without a name, with the password if there is one.
+    pub fn url(&self) -> String {
+        match &self.options.password {
+            Some(password) => self.url_as("", password),
+            None => format!("redis://127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// Returns the url for a client with this name (empty for the default one) and password.
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the path of the server's unix socket.
+    pub fn unix_socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    /// Returns the port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the id of the server's process.
+    pub fn pid(&self) -> u32 {
+        let process = self.process.lock().expect("no poison");
+        process.as_ref().expect("the server was killed").id()
+    }
+
+    /// Starts the process. Returns whether it got its port.
+    fn launch(&self) -> bool {
+        let mut process = ChildProcess::spawn(self.command());
+        let deadline = Instant::now() + READY_WITHIN;
+        while !self.answers_as(process.id()) {
+            if process.ended().is_some() {
+                let log = self.log();
+                assert!(
+                    log.contains("Address already in use"),
+                    "redis-server ended instead of starting:\n{log}"
+                );
+                return false;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "redis-server does not answer after {READY_WITHIN:?}:\n{}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(2));
+        }
+        *self.process.lock().expect("no poison") = Some(process);
+        true
+    }
+
+    fn command(&self) -> std::process::Command {
+        let log = File::create(self.log_path()).expect("a log in the temporary folder");
+        let mut command = child::command("redis-server", "redis-server");
+        command
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .args(["--enable-debug-command", "yes"])
+            .arg("--unixsocket")
+            .arg(self.unix_socket())
+            .arg("--dir")
+            .arg(self.folder.path())
+            .args(&self.options.arguments)
+            .stdin(std::process::Stdio::null())
+            .stderr(log.try_clone().expect("one more file"))
+            .stdout(log);
+        if let Some(password) = &self.options.password {
+            command.args(["--requirepass", password]);
+        }
+        if !self.options.acl.is_empty() {
+            command.arg("--aclfile").arg(self.write_acl());
+        }
+        command
+    }
+
+    /// The lines of the test, and a user for the harness, whatever those lines forbid.
+    fn write_acl(&self) -> PathBuf {
+        let path = self.folder.path().join("users.acl");
+        let harness = "user harness on >harness ~* &* +@all\n";
+        let lines = self.options.acl.join("\n");
+        fs::write(&path, format!("{harness}{lines}\n")).expect("a file in the temporary folder");
+        path
+    }
+
+    /// Whether it is this process, and not another server on the port, that takes commands.
+    fn answers_as(&self, id: u32) -> bool {
+        let Ok(info) = self.ask(&["INFO", "server"], PROBE_WITHIN) else {
+            return false;
+        };
+        let info: String = redis::from_redis_value(info).expect("text");
+        let ours = format!("process_id:{id}");
+        // While it loads a data set it answers INFO, but not PING.
+        info.lines().any(|line| line == ours) && self.ask(&["PING"], PROBE_WITHIN).is_ok()
+    }
+
+    fn ask(&self, command: &[&str], within: Duration) -> RedisResult<Value> {
+        let (name, arguments) = command.split_first().expect("a command");
+        // A connection of its own, so that nothing a test does to clients breaks the next command.
+        let client = redis::Client::open(self.admin_url())?;
+        let mut connection = client.get_connection_with_timeout(within)?;
+        connection.set_read_timeout(Some(within))?;
+        redis::cmd(name).arg(arguments).query(&mut connection)
+    }
+
+    fn admin_url(&self) -> String {
+        if self.options.acl.is_empty() {
+            self.url()
+        } else {
+            self.url_as("harness", "harness")
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.lock().expect("no poison");
+        process
+            .as_ref()
+            .expect("the server was killed")
+            .signal(signal);
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        path::Path,
+    };
+
+    use super::*;
+    use crate::wait::eventually_blocking;
+
+    fn is_running(pid: u32) -> bool {
+        Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    #[test]
+    fn a_server_is_empty_answers_raw_commands_and_counts_them() {
+        let server = RedisServer::start();
+        assert!(server.keys("*").is_empty());
+        server.cli(&["SET", "k", "v", "PX", "60000"]);
+        assert_eq!(server.get("k").as_deref(), Some("v"));
+        assert_eq!(server.get("nothing"), None);
+        assert_eq!(server.keys("k*"), ["k"]);
+        assert!(server.pttl("k").unwrap() > Duration::from_secs(50));
+        assert_eq!(server.pttl("nothing"), None);
+        assert_eq!(server.calls("set"), 1);
+        assert_eq!(server.calls("SETNX"), 0);
+        assert!(server.try_cli(&["INCR", "k"]).is_err());
+    }
+
+    #[test]
+    fn a_dropped_server_leaves_no_process_and_no_files() {
+        let server = RedisServer::start();
+        let (pid, folder) = (server.pid(), server.folder.path().to_owned());
+        assert!(is_running(pid) && folder.exists());
+        drop(server);
+        assert!(!is_running(pid) && !folder.exists());
+    }
+
+    #[test]
+    fn a_panic_ends_the_server() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let test = thread::spawn(move || {
+            let server = RedisServer::start();
+            send.send(server.pid()).unwrap();
+            panic!("the panic this test is about");
+        });
+        let pid = receive.recv().unwrap();
+        test.join().unwrap_err();
+        assert!(!is_running(pid));
+    }
+
+    #[test]
+    fn a_server_outlives_the_thread_that_started_it() {
+        let server = thread::spawn(RedisServer::start).join().unwrap();
+        server.cli(&["PING"]);
+    }
+
+    #[test]
+    fn a_stopped_server_answers_when_it_goes_on() {
+        let server = RedisServer::start();
+        server.stop();
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        stream.write_all(b"PING\r\n").unwrap();
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer).unwrap_err();
+        server.cont();
+        stream.set_read_timeout(Some(ANSWER_WITHIN)).unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+PONG\r\n");
+    }
+
+    #[test]
+    fn a_killed_server_comes_back_empty_on_its_port() {
+        let server = RedisServer::start();
+        let (port, pid) = (server.port(), server.pid());
+        server.cli(&["SET", "k", "v"]);
+        server.kill9();
+        assert!(!is_running(pid));
+        assert!(server.try_cli(&["PING"]).is_err());
+        server.restart();
+        assert_eq!(server.port(), port);
+        assert_eq!(server.get("k"), None);
+    }
+
+    #[test]
+    fn a_server_with_a_password_refuses_clients_without_it() {
+        let server = RedisServer::builder().password("s3cret").start();
+        server.cli(&["PING"]);
+        let open = format!("redis://127.0.0.1:{}", server.port());
+        let client = redis::Client::open(open).unwrap();
+        let refused = client
+            .get_connection()
+            .and_then(|mut connection| redis::cmd("PING").query::<String>(&mut connection));
+        assert_eq!(refused.unwrap_err().code(), Some("NOAUTH"));
+    }
+
+    #[test]
+    fn access_control_lines_bind_clients_but_not_the_harness() {
+        let server = RedisServer::builder()
+            .acl("user default off")
+            .acl("user alice on >pw ~* &* +ping")
+            .start();
+        server.cli(&["SET", "k", "v"]);
+        let client = redis::Client::open(server.url_as("alice", "pw")).unwrap();
+        let mut alice = client.get_connection().unwrap();
+        redis::cmd("PING").query::<String>(&mut alice).unwrap();
+        let refused = redis::cmd("GET").arg("k").query::<String>(&mut alice);
+        assert_eq!(refused.unwrap_err().code(), Some("NOPERM"));
+    }
+
+    #[test]
+    fn a_setting_and_the_unix_socket_reach_the_server() {
+        let server = RedisServer::builder().setting("maxmemory", "3mb").start();
+        let memory = server.info("memory");
+        assert!(memory.contains("maxmemory:3145728"), "{memory}");
+        let url = format!("redis+unix://{}", server.unix_socket().display());
+        let client = redis::Client::open(url).unwrap();
+        redis::cmd("PING")
+            .query::<String>(&mut client.get_connection().unwrap())
+            .unwrap();
+    }
+
+    #[test]
+    fn a_taken_port_is_noticed() {
+        let mut server = RedisServer::start();
+        server.kill9();
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        server.port = taken.local_addr().unwrap().port();
+        assert!(!server.launch());
+    }
+
+    #[test]
+    fn the_server_dies_with_the_process_that_started_it() {
+        // The same test, run by itself in a process that never ends on its own.
+        const MARK: &str = "LOCK_TESTS_HOLD_A_SERVER";
+        if let Some(path) = std::env::var_os(MARK) {
+            let server = RedisServer::start();
+            fs::write(path, server.pid().to_string()).unwrap();
+            loop {
+                thread::park();
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "server::tests::the_server_dies_with_the_process_that_started_it",
+            ])
+            .env(MARK, &file)
+            // It is killed and cannot clean up, so its files go with this test's own.
+            .env("TMPDIR", folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut pid = None;
+        eventually_blocking(READY_WITHIN, "the server of the other process runs", || {
+            pid = fs::read_to_string(&file)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            pid.is_some()
+        });
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        eventually_blocking(Duration::from_secs(5), "its server is gone", || {
+            !is_running(pid.unwrap())
+        });
+    }
+}

@@ -1,0 +1,86 @@
+//! Waiting for a condition, so that no test has to guess how long something takes.
+
+use std::{
+    panic::Location,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The pause between two looks at a condition: short against what is waited for, long enough to
+/// leave a small machine to the processes under test.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Waits until `condition` holds, and panics with `what` if it does not within `within`.
+///
+/// The condition is looked at once more after the deadline, so a stalled test does not fail by it.
+/// Runs on tokio's clock: under a paused clock the pauses cost no time.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use std::time::Duration;
+///
+/// let task = tokio::spawn(async {});
+/// lock_tests::eventually(Duration::from_secs(1), "the task ends", async || task.is_finished()).await;
+/// # });
+/// ```
+#[track_caller]
+pub fn eventually(
+    within: Duration,
+    what: &str,
+    mut condition: impl AsyncFnMut() -> bool,
+) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    async move {
+        let deadline = tokio::time::Instant::now() + within;
+        loop {
+            let last_look = tokio::time::Instant::now() >= deadline;
+            if condition().await {
+                return;
+            }
+            assert!(!last_look, "not within {within:?}: {what} ({caller})");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// [`eventually`] for tests without a runtime.
+#[track_caller]
+pub fn eventually_blocking(within: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + within;
+    loop {
+        let last_look = Instant::now() >= deadline;
+        if condition() {
+            return;
+        }
+        assert!(!last_look, "not within {within:?}: {what}");
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_condition_that_comes_true_ends_the_wait() {
+        let mut looks = 0;
+        eventually(Duration::from_secs(1), "three looks", async || {
+            looks += 1;
+            looks == 3
+        })
+        .await;
+        assert_eq!(looks, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "not within 1s: pigs fly")]
+    async fn a_condition_that_never_comes_true_panics_with_what_was_waited_for() {
+        eventually(Duration::from_secs(1), "pigs fly", async || false).await;
+    }
+
+    #[test]
+    #[should_panic(expected = "not within 10ms: pigs fly")]
+    fn the_blocking_wait_has_a_deadline_too() {
+        eventually_blocking(Duration::from_millis(10), "pigs fly", || false);
+    }
+}
