@@ -3,7 +3,7 @@
 //! The test stands in this package, not beside those of the libraries, because cargo builds a binary
 //! for the integration tests of its own package only, and tells them where it is.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, process::Command, time::Duration};
 
 use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
 use tempfile::TempDir;
@@ -182,5 +182,33 @@ async fn an_order_that_does_not_exist_is_not_found() {
     let shop = Shop::open();
     for (method, path) in [("GET", "/orders/9"), ("POST", "/orders/9/pay")] {
         assert_eq!(shop.first.ask(method, path, "").await.status, 404);
+    }
+}
+
+#[test]
+fn a_shop_that_cannot_start_says_why_and_keeps_the_password_to_itself() {
+    let refused = [
+        (
+            "LOCK_URL",
+            "redis://me:s3cret@127.0.0.1:1",
+            "Connection refused",
+        ),
+        ("LOCK_URL", "http://127.0.0.1", "no scheme"),
+        ("PORT", "70000", "PORT is not a fitting number: `70000`"),
+        (
+            "DATABASE_URL",
+            "sqlite:/nowhere/orders.db",
+            "unable to open database file",
+        ),
+    ];
+    for (variable, value, reason) in refused {
+        let output = Command::new(env!("CARGO_BIN_EXE_orders"))
+            .env(variable, value)
+            .output()
+            .expect("the binary");
+        let message = String::from_utf8(output.stderr).expect("text");
+        assert!(!output.status.success(), "{variable}={value}");
+        assert!(message.contains(reason), "{message}");
+        assert!(!message.contains("s3cret"), "{message}");
     }
 }

@@ -48,6 +48,7 @@ struct Request {
 }
 
 impl Entry {
+    /// Creates one for one call.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -70,18 +71,24 @@ impl Entry {
             options,
         });
         // Never wakes: `locked` polls again by itself, once it has the lease.
-        poll_fn(|_| match self.state().take() {
-            State::Admitted(lease) => Poll::Ready(lease),
-            other => {
-                *self.state() = other;
-                Poll::Pending
-            }
-        })
-        .await
+        poll_fn(|_| self.admitted()).await
     }
 
+    /// The function's side: takes the lease.
+    fn admitted(&self) -> Poll<Lease> {
+        let mut state = self.state();
+        match mem::replace(&mut *state, State::Outside) {
+            State::Admitted(lease) => Poll::Ready(lease),
+            other => {
+                *state = other;
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The other side: takes the request.
     fn request(&self) -> Option<Request> {
-        match self.state().take() {
+        match mem::replace(&mut *self.state(), State::Outside) {
             State::Wanted(request) => Some(request),
             _ => None,
         }
@@ -94,12 +101,6 @@ impl Entry {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is locked, and a half-written state does not exist.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn take(&mut self) -> Self {
-        mem::replace(self, Self::Outside)
     }
 }
 

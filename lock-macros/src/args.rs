@@ -12,22 +12,143 @@ use crate::Mistakes;
 
 /// Every option, in the order in which a message lists them.
 const OPTIONS: [&str; 12] = [
-    "key", "ttl", "wait", "renew", "max_hold", "min_hold", "on_busy", "on_lost", "on_error", "lease", "locks", "crate",
+    "key", "ttl", "wait", "renew", "max_hold", "min_hold", "on_busy", "on_lost", "on_error",
+    "lease", "locks", "crate",
 ];
 
 /// What other libraries call it, and what somebody might try first.
 const MEANINGS: [(&str, &[&str]); 12] = [
-    ("key", &["name", "resource", "id", "on", "lock", "lock_key", "lock_name", "path", "value", "keys"]),
-    ("ttl", &["expire", "expires", "expiry", "expiration", "lease_time", "duration", "px", "ex", "validity"]),
-    ("wait", &["timeout", "wait_time", "wait_timeout", "acquire_timeout", "block", "blocking", "retries", "retry"]),
-    ("renew", &["renewal", "extend", "auto_extend", "auto_renew", "refresh", "watchdog", "heartbeat", "keep_alive"]),
-    ("max_hold", &["deadline", "max_time", "max_duration", "lock_at_most_for", "at_most", "max"]),
-    ("min_hold", &["lock_at_least_for", "at_least", "min_time", "min_duration", "min"]),
-    ("on_busy", &["if_busy", "on_contention", "on_conflict", "on_locked", "busy", "skip"]),
-    ("on_lost", &["on_expired", "on_expire", "if_lost", "lost", "cancel"]),
-    ("on_error", &["error", "err", "map_err", "on_err", "fallback", "on_fail", "on_failure"]),
-    ("lease", &["guard", "as", "handle", "token", "fencing", "fencing_token", "bind", "var"]),
-    ("locks", &["manager", "lock_manager", "client", "backend", "redis", "store", "pool", "with", "using", "source"]),
+    (
+        "key",
+        &[
+            "name",
+            "resource",
+            "id",
+            "on",
+            "lock",
+            "lock_key",
+            "lock_name",
+            "path",
+            "value",
+            "keys",
+        ],
+    ),
+    (
+        "ttl",
+        &[
+            "expire",
+            "expires",
+            "expiry",
+            "expiration",
+            "lease_time",
+            "duration",
+            "px",
+            "ex",
+            "validity",
+        ],
+    ),
+    (
+        "wait",
+        &[
+            "timeout",
+            "wait_time",
+            "wait_timeout",
+            "acquire_timeout",
+            "block",
+            "blocking",
+            "retries",
+            "retry",
+        ],
+    ),
+    (
+        "renew",
+        &[
+            "renewal",
+            "extend",
+            "auto_extend",
+            "auto_renew",
+            "refresh",
+            "watchdog",
+            "heartbeat",
+            "keep_alive",
+        ],
+    ),
+    (
+        "max_hold",
+        &[
+            "deadline",
+            "max_time",
+            "max_duration",
+            "lock_at_most_for",
+            "at_most",
+            "max",
+        ],
+    ),
+    (
+        "min_hold",
+        &[
+            "lock_at_least_for",
+            "at_least",
+            "min_time",
+            "min_duration",
+            "min",
+        ],
+    ),
+    (
+        "on_busy",
+        &[
+            "if_busy",
+            "on_contention",
+            "on_conflict",
+            "on_locked",
+            "busy",
+            "skip",
+        ],
+    ),
+    (
+        "on_lost",
+        &["on_expired", "on_expire", "if_lost", "lost", "cancel"],
+    ),
+    (
+        "on_error",
+        &[
+            "error",
+            "err",
+            "map_err",
+            "on_err",
+            "fallback",
+            "on_fail",
+            "on_failure",
+        ],
+    ),
+    (
+        "lease",
+        &[
+            "guard",
+            "as",
+            "handle",
+            "token",
+            "fencing",
+            "fencing_token",
+            "bind",
+            "var",
+        ],
+    ),
+    (
+        "locks",
+        &[
+            "manager",
+            "lock_manager",
+            "client",
+            "backend",
+            "redis",
+            "store",
+            "pool",
+            "with",
+            "using",
+            "source",
+        ],
+    ),
     ("crate", &["krate", "crate_path", "crate_name"]),
 ];
 
@@ -88,7 +209,10 @@ impl Args {
         if input.peek(Lit) {
             let literal: Lit = input.parse()?;
             mistakes.concern_key = true;
-            return Err(syn::Error::new(literal.span(), "options have names: write `key = \"…\"`"));
+            return Err(syn::Error::new(
+                literal.span(),
+                "options have names: write `key = \"…\"`",
+            ));
         }
         let name = Ident::parse_any(input)?;
         self.names.push(name.clone());
@@ -100,15 +224,24 @@ impl Args {
         }
         if !input.peek(Token![=]) {
             mistakes.concern_key |= name == "key";
-            return Err(syn::Error::new(name.span(), format!("`{name}` has no value: write `{name} = {}`", example(&name))));
+            return Err(syn::Error::new(
+                name.span(),
+                format!("`{name}` has no value: write `{name} = {}`", example(&name)),
+            ));
         }
         let equals: Token![=] = input.parse()?;
         if input.is_empty() || input.peek(Token![,]) {
-            return Err(syn::Error::new(equals.span, format!("`{name}` has no value: write `{name} = {}`", example(&name))));
+            return Err(syn::Error::new(
+                equals.span,
+                format!("`{name}` has no value: write `{name} = {}`", example(&name)),
+            ));
         }
         if self.names.iter().filter(|other| **other == name).count() > 1 {
             skip_to_comma(input)?;
-            return Err(syn::Error::new(name.span(), format!("`{name}` is given twice: leave one out")));
+            return Err(syn::Error::new(
+                name.span(),
+                format!("`{name}` is given twice: leave one out"),
+            ));
         }
         if name == "crate" {
             self.crate_path = Some(Path::parse_mod_style(input)?);
@@ -130,7 +263,10 @@ impl Args {
             "min_hold" => self.min_hold = Some(duration(name, value, Zero::Refused)?),
             "renew" => self.without_renewal = one_of(name, &value, ["true", "false"])? == "false",
             "on_busy" => self.skip_busy = one_of(name, &value, ["error", "skip"])? == "skip",
-            "on_lost" => self.continue_when_lost = one_of(name, &value, ["cancel", "continue"])? == "continue",
+            "on_lost" => {
+                self.continue_when_lost =
+                    one_of(name, &value, ["cancel", "continue"])? == "continue"
+            }
             "on_error" => self.on_error = Some(value),
             "lease" => self.lease = Some(binding(&value)?),
             _ => self.locks = Some(value),
@@ -173,7 +309,10 @@ fn example(option: &Ident) -> &'static str {
 
 fn unknown_option(name: &Ident, mistakes: &mut Mistakes) -> syn::Error {
     let text = name.to_string();
-    let by_meaning = MEANINGS.iter().find(|(_, others)| others.contains(&text.as_str())).map(|(option, _)| *option);
+    let by_meaning = MEANINGS
+        .iter()
+        .find(|(_, others)| others.contains(&text.as_str()))
+        .map(|(option, _)| *option);
     let suggestion = by_meaning.or_else(|| nearest(&text, OPTIONS));
     mistakes.concern_key |= suggestion == Some("key");
     let message = match suggestion {
@@ -184,11 +323,18 @@ fn unknown_option(name: &Ident, mistakes: &mut Mistakes) -> syn::Error {
 }
 
 fn quoted(words: impl IntoIterator<Item = &'static str>) -> String {
-    words.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+    words
+        .into_iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The candidate that is closest to `word`, if any is close at all.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let allowed = word.chars().count().max(3) / 3;
     candidates
         .into_iter()
@@ -210,7 +356,11 @@ fn distance(a: &str, b: &str) -> usize {
                 let replaced = table[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
                 let least = replaced.min(table[i - 1][j] + 1).min(table[i][j - 1] + 1);
                 let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-                if swapped { least.min(table[i - 2][j - 2] + 1) } else { least }
+                if swapped {
+                    least.min(table[i - 2][j - 2] + 1)
+                } else {
+                    least
+                }
             };
         }
     }
@@ -219,22 +369,37 @@ fn distance(a: &str, b: &str) -> usize {
 
 fn key(value: Expr) -> syn::Result<Key> {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => Ok(Key::Template(literal)),
-        Expr::Lit(ExprLit { lit, .. }) => {
-            Err(syn::Error::new(lit.span(), "a key is text: write `key = \"order:42\"`, or an expression that is one"))
-        }
-        Expr::Array(array) => {
-            Err(syn::Error::new_spanned(array, "several keys are not supported here: write one key, or stack two attributes"))
-        }
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(literal),
+            ..
+        }) => Ok(Key::Template(literal)),
+        Expr::Lit(ExprLit { lit, .. }) => Err(syn::Error::new(
+            lit.span(),
+            "a key is text: write `key = \"order:42\"`, or an expression that is one",
+        )),
+        Expr::Array(array) => Err(syn::Error::new_spanned(
+            array,
+            "several keys are not supported here: write one key, or stack two attributes",
+        )),
         other => Ok(Key::Exact(other)),
     }
 }
 
-fn one_of(name: &Ident, value: &Expr, [default, other]: [&'static str; 2]) -> syn::Result<&'static str> {
+fn one_of(
+    name: &Ident,
+    value: &Expr,
+    [default, other]: [&'static str; 2],
+) -> syn::Result<&'static str> {
     let written = quote!(#value).to_string();
-    [default, other].into_iter().find(|word| *word == written).ok_or_else(|| {
-        syn::Error::new_spanned(value, format!("`{name}` is `{default}`, the default, or `{other}`, without quotes"))
-    })
+    [default, other]
+        .into_iter()
+        .find(|word| *word == written)
+        .ok_or_else(|| {
+            syn::Error::new_spanned(
+                value,
+                format!("`{name}` is `{default}`, the default, or `{other}`, without quotes"),
+            )
+        })
 }
 
 fn binding(value: &Expr) -> syn::Result<Ident> {
@@ -243,7 +408,12 @@ fn binding(value: &Expr) -> syn::Result<Ident> {
         _ => None,
     }
     .filter(|ident| ident != "self")
-    .ok_or_else(|| syn::Error::new_spanned(value, "`lease` is the name that the body gives the lease: write `lease = lease`"))
+    .ok_or_else(|| {
+        syn::Error::new_spanned(
+            value,
+            "`lease` is the name that the body gives the lease: write `lease = lease`",
+        )
+    })
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -260,12 +430,18 @@ fn duration(name: &Ident, value: Expr, zero: Zero) -> syn::Result<TokenStream> {
     };
     let checked = match &lit {
         Lit::Str(text) => milliseconds(&text.value()).and_then(|ms| in_range(ms, zero)),
-        Lit::Int(number) => Err(format!("a number needs a unit: write `\"{}s\"`", number.base10_digits())),
+        Lit::Int(number) => Err(format!(
+            "a number needs a unit: write `\"{}s\"`",
+            number.base10_digits()
+        )),
         _ => Err("write a text with a unit, as in `\"10s\"`".to_owned()),
     };
     match checked {
         Ok(ms) => Ok(quote!(::core::time::Duration::from_millis(#ms))),
-        Err(reason) => Err(syn::Error::new(lit.span(), format!("`{name}` is no usable duration: {reason}"))),
+        Err(reason) => Err(syn::Error::new(
+            lit.span(),
+            format!("`{name}` is no usable duration: {reason}"),
+        )),
     }
 }
 
@@ -297,10 +473,23 @@ fn milliseconds(text: &str) -> Result<u64, String> {
             "h" => 3_600_000,
             "" => return Err(format!("`{digits}` has no unit: write `\"{text}s\"`")),
             _ if digits.is_empty() => {
-                return Err(format!("`{}` does not begin with a number: write it like `\"1m30s\"`", unit.trim()));
+                return Err(format!(
+                    "`{}` does not begin with a number: write it like `\"1m30s\"`",
+                    unit.trim()
+                ));
             }
-            _ if unit.starts_with('.') => return Err("write a part of a unit in the next smaller one, as in `\"1s500ms\"`".to_owned()),
-            _ => return Err(format!("there is no unit `{}`: there are `h`, `m`, `s` and `ms`", unit.trim())),
+            _ if unit.starts_with('.') => {
+                return Err(
+                    "write a part of a unit in the next smaller one, as in `\"1s500ms\"`"
+                        .to_owned(),
+                );
+            }
+            _ => {
+                return Err(format!(
+                    "there is no unit `{}`: there are `h`, `m`, `s` and `ms`",
+                    unit.trim()
+                ));
+            }
         };
         let Some(part) = number.and_then(|number| number.checked_mul(scale)) else {
             return Err(if digits.is_empty() {

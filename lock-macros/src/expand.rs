@@ -12,8 +12,27 @@ use crate::{
 
 /// Attributes that the compiler itself understands: no other macro will read the signature.
 const INERT: [&str; 22] = [
-    "allow", "warn", "deny", "forbid", "expect", "doc", "cfg", "must_use", "inline", "cold", "deprecated", "track_caller",
-    "no_mangle", "export_name", "link_section", "target_feature", "ignore", "should_panic", "rustfmt", "clippy", "rustdoc",
+    "allow",
+    "warn",
+    "deny",
+    "forbid",
+    "expect",
+    "doc",
+    "cfg",
+    "must_use",
+    "inline",
+    "cold",
+    "deprecated",
+    "track_caller",
+    "no_mangle",
+    "export_name",
+    "link_section",
+    "target_feature",
+    "ignore",
+    "should_panic",
+    "rustfmt",
+    "clippy",
+    "rustdoc",
     "diagnostic",
 ];
 
@@ -30,21 +49,47 @@ pub(crate) struct Model {
 impl Model {
     /// Writes the function with its lock.
     pub(crate) fn expand(self) -> TokenStream {
-        let Self { args, item, template } = self;
+        let Self {
+            args,
+            item,
+            template,
+        } = self;
         let private = private(&args);
-        let locked = Locked { private: &private, args: &args, template: template.as_ref(), output: item.output() };
-        let Item { attrs, vis, mut sig, inner_attrs, shape, .. } = item;
+        let locked = Locked {
+            private: &private,
+            args: &args,
+            template: template.as_ref(),
+            output: item.output(),
+        };
+        let Item {
+            attrs,
+            vis,
+            mut sig,
+            inner_attrs,
+            shape,
+            ..
+        } = item;
         let body = match shape {
             Shape::Async { body } => {
                 let bindings = rebind(&attrs, &mut sig.inputs);
                 let call = locked.call(&quote!(#(#bindings)*), None, &body, Some(&quote!(move)));
                 quote!({ #(#inner_attrs)* #call })
             }
-            Shape::Block { mut block, bindings, body, receiver } => {
+            Shape::Block {
+                mut block,
+                bindings,
+                body,
+                receiver,
+            } => {
                 if let Some(hole) = async_block(&mut block) {
                     let body = quote!({ #(#body)* });
                     let capture = hole.capture.to_token_stream();
-                    let call = locked.call(&quote!(#(#bindings)*), receiver.as_ref(), &body, Some(&capture));
+                    let call = locked.call(
+                        &quote!(#(#bindings)*),
+                        receiver.as_ref(),
+                        &body,
+                        Some(&capture),
+                    );
                     hole.block.stmts = vec![Stmt::Expr(Expr::Verbatim(call), None)];
                 }
                 let stmts = block.stmts;
@@ -71,7 +116,13 @@ struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    fn call(&self, bindings: &TokenStream, receiver: Option<&Ident>, body: &TokenStream, capture: Option<&TokenStream>) -> TokenStream {
+    fn call(
+        &self,
+        bindings: &TokenStream,
+        receiver: Option<&Ident>,
+        body: &TokenStream,
+        capture: Option<&TokenStream>,
+    ) -> TokenStream {
         let private = self.private;
         let entry = Ident::new("entry", Span::mixed_site());
         let on_error = self.on_error();
@@ -103,16 +154,26 @@ impl Locked<'_> {
             Some(convert) => quote!(#private::on_error::<#output>(#convert)),
             None => quote!(<#output as #private::FromLockError>::from_lock_error),
         };
-        if self.args.skip_busy { quote!(#private::skip_busy::<#output>(#convert)) } else { convert }
+        if self.args.skip_busy {
+            quote!(#private::skip_busy::<#output>(#convert))
+        } else {
+            convert
+        }
     }
 
     fn output_tokens(&self) -> TokenStream {
-        self.output.clone().map(inferred).map_or_else(|| quote!(_), |output| quote!(#output))
+        self.output
+            .clone()
+            .map(inferred)
+            .map_or_else(|| quote!(_), |output| quote!(#output))
     }
 
     /// Tells the compiler the type of the body's value, as a signature would. Never returns anything.
     fn return_type(&self) -> Option<TokenStream> {
-        let output = self.output.clone().filter(|output| !is_opaque(output) && !matches!(output, Type::Never(_)))?;
+        let output = self
+            .output
+            .clone()
+            .filter(|output| !is_opaque(output) && !matches!(output, Type::Never(_)))?;
         let (output, private) = (inferred(output), self.private);
         let value = Ident::new("value", Span::mixed_site());
         Some(quote! {
@@ -154,7 +215,12 @@ impl Locked<'_> {
     fn options(&self) -> TokenStream {
         let Self { private, args, .. } = self;
         let mut options = quote!(#private::options());
-        let durations = [("ttl", &args.ttl), ("wait", &args.wait), ("max_hold", &args.max_hold), ("min_hold", &args.min_hold)];
+        let durations = [
+            ("ttl", &args.ttl),
+            ("wait", &args.wait),
+            ("max_hold", &args.max_hold),
+            ("min_hold", &args.min_hold),
+        ];
         for (name, value) in durations {
             if let Some(value) = value {
                 let setter = Ident::new(name, Span::mixed_site());
@@ -175,7 +241,10 @@ impl Locked<'_> {
 ///
 /// An argument with a name keeps it. A pattern is taken apart in the body, and the compiler's own name for such an argument
 /// stands in the signature, unless another attribute is still to read the pattern.
-fn rebind(attrs: &[Attribute], inputs: &mut syn::punctuated::Punctuated<FnArg, syn::Token![,]>) -> Vec<TokenStream> {
+fn rebind(
+    attrs: &[Attribute],
+    inputs: &mut syn::punctuated::Punctuated<FnArg, syn::Token![,]>,
+) -> Vec<TokenStream> {
     let keep_patterns = !attrs.iter().all(is_inert);
     let mut bindings = Vec::new();
     for (position, input) in inputs.iter_mut().enumerate() {
@@ -190,10 +259,18 @@ fn rebind(attrs: &[Attribute], inputs: &mut syn::punctuated::Punctuated<FnArg, s
         let name = match &mut *typed.pat {
             Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => pat.ident.clone(),
             _ if keep_patterns => continue,
-            pat => format_ident!("__arg{position}", span = syn::spanned::Spanned::span(pat).resolved_at(Span::mixed_site())),
+            pat => format_ident!(
+                "__arg{position}",
+                span = syn::spanned::Spanned::span(pat).resolved_at(Span::mixed_site())
+            ),
         };
-        let (lints, others): (Vec<_>, Vec<_>) = typed.attrs.drain(..).partition(|attr| LINTS.iter().any(|lint| attr.path().is_ident(lint)));
-        let conditions = others.iter().filter(|attr| attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr"));
+        let (lints, others): (Vec<_>, Vec<_>) = typed
+            .attrs
+            .drain(..)
+            .partition(|attr| LINTS.iter().any(|lint| attr.path().is_ident(lint)));
+        let conditions = others
+            .iter()
+            .filter(|attr| attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr"));
         let pat = std::mem::replace(&mut *typed.pat, syn::parse_quote!(#name));
         bindings.push(quote!(#(#conditions)* #(#lints)* let #pat = #name;));
         typed.attrs = others;
@@ -202,7 +279,10 @@ fn rebind(attrs: &[Attribute], inputs: &mut syn::punctuated::Punctuated<FnArg, s
 }
 
 fn is_inert(attr: &Attribute) -> bool {
-    attr.path().segments.first().is_some_and(|first| INERT.iter().any(|inert| first.ident == inert))
+    attr.path()
+        .segments
+        .first()
+        .is_some_and(|first| INERT.iter().any(|inert| first.ident == inert))
 }
 
 fn renamed_self(tokens: TokenStream, receiver: &Ident) -> TokenStream {
@@ -215,7 +295,10 @@ fn renamed_self(tokens: TokenStream, receiver: &Ident) -> TokenStream {
                 TokenTree::Ident(renamed)
             }
             TokenTree::Group(group) => {
-                let mut renamed = proc_macro2::Group::new(group.delimiter(), renamed_self(group.stream(), receiver));
+                let mut renamed = proc_macro2::Group::new(
+                    group.delimiter(),
+                    renamed_self(group.stream(), receiver),
+                );
                 renamed.set_span(group.span());
                 TokenTree::Group(renamed)
             }
@@ -225,14 +308,21 @@ fn renamed_self(tokens: TokenStream, receiver: &Ident) -> TokenStream {
 }
 
 /// What only an editor sees: each option as a documented item, and the key as a format string or as its expressions.
-pub(crate) fn editor(args: &Args, template: Option<&Template>, private: &TokenStream) -> TokenStream {
+pub(crate) fn editor(
+    args: &Args,
+    template: Option<&Template>,
+    private: &TokenStream,
+) -> TokenStream {
     let names = &args.names;
     let key = match template {
         Some(template) if template.is_format_string() => {
             let literal = &template.literal;
             quote!(let _ = ::core::format_args!(#literal);)
         }
-        Some(template) => template.values().map(|value| quote!(let _ = &#value;)).collect(),
+        Some(template) => template
+            .values()
+            .map(|value| quote!(let _ = &#value;))
+            .collect(),
         None => TokenStream::new(),
     };
     quote! {
@@ -253,9 +343,18 @@ pub(crate) fn unlocked(args: &Args, tokens: TokenStream, item: Option<&Item>) ->
     let private = private(args);
     let editor = editor(args, None, &private);
     let used = item.names.iter();
-    let lease = args.lease.as_ref().map(|lease| quote_spanned!(lease.span()=> let #lease = #private::lease();));
+    let lease = args
+        .lease
+        .as_ref()
+        .map(|lease| quote_spanned!(lease.span()=> let #lease = #private::lease();));
     let prologue = quote!(#editor #(let _ = &#used;)* #lease);
-    let Item { attrs, vis, sig, inner_attrs, .. } = item;
+    let Item {
+        attrs,
+        vis,
+        sig,
+        inner_attrs,
+        ..
+    } = item;
     match &item.shape {
         Shape::Async { body } => quote!(#(#attrs)* #vis #sig { #(#inner_attrs)* #prologue #body }),
         Shape::Block { .. } => tokens,

@@ -3,8 +3,8 @@
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use quote::ToTokens as _;
 use syn::{
-    Attribute, Block, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat, PathArguments, ReturnType, Safety, Signature,
-    Stmt, Token, Type, TypeParamBound, Visibility,
+    Attribute, Block, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat, PathArguments,
+    ReturnType, Safety, Signature, Stmt, Token, Type, TypeParamBound, Visibility,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
     spanned::Spanned as _,
@@ -46,7 +46,10 @@ pub(crate) struct Names(Vec<Ident>);
 impl Names {
     /// Finds the argument that an identifier means, raw or not.
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Ident> {
-        self.0.iter().rev().find(|name| name.unraw() == ident.unraw())
+        self.0
+            .iter()
+            .rev()
+            .find(|name| name.unraw() == ident.unraw())
     }
 
     pub(crate) fn texts(&self) -> Vec<String> {
@@ -66,7 +69,10 @@ impl Names {
 impl<'ast> Visit<'ast> for Names {
     fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
         // An upper-case name without more is a constant or a unit struct.
-        if pat.by_ref.is_some() || pat.mutability.is_some() || !pat.ident.to_string().starts_with(char::is_uppercase) {
+        if pat.by_ref.is_some()
+            || pat.mutability.is_some()
+            || !pat.ident.to_string().starts_with(char::is_uppercase)
+        {
             self.0.push(pat.ident.clone());
         }
         visit::visit_pat_ident(self, pat);
@@ -76,7 +82,8 @@ impl<'ast> Visit<'ast> for Names {
 impl Item {
     /// Reads the item, or says why it cannot be locked: one error for each reason.
     pub(crate) fn parse(tokens: TokenStream) -> Result<Self, Vec<syn::Error>> {
-        let (attrs, vis, sig, inner_attrs, body) = parse_parts.parse2(tokens).map_err(|error| vec![error])?;
+        let (attrs, vis, sig, inner_attrs, body) =
+            parse_parts.parse2(tokens).map_err(|error| vec![error])?;
         let errors = refused_modifiers(&sig);
         if !errors.is_empty() {
             return Err(errors);
@@ -84,7 +91,9 @@ impl Item {
         let mut names = Names::default();
         for input in &sig.inputs {
             match input {
-                FnArg::Receiver(receiver) => names.0.push(Ident::new("self", receiver.self_token.span)),
+                FnArg::Receiver(receiver) => {
+                    names.0.push(Ident::new("self", receiver.self_token.span))
+                }
                 FnArg::Typed(typed) => names.add(&typed.pat),
             }
         }
@@ -93,12 +102,25 @@ impl Item {
         } else {
             block_shape(&attrs, &sig, body, &mut names).map_err(|error| vec![error])?
         };
-        Ok(Self { attrs, vis, sig, inner_attrs, shape, names })
+        Ok(Self {
+            attrs,
+            vis,
+            sig,
+            inner_attrs,
+            shape,
+            names,
+        })
     }
 
     /// The type of the body's value, if it is written somewhere.
     pub(crate) fn output(&self) -> Option<Type> {
-        let unit = |at: Span| Type::Tuple(syn::TypeTuple { attrs: Vec::new(), paren_token: syn::token::Paren(at), elems: syn::punctuated::Punctuated::new() });
+        let unit = |at: Span| {
+            Type::Tuple(syn::TypeTuple {
+                attrs: Vec::new(),
+                paren_token: syn::token::Paren(at),
+                elems: syn::punctuated::Punctuated::new(),
+            })
+        };
         match (&self.shape, &self.sig.output) {
             (Shape::Async { .. }, ReturnType::Default) => Some(unit(self.sig.ident.span())),
             (Shape::Async { .. }, ReturnType::Type(_, ty)) => Some((**ty).clone()),
@@ -108,7 +130,13 @@ impl Item {
     }
 }
 
-type Parts = (Vec<Attribute>, Visibility, Signature, Vec<Attribute>, TokenStream);
+type Parts = (
+    Vec<Attribute>,
+    Visibility,
+    Signature,
+    Vec<Attribute>,
+    TokenStream,
+);
 
 fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
     let attrs = input.call(Attribute::parse_outer)?;
@@ -118,16 +146,27 @@ fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
     if input.peek(Token![;]) {
         return Err(syn::Error::new(
             sig.ident.span(),
-            format!("`{}` has no body to lock: annotate the functions that implement it", sig.ident),
+            format!(
+                "`{}` has no body to lock: annotate the functions that implement it",
+                sig.ident
+            ),
         ));
     }
     let TokenTree::Group(group) = input.parse()? else {
         return Err(input.error("expected the body of a function"));
     };
     if group.delimiter() != Delimiter::Brace {
-        return Err(syn::Error::new(group.span(), "expected the body of a function"));
+        return Err(syn::Error::new(
+            group.span(),
+            "expected the body of a function",
+        ));
     }
-    let split = |input: ParseStream| Ok((input.call(Attribute::parse_inner)?, input.parse::<TokenStream>()?));
+    let split = |input: ParseStream| {
+        Ok((
+            input.call(Attribute::parse_inner)?,
+            input.parse::<TokenStream>()?,
+        ))
+    };
     let (inner_attrs, statements) = split.parse2(group.stream())?;
     let mut body = proc_macro2::Group::new(Delimiter::Brace, statements);
     body.set_span(group.span());
@@ -137,51 +176,88 @@ fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
 fn refuse_other_items(input: ParseStream) -> syn::Result<()> {
     let ahead = input.fork();
     let _default: Option<Token![default]> = ahead.parse()?;
-    let word = ahead.call(Ident::parse_any).map(|word| word.to_string()).unwrap_or_default();
+    let word = ahead
+        .call(Ident::parse_any)
+        .map(|word| word.to_string())
+        .unwrap_or_default();
     let what = match word.as_str() {
         "struct" | "enum" | "union" => "a type",
         "impl" => "an impl block",
         "trait" => "a trait",
         "mod" => "a module",
         "static" | "type" | "use" | "let" | "macro_rules" => "this",
-        "const" if !ahead.peek(Token![fn]) && !ahead.peek(Token![async]) && !ahead.peek(Token![unsafe]) && !ahead.peek(Token![extern]) => "a constant",
+        "const"
+            if !ahead.peek(Token![fn])
+                && !ahead.peek(Token![async])
+                && !ahead.peek(Token![unsafe])
+                && !ahead.peek(Token![extern]) =>
+        {
+            "a constant"
+        }
         _ => return Ok(()),
     };
     let advice = match what {
-        "an impl block" | "a trait" => "put the attribute on each function inside that is to be locked",
+        "an impl block" | "a trait" => {
+            "put the attribute on each function inside that is to be locked"
+        }
         _ => "put the attribute on an `async fn`",
     };
-    Err(syn::Error::new(input.span(), format!("only a function can be locked, not {what}: {advice}")))
+    Err(syn::Error::new(
+        input.span(),
+        format!("only a function can be locked, not {what}: {advice}"),
+    ))
 }
 
 fn refused_modifiers(sig: &Signature) -> Vec<syn::Error> {
     let mut errors = Vec::new();
     let mut refuse = |span: Span, reason: &str| errors.push(syn::Error::new(span, reason));
     if let Some(constness) = &sig.constness {
-        refuse(constness.span, "a `const` function cannot wait for a lock: remove `const`");
+        refuse(
+            constness.span,
+            "a `const` function cannot wait for a lock: remove `const`",
+        );
     }
     if let Some(abi) = &sig.abi {
-        refuse(abi.extern_token.span, "an `extern` function cannot wait for a lock: call an `async fn` from it");
+        refuse(
+            abi.extern_token.span,
+            "an `extern` function cannot wait for a lock: call an `async fn` from it",
+        );
     }
     match &sig.safety {
         Safety::Unsafe(token) => refuse(
             token.span,
             "an `unsafe` function cannot be locked: lock a safe one, and write the `unsafe` block in its body",
         ),
-        Safety::Safe(token) => refuse(token.span, "a `safe` function of an `extern` block has no body to lock"),
+        Safety::Safe(token) => refuse(
+            token.span,
+            "a `safe` function of an `extern` block has no body to lock",
+        ),
         Safety::Default => {}
     }
     errors
 }
 
 /// Looks for the `async` block of a function that is not `async`.
-fn block_shape(attrs: &[Attribute], sig: &Signature, body: TokenStream, names: &mut Names) -> Result<Shape, syn::Error> {
+fn block_shape(
+    attrs: &[Attribute],
+    sig: &Signature,
+    body: TokenStream,
+    names: &mut Names,
+) -> Result<Shape, syn::Error> {
     let refused = || {
-        if attrs.iter().any(|attr| attr.path().segments.last().is_some_and(|last| last.ident == "test")) || sig.ident == "main" {
+        if attrs.iter().any(|attr| {
+            attr.path()
+                .segments
+                .last()
+                .is_some_and(|last| last.ident == "test")
+        }) || sig.ident == "main"
+        {
             return syn::Error::new(
                 sig.ident.span(),
-                format!("another attribute took the `async` away before this one saw it: put `#[distributed_lock]` above `#[tokio::{}]`",
-                    if sig.ident == "main" { "main" } else { "test" }),
+                format!(
+                    "another attribute took the `async` away before this one saw it: put `#[distributed_lock]` above `#[tokio::{}]`",
+                    if sig.ident == "main" { "main" } else { "test" }
+                ),
             );
         }
         match &sig.output {
@@ -197,7 +273,9 @@ fn block_shape(attrs: &[Attribute], sig: &Signature, body: TokenStream, names: &
         }
     };
     let mut block: Block = syn::parse2(body)?;
-    let Some(found) = async_block(&mut block) else { return Err(refused()) };
+    let Some(found) = async_block(&mut block) else {
+        return Err(refused());
+    };
     let mut bindings = std::mem::take(&mut found.block.stmts);
     let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
     let mut receiver = None;
@@ -209,19 +287,33 @@ fn block_shape(attrs: &[Attribute], sig: &Signature, body: TokenStream, names: &
             receiver = Some(pat.ident.clone());
         }
     }
-    Ok(Shape::Block { block, bindings, body, receiver })
+    Ok(Shape::Block {
+        block,
+        bindings,
+        body,
+        receiver,
+    })
 }
 
 fn local(stmt: &Stmt) -> Option<&Local> {
-    if let Stmt::Local(local) = stmt { Some(local) } else { None }
+    if let Stmt::Local(local) = stmt {
+        Some(local)
+    } else {
+        None
+    }
 }
 
 /// `let x = x;`, and the `if let` in front of it by which `async_trait` tells the compiler the return type.
 fn only_binds(stmt: &Stmt) -> bool {
     match stmt {
-        Stmt::Local(local) => local.init.as_ref().is_some_and(|init| init.diverge.is_none() && matches!(&*init.expr, Expr::Path(_))),
+        Stmt::Local(local) => local
+            .init
+            .as_ref()
+            .is_some_and(|init| init.diverge.is_none() && matches!(&*init.expr, Expr::Path(_))),
         Stmt::Expr(Expr::If(test), _) => {
-            let Expr::Let(test) = &*test.cond else { return false };
+            let Expr::Let(test) = &*test.cond else {
+                return false;
+            };
             let tested = test.expr.to_token_stream().to_string();
             tested.contains("None") && test.pat.to_token_stream().to_string().contains("__ret")
         }
@@ -276,7 +368,9 @@ fn future_output(ty: &Type) -> Option<Type> {
                 && FUTURES.iter().any(|name| segment.ident == name)
             {
                 self.0 = arguments.args.iter().find_map(|argument| match argument {
-                    GenericArgument::AssocType(output) if output.ident == "Output" => Some(output.ty.clone()),
+                    GenericArgument::AssocType(output) if output.ident == "Output" => {
+                        Some(output.ty.clone())
+                    }
                     GenericArgument::Type(ty) => Some(ty.clone()),
                     _ => None,
                 });
@@ -303,9 +397,15 @@ pub(crate) fn is_opaque(ty: &Type) -> bool {
 /// Whether a type is opaque, but can carry a lock failure all the same. No trait can yet.
 pub(crate) fn carries_failure(ty: &Type) -> bool {
     const TRAITS: [&str; 0] = [];
-    let Type::ImplTrait(opaque) = ty else { return false };
+    let Type::ImplTrait(opaque) = ty else {
+        return false;
+    };
     opaque.bounds.iter().any(|bound| match bound {
-        TypeParamBound::Trait(bound) => bound.path.segments.last().is_some_and(|last| TRAITS.iter().any(|name| last.ident == name)),
+        TypeParamBound::Trait(bound) => bound
+            .path
+            .segments
+            .last()
+            .is_some_and(|last| TRAITS.iter().any(|name| last.ident == name)),
         _ => false,
     })
 }
@@ -326,4 +426,3 @@ pub(crate) fn inferred(mut ty: Type) -> Type {
     Infer.visit_type_mut(&mut ty);
     ty
 }
-

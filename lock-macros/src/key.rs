@@ -33,21 +33,34 @@ struct Refused {
 type Step<T> = Result<T, Refused>;
 
 fn refuse<T>(at: (usize, usize), reason: impl Into<String>) -> Step<T> {
-    Err(Refused { at, reason: reason.into() })
+    Err(Refused {
+        at,
+        reason: reason.into(),
+    })
 }
 
 impl Template {
     /// Takes a template apart. `names` are the names that it may use; `None` if they cannot be known.
     pub(crate) fn parse(literal: LitStr, names: Option<&Names>) -> syn::Result<Self> {
         let text = literal.value();
-        let mut scanner = Scanner { text: &text, at: 0, literal: &literal, names, parts: Vec::new() };
+        let mut scanner = Scanner {
+            text: &text,
+            at: 0,
+            literal: &literal,
+            names,
+            parts: Vec::new(),
+        };
         match scanner.scan() {
             Ok(()) => {
                 let parts = scanner.parts;
                 Ok(Self { literal, parts })
             }
             Err(Refused { at, reason }) => {
-                let message = if text.is_empty() { reason } else { format!("{reason}\n{}", excerpt(&text, at)) };
+                let message = if text.is_empty() {
+                    reason
+                } else {
+                    format!("{reason}\n{}", excerpt(&text, at))
+                };
                 Err(syn::Error::new(literal.span(), message))
             }
         }
@@ -85,10 +98,19 @@ impl Template {
 
 /// Shows the part of the text that a message is about, with a caret below it.
 fn excerpt(text: &str, (from, to): (usize, usize)) -> String {
-    let shown = |text: &str| text.chars().map(|c| if c.is_control() { '�' } else { c }).collect::<String>();
+    let shown = |text: &str| {
+        text.chars()
+            .map(|c| if c.is_control() { '�' } else { c })
+            .collect::<String>()
+    };
     let before = text[..from].chars().count();
     let carets = text[from..to].chars().count().max(1);
-    format!("    {}\n    {}{}", shown(text), " ".repeat(before), "^".repeat(carets))
+    format!(
+        "    {}\n    {}{}",
+        shown(text),
+        " ".repeat(before),
+        "^".repeat(carets)
+    )
 }
 
 struct Scanner<'a> {
@@ -102,10 +124,15 @@ struct Scanner<'a> {
 impl Scanner<'_> {
     fn scan(&mut self) -> Step<()> {
         if self.text.is_empty() {
-            return refuse((0, 0), "the key is empty: say what is locked, as in `\"order:{order_id}\"`");
+            return refuse(
+                (0, 0),
+                "the key is empty: say what is locked, as in `\"order:{order_id}\"`",
+            );
         }
         if let Some((at, c)) = self.text.char_indices().find(|(_, c)| c.is_control()) {
-            let reason = format!("a key has no control characters, and this is {c:?}: use `:` between the parts of a key");
+            let reason = format!(
+                "a key has no control characters, and this is {c:?}: use `:` between the parts of a key"
+            );
             return refuse((at, at + c.len_utf8()), reason);
         }
         while let Some(c) = self.text[self.at..].chars().next() {
@@ -113,18 +140,36 @@ impl Scanner<'_> {
                 '{' if self.follows("{{") => self.push_text("{", 2),
                 '}' if self.follows("}}") => self.push_text("}", 2),
                 '{' => self.value()?,
-                '}' => return refuse((self.at, self.at + 1), "this `}` closes nothing: write `}}` for a brace in the key"),
+                '}' => {
+                    return refuse(
+                        (self.at, self.at + 1),
+                        "this `}` closes nothing: write `}}` for a brace in the key",
+                    );
+                }
                 _ => self.push_text(&String::from(c), c.len_utf8()),
             }
         }
-        let fixed: usize = self.parts.iter().map(|part| if let Part::Text(text) = part { text.len() } else { 0 }).sum();
+        let fixed: usize = self
+            .parts
+            .iter()
+            .map(|part| {
+                if let Part::Text(text) = part {
+                    text.len()
+                } else {
+                    0
+                }
+            })
+            .sum();
         if fixed == 0 {
             let reason = "the key has no fixed text, so any other lock may have the same key: say what the value is, as in \
                           `\"order:{order_id}\"`";
             return refuse((0, self.text.len()), reason);
         }
         if fixed > LONGEST {
-            return refuse((0, 0), format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}"));
+            return refuse(
+                (0, 0),
+                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}"),
+            );
         }
         Ok(())
     }
@@ -145,7 +190,10 @@ impl Scanner<'_> {
     fn value(&mut self) -> Step<()> {
         let open = self.at;
         let Some(length) = closing_brace(&self.text[open + 1..]) else {
-            return refuse((open, open + 1), "this `{` is never closed: write `{{` for a brace in the key");
+            return refuse(
+                (open, open + 1),
+                "this `{` is never closed: write `{{` for a brace in the key",
+            );
         };
         let close = open + 1 + length;
         self.check_distance((open, close + 1))?;
@@ -156,10 +204,16 @@ impl Scanner<'_> {
         let from = open + 1 + expr.len() - expr.trim_start().len();
         let at = (from, from + expr.trim().len());
         if expr.trim().is_empty() {
-            return refuse((open, close + 1), "an empty `{}` names no value: write the name of a parameter, as in `{order_id}`");
+            return refuse(
+                (open, close + 1),
+                "an empty `{}` names no value: write the name of a parameter, as in `{order_id}`",
+            );
         }
         let expr = self.expression(expr.trim(), at)?;
-        self.parts.push(Part::Value { expr, spec: spec.to_owned() });
+        self.parts.push(Part::Value {
+            expr,
+            spec: spec.to_owned(),
+        });
         self.at = close + 1;
         Ok(())
     }
@@ -172,7 +226,10 @@ impl Scanner<'_> {
             _ => return Ok(()),
         };
         if between.is_empty() {
-            return refuse(at, "two values touch, so different values could make the same key: put a `:` between them");
+            return refuse(
+                at,
+                "two values touch, so different values could make the same key: put a `:` between them",
+            );
         }
         if between.chars().all(|c| c.is_alphanumeric() || c == '%') {
             let reason = format!(
@@ -185,7 +242,10 @@ impl Scanner<'_> {
 
     fn expression(&self, text: &str, at: (usize, usize)) -> Step<TokenStream> {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
-            return refuse(at, "values have names, not numbers: write the name of a parameter, as in `{order_id}`");
+            return refuse(
+                at,
+                "values have names, not numbers: write the name of a parameter, as in `{order_id}`",
+            );
         }
         // `type` alone is a keyword, and `{type}` still means the parameter `r#type`.
         let word = |input: syn::parse::ParseStream| Ident::parse_any(input);
@@ -195,9 +255,15 @@ impl Scanner<'_> {
             }
         }
         let Ok(expr) = syn::parse_str::<Expr>(text) else {
-            return refuse(at, format!("`{text}` is not a value: write the name of a parameter, a field or a call"));
+            return refuse(
+                at,
+                format!(
+                    "`{text}` is not a value: write the name of a parameter, a field or a call"
+                ),
+            );
         };
-        self.check(&expr, Place::Value).or_else(|reason| refuse(at, reason))?;
+        self.check(&expr, Place::Value)
+            .or_else(|reason| refuse(at, reason))?;
         Ok(self.located(expr.into_token_stream()))
     }
 
@@ -239,7 +305,9 @@ impl Scanner<'_> {
     }
 
     fn check_name(&self, ident: &Ident) -> Result<(), String> {
-        let Some(names) = self.names else { return Ok(()) };
+        let Some(names) = self.names else {
+            return Ok(());
+        };
         // A constant is as good as a parameter.
         if names.find(ident).is_some() || ident.to_string().starts_with(char::is_uppercase) {
             return Ok(());
@@ -248,11 +316,18 @@ impl Scanner<'_> {
             return Err("there is no `self` in this function".to_owned());
         }
         let known: Vec<String> = names.texts();
-        Err(match nearest(&ident.to_string(), known.iter().map(String::as_str)) {
-            Some(name) => format!("no parameter is called `{ident}`: did you mean `{name}`?"),
-            None if known.is_empty() => format!("no parameter is called `{ident}`: the function has none"),
-            None => format!("no parameter is called `{ident}`: there is `{}`", known.join("`, `")),
-        })
+        Err(
+            match nearest(&ident.to_string(), known.iter().map(String::as_str)) {
+                Some(name) => format!("no parameter is called `{ident}`: did you mean `{name}`?"),
+                None if known.is_empty() => {
+                    format!("no parameter is called `{ident}`: the function has none")
+                }
+                None => format!(
+                    "no parameter is called `{ident}`: there is `{}`",
+                    known.join("`, `")
+                ),
+            },
+        )
     }
 
     /// Gives tokens that were parsed from the literal's text the literal's place, and the hygiene of the parameters they name.
@@ -291,7 +366,8 @@ enum Place {
 
 /// How many bytes stand before the `}` that closes a value, if it is closed before the next one opens.
 fn closing_brace(text: &str) -> Option<usize> {
-    text.find(['{', '}']).filter(|&at| text[at..].starts_with('}'))
+    text.find(['{', '}'])
+        .filter(|&at| text[at..].starts_with('}'))
 }
 
 /// Where the format spec begins: at the first single colon.
@@ -314,10 +390,16 @@ fn check_spec(spec: &str, at: (usize, usize)) -> Step<()> {
         rest = &rest[fill.len_utf8() + 1..];
     }
     if rest.trim_end().ends_with('?') {
-        return refuse(at, "`Debug` output may change with any release, and the key with it: use the `Display` form, `{x}`");
+        return refuse(
+            at,
+            "`Debug` output may change with any release, and the key with it: use the `Display` form, `{x}`",
+        );
     }
     if rest.ends_with('p') {
-        return refuse(at, "an address differs in every process, and so would the key");
+        return refuse(
+            at,
+            "an address differs in every process, and so would the key",
+        );
     }
     if rest.contains('$') || rest.contains(".*") {
         return refuse(at, "a width or precision in a key is a plain number");

@@ -18,7 +18,10 @@ use crate::{
 
 /// Runs an async function under a distributed lock.
 #[proc_macro_attribute]
-pub fn distributed_lock(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+pub fn distributed_lock(
+    args: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
     attribute(args.into(), item.into()).into()
 }
 
@@ -28,7 +31,10 @@ pub fn key(template: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let private = quote!(::lock_core::__private);
     syn::parse::<LitStr>(template)
         .and_then(|literal| Template::parse(literal, None))
-        .map_or_else(|error| error.to_compile_error(), |template| template.tokens(&private))
+        .map_or_else(
+            |error| error.to_compile_error(),
+            |template| template.tokens(&private),
+        )
         .into()
 }
 
@@ -61,7 +67,12 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
         check_together(&args, item, &mut mistakes);
     }
     match item {
-        Some(item) if mistakes.errors.is_empty() => Model { args, item, template }.expand(),
+        Some(item) if mistakes.errors.is_empty() => Model {
+            args,
+            item,
+            template,
+        }
+        .expand(),
         item => {
             let errors = mistakes.errors.iter().map(syn::Error::to_compile_error);
             let item = unlocked(&args, tokens, item.as_ref());
@@ -71,8 +82,12 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
 }
 
 fn template(args: &mut Args, item: Option<&Item>, mistakes: &mut Mistakes) -> Option<Template> {
-    let Some(Key::Template(literal)) = &args.key else { return None };
-    Template::parse(literal.clone(), item.map(|item| &item.names)).map_err(|error| mistakes.push(error)).ok()
+    let Some(Key::Template(literal)) = &args.key else {
+        return None;
+    };
+    Template::parse(literal.clone(), item.map(|item| &item.names))
+        .map_err(|error| mistakes.push(error))
+        .ok()
 }
 
 /// What only the options and the function together show to be wrong.

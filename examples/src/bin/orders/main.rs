@@ -24,9 +24,10 @@
 mod error;
 mod handlers;
 mod payment;
+mod settings;
 mod store;
 
-use std::{env, error::Error, io, time::Duration};
+use std::{error::Error, io, process::ExitCode, time::Duration};
 
 use axum::{
     Router,
@@ -35,37 +36,41 @@ use axum::{
 use lock_core::LockManager;
 use tokio::net::TcpListener;
 
-use self::{handlers::Shop, payment::PaymentProvider, store::Orders};
+use self::{handlers::Shop, payment::PaymentProvider, settings::Settings, store::Orders};
 
 /// How long payments under way may take to finish after ctrl-c.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let with_lock = with_lock()?;
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let settings = Settings::read()?;
 
     // Every annotated handler of the process takes its locks here.
-    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
-    let locks = LockManager::connect(&lock_url).await?;
+    let locks = LockManager::connect(&settings.lock_url).await?;
     lock_core::set_global(locks.clone());
 
-    // Gone with the process, and unused if the variable is set.
-    let folder = tempfile::tempdir()?;
-    let database_url = env::var("DATABASE_URL")
-        .unwrap_or_else(|_| format!("sqlite:{}", folder.path().join("orders.db").display()));
-    let latency = env::var("PAYMENT_MS").map_or(Ok(200), |ms| ms.parse())?;
-    let database = store::open(&database_url).await?;
+    let database = store::open(&settings.database_url).await?;
     let shop = Shop {
         orders: Orders::new(database.clone()),
-        provider: PaymentProvider::new(database, Duration::from_millis(latency)),
+        provider: PaymentProvider::new(database, settings.payment_takes),
     };
-
-    let listener = listen().await?;
-    print_what_to_try(&listener, with_lock)?;
+    let listener = listen(settings.port).await?;
+    print_what_to_try(&listener, settings.with_lock)?;
 
     // Both begin to stop at ctrl-c: no new request, and no new lock. A payment that is still under
     // way after the grace loses its lock, and its handler ends with an error.
-    let server = axum::serve(listener, router(shop, with_lock)).with_graceful_shutdown(ctrl_c());
+    let app = router(shop, settings.with_lock);
+    let server = axum::serve(listener, app).with_graceful_shutdown(ctrl_c());
     let shutdown = async {
         ctrl_c().await;
         locks.shutdown(GRACE).await;
@@ -73,16 +78,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     tokio::try_join!(server.into_future(), shutdown)?;
     Ok(())
-}
-
-fn with_lock() -> Result<bool, String> {
-    match env::args().nth(1).as_deref() {
-        None => Ok(true),
-        Some("--without-lock") => Ok(false),
-        Some(other) => Err(format!(
-            "unknown argument `{other}`: there is only --without-lock"
-        )),
-    }
 }
 
 fn router(shop: Shop, with_lock: bool) -> Router {
@@ -98,15 +93,15 @@ fn router(shop: Shop, with_lock: bool) -> Router {
         .with_state(shop)
 }
 
-async fn listen() -> Result<TcpListener, Box<dyn Error>> {
-    if let Ok(port) = env::var("PORT") {
-        return Ok(TcpListener::bind(("127.0.0.1", port.parse()?)).await?);
+async fn listen(port: Option<u16>) -> io::Result<TcpListener> {
+    if let Some(port) = port {
+        return TcpListener::bind(("127.0.0.1", port)).await;
     }
     match TcpListener::bind("127.0.0.1:3000").await {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            Ok(TcpListener::bind("127.0.0.1:0").await?)
+            TcpListener::bind("127.0.0.1:0").await
         }
-        bound => Ok(bound?),
+        bound => bound,
     }
 }
 
@@ -136,4 +131,15 @@ fn print_what_to_try(listener: &TcpListener, with_lock: bool) -> io::Result<()> 
         println!("  LOCK_URL=redis://127.0.0.1 DATABASE_URL=sqlite:orders.db");
     }
     Ok(())
+}
+
+/// An error says what failed, and its sources say why.
+fn report(error: &dyn Error) {
+    eprint!("orders: {error}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        eprint!(": {error}");
+        source = error.source();
+    }
+    eprintln!();
 }

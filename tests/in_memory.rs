@@ -1,0 +1,824 @@
+//! What every lock promises, on the backend inside the process and in virtual time.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    Holder, LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current,
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, advance, sleep, timeout},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10)
+}
+
+/// Sets a flag when it is dropped, as a body does that is cancelled.
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_task_holds_the_lock_at_a_time() {
+    let locks = LockManager::in_memory();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..20 {
+        let (locks, inside) = (locks.clone(), inside.clone());
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                let guard = locks.acquire("k", options()).await.expect("waits its turn");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.expect("still held");
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no assertion failed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_come_first_served_among_tasks() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for number in 0..10 {
+        let (locks, order) = (locks.clone(), order.clone());
+        tasks.spawn(async move {
+            let _guard = locks.acquire("k", options()).await.expect("waits its turn");
+            order.lock().expect("no panic").push(number);
+        });
+        tokio::task::yield_now().await;
+    }
+    drop(guard);
+    while tasks.join_next().await.is_some() {}
+    assert_eq!(*order.lock().expect("no panic"), Vec::from_iter(0..10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_keys_are_other_locks() {
+    let locks = LockManager::in_memory();
+    let _a = locks.acquire("a", options()).await.expect("free");
+    let _b = locks
+        .acquire("b", options().no_wait())
+        .await
+        .expect("free too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn trying_a_held_lock_says_none_at_once() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let start = Instant::now();
+    let tried = locks
+        .try_acquire("k", options().wait_forever())
+        .await
+        .expect("an answer");
+    assert!(tried.is_none());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    guard.release().await.expect("held");
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_on_time_and_says_how_long_the_holder_has() {
+    let locks = LockManager::in_memory();
+    let _guard = locks
+        .acquire("k", options().without_renewal())
+        .await
+        .expect("free");
+    let start = Instant::now();
+    let error = locks
+        .acquire("k", options().wait(SECOND * 4))
+        .await
+        .expect_err("held");
+    assert_eq!(start.elapsed().as_secs(), 4);
+    let LockError::Busy {
+        key,
+        retry_after: Some(retry_after),
+    } = error
+    else {
+        panic!("not busy: {error:?}");
+    };
+    assert_eq!(key.as_str(), "k");
+    assert!(
+        retry_after <= SECOND * 6 && retry_after > SECOND * 5,
+        "{retry_after:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_goes_away_leaves_its_place_to_the_next() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let first = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    let second = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    first.abort();
+    drop(guard);
+    second.await.expect("not aborted").expect("granted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    for _ in 0..100 {
+        sleep(SECOND * 5).await;
+        assert!(!guard.lease().is_lost());
+        assert!(
+            guard.lease().remaining() > SECOND * 5,
+            "{:?}",
+            guard.lease().remaining()
+        );
+        assert!(
+            locks
+                .try_acquire("k", options())
+                .await
+                .expect("an answer")
+                .is_none()
+        );
+    }
+    guard.release().await.expect("held all the time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_renewal_the_lease_ends_at_its_ttl_and_the_body_with_it() {
+    let locks = LockManager::in_memory();
+    let start = Instant::now();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = Flag(dropped.clone());
+    let result = locks
+        .run("k", options().without_renewal(), |_| async move {
+            let _flag = flag;
+            pending::<()>().await;
+        })
+        .await;
+    let Err(LockError::Lost {
+        key,
+        reason: LeaseLost::Expired,
+    }) = result
+    else {
+        panic!("not expired: {result:?}");
+    };
+    assert_eq!(key.as_str(), "k");
+    assert!(dropped.load(Ordering::SeqCst));
+    let took = start.elapsed();
+    assert!(
+        took > SECOND * 9 && took < SECOND * 10,
+        "ends before the ttl does, not after: {took:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_validity_is_a_little_less_than_the_ttl() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    // 1 % for clocks that run at different rates, and 2 ms.
+    assert_eq!(
+        guard.lease().remaining(),
+        Duration::from_millis(10_000 - 100 - 2)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_hangs_is_ended_by_max_hold() {
+    let locks = LockManager::in_memory();
+    let start = Instant::now();
+    let hung = locks
+        .run("k", options().max_hold(SECOND * 60), |_| pending::<()>())
+        .await;
+    assert!(
+        matches!(
+            hung,
+            Err(LockError::Lost {
+                reason: LeaseLost::MaxHold,
+                ..
+            })
+        ),
+        "{hung:?}"
+    );
+    assert_eq!(start.elapsed().as_secs(), 60);
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_keeps_the_lock_after_a_short_body() {
+    let locks = LockManager::in_memory();
+    let start = Instant::now();
+    locks
+        .run("k", options().min_hold(SECOND * 30), |_| async {})
+        .await
+        .expect("free");
+    assert_eq!(
+        start.elapsed(),
+        Duration::ZERO,
+        "the caller does not wait for it"
+    );
+    sleep(SECOND * 29).await;
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    sleep(SECOND * 1).await;
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_tells_everybody_who_watches() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let lease = guard.lease();
+    let watching = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.lost().await }
+    });
+    locks.force_release("k").await.expect("works");
+    assert_eq!(watching.await.expect("ends"), LeaseLost::TakenAway);
+    assert!(lease.is_lost());
+    assert_eq!(lease.remaining(), Duration::ZERO);
+    assert!(matches!(
+        lease.ensure(Duration::ZERO),
+        Err(LockError::Lost { .. })
+    ));
+    assert!(matches!(lease.verify().await, Err(LockError::Lost { .. })));
+    let released = guard.release().await;
+    assert!(
+        matches!(
+            released,
+            Err(LockError::Lost {
+                reason: LeaseLost::TakenAway,
+                ..
+            })
+        ),
+        "{released:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_outlives_its_guard_says_that_it_was_released() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let lease = guard.lease();
+    guard.release().await.expect("held");
+    assert_eq!(lease.lost().await, LeaseLost::Released);
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_lock_that_was_taken_away_is_reported_as_lost() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    locks.force_release("k").await.expect("works");
+    let released = guard.release().await;
+    assert!(
+        matches!(
+            released,
+            Err(LockError::Lost {
+                reason: LeaseLost::TakenAway,
+                ..
+            })
+        ),
+        "{released:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn verifying_asks_the_backend_and_does_not_extend() {
+    let locks = LockManager::in_memory();
+    let guard = locks
+        .acquire("k", options().without_renewal())
+        .await
+        .expect("free");
+    sleep(SECOND * 5).await;
+    let before = guard.lease().remaining();
+    guard.lease().verify().await.expect("held");
+    assert_eq!(guard.lease().remaining(), before);
+    let on_the_server = locks
+        .inspect("k")
+        .await
+        .expect("works")
+        .expect("held")
+        .remaining;
+    assert_eq!(on_the_server, Some(SECOND * 5));
+    locks.force_release("k").await.expect("works");
+    assert!(!guard.lease().is_lost(), "nobody has told it yet");
+    assert!(matches!(
+        guard.lease().verify().await,
+        Err(LockError::Lost { .. })
+    ));
+    assert!(guard.lease().is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ensuring_more_than_is_certain_is_an_error() {
+    let locks = LockManager::in_memory();
+    let guard = locks
+        .acquire("k", options().without_renewal())
+        .await
+        .expect("free");
+    let lease = guard.lease();
+    lease.ensure(SECOND * 9).expect("just acquired");
+    sleep(SECOND * 5).await;
+    lease.ensure(SECOND * 4).expect("4.9 s are left");
+    assert!(matches!(
+        lease.ensure(SECOND * 5),
+        Err(LockError::Unavailable { .. })
+    ));
+    sleep(SECOND * 5).await;
+    assert!(matches!(
+        lease.ensure(Duration::ZERO),
+        Err(LockError::Lost { .. })
+    ));
+    let renewed = locks.acquire("other", options()).await.expect("free");
+    assert!(matches!(
+        renewed.lease().ensure(SECOND * 6),
+        Err(LockError::Invalid { .. })
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_guard_of_a_lost_lease_keeps_nobody_waiting() {
+    let locks = LockManager::in_memory();
+    let lost = locks
+        .acquire("k", options().without_renewal())
+        .await
+        .expect("free");
+    let start = Instant::now();
+    let next = locks
+        .acquire("k", options().wait(SECOND * 60))
+        .await
+        .expect("granted");
+    assert!(
+        start.elapsed() <= SECOND * 10 + Duration::from_millis(100),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(lost.lease().is_lost());
+    drop(lost);
+    assert!(!next.lease().is_lost());
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_goes_on_after_the_loss_where_that_is_wanted() {
+    let locks = LockManager::in_memory();
+    let options = options().without_renewal().on_lost(OnLost::Continue);
+    let value = locks
+        .run("k", options, |lease| async move {
+            sleep(SECOND * 11).await;
+            lease.is_lost()
+        })
+        .await;
+    assert!(value.expect("ran to its end"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_takes_no_step_once_its_lease_has_run_out() {
+    let locks = LockManager::in_memory();
+    let steps = Arc::new(AtomicU32::new(0));
+    let counted = steps.clone();
+    // As a process that is stopped and woken: the time passes within one step, and the body and the end of the lease
+    // are due together afterwards.
+    let result = locks
+        .run("k", options().without_renewal(), |_| async move {
+            counted.fetch_add(1, Ordering::SeqCst);
+            advance(SECOND * 20).await;
+            counted.fetch_add(1, Ordering::SeqCst);
+        })
+        .await;
+    assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
+    assert_eq!(steps.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fencing_tokens_grow_with_each_acquisition() {
+    let locks = LockManager::in_memory();
+    let mut last = 0;
+    for key in ["a", "b", "a", "a", "b"] {
+        let guard = locks.acquire(key, options()).await.expect("free");
+        let token = u64::from(guard.lease().fencing_token());
+        assert!(token > last, "{token} after {last}");
+        assert!(token < 1 << 53);
+        last = token;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_body_releases_the_lock() {
+    let locks = LockManager::in_memory();
+    let panicking = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .run("k", options(), |_| async { panic!("in the body") })
+                .await
+        }
+    });
+    let panicked: Result<Result<(), LockError>, _> = panicking.await;
+    assert!(panicked.expect_err("panicked").is_panic());
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_dropped_is_gone_before_its_lock() {
+    let locks = LockManager::in_memory();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = Flag(dropped.clone());
+    let run = locks.run("k", options(), |_| async move {
+        let _flag = flag;
+        pending::<()>().await;
+    });
+    assert!(timeout(SECOND, run).await.is_err());
+    assert!(dropped.load(Ordering::SeqCst));
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn taking_a_held_key_again_succeeds_with_the_same_lease() {
+    let locks = LockManager::in_memory();
+    let inner = locks.clone();
+    locks
+        .run("k", options(), |lease| async move {
+            let again = inner
+                .acquire("k", options().no_wait())
+                .await
+                .expect("held by this task");
+            assert_eq!(again.lease().fencing_token(), lease.fencing_token());
+            again.release().await.expect("only its own share");
+            assert!(!lease.is_lost());
+            let token = inner
+                .run("k", options(), async |inner| inner.fencing_token())
+                .await;
+            assert_eq!(token.expect("held by this task"), lease.fencing_token());
+            assert!(!lease.is_lost());
+            let other = inner
+                .try_acquire("other", options())
+                .await
+                .expect("an answer");
+            assert!(other.is_some(), "another key is taken as usual");
+        })
+        .await
+        .expect("free");
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_share_of_a_lease_lets_go() {
+    let locks = LockManager::in_memory();
+    let inner = locks.clone();
+    let share = locks
+        .run("k", options(), |_| async move {
+            inner.acquire("k", options()).await
+        })
+        .await
+        .expect("free")
+        .expect("held by this task");
+    assert!(!share.lease().is_lost());
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    share.release().await.expect("held");
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn taking_a_key_again_after_its_loss_is_lost() {
+    let locks = LockManager::in_memory();
+    let inner = locks.clone();
+    let options = options().without_renewal().on_lost(OnLost::Continue);
+    locks
+        .run("k", options.clone(), |_| async move {
+            sleep(SECOND * 11).await;
+            let again = inner.acquire("k", options).await;
+            assert!(matches!(again, Err(LockError::Lost { .. })), "{again:?}");
+        })
+        .await
+        .expect("ran to its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn joined_futures_share_the_lease_and_spawned_tasks_do_not() {
+    let locks = LockManager::in_memory();
+    let inner = locks.clone();
+    locks
+        .run("k", options(), |_| async move {
+            let (a, b) = tokio::join!(
+                inner.try_acquire("k", options()),
+                inner.try_acquire("k", options())
+            );
+            assert!(a.expect("an answer").is_some() && b.expect("an answer").is_some());
+            let spawned = tokio::spawn(async move { inner.try_acquire("k", options()).await });
+            let spawned = spawned.await.expect("ends").expect("an answer");
+            assert!(spawned.is_none());
+        })
+        .await
+        .expect("free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bare_guard_does_not_mark_its_task() {
+    let locks = LockManager::in_memory();
+    let _guard = locks.acquire("k", options()).await.expect("free");
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    assert!(current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn managers_do_not_see_each_others_leases() {
+    let (one, other) = (LockManager::in_memory(), LockManager::in_memory());
+    one.run("k", options(), |outer| async move {
+        let token = other
+            .run("k", options(), async |inner| inner.fencing_token())
+            .await;
+        assert_ne!(token.expect("free there"), outer.fencing_token());
+    })
+    .await
+    .expect("free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_current_lease_is_that_of_the_innermost_body() {
+    let locks = LockManager::in_memory();
+    let inner = locks.clone();
+    assert!(current().is_none());
+    locks
+        .run("outer", options(), |_| async move {
+            let key = |lease: Option<lock_core::Lease>| lease.expect("in a body").key().to_string();
+            assert_eq!(key(current()), "outer");
+            inner
+                .run("inner", options(), |_| async {
+                    assert_eq!(key(current()), "inner");
+                    assert_held!("inner");
+                    assert_held!("outer");
+                })
+                .await
+                .expect("free");
+            assert_eq!(key(current()), "outer");
+        })
+        .await
+        .expect("free");
+    assert!(current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "the lock `k` is not held by this task")]
+async fn asserting_a_lock_that_is_not_held_panics() {
+    assert_held!("k");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_guards_and_refuses_new_ones() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await }
+    });
+    tokio::task::yield_now().await;
+    let shutdown = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.shutdown(SECOND * 60).await }
+    });
+    let refused = waiting.await.expect("ends");
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    let refused = locks.acquire("other", options()).await;
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    sleep(SECOND * 30).await;
+    assert!(!shutdown.is_finished());
+    assert!(!guard.lease().is_lost(), "renewed while the shutdown waits");
+    guard.release().await.expect("held");
+    shutdown.await.expect("ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_drops_the_bodies_that_outlive_its_deadline() {
+    let locks = LockManager::in_memory();
+    let running = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.run("k", options(), |_| pending::<()>()).await }
+    });
+    tokio::task::yield_now().await;
+    let start = Instant::now();
+    locks.shutdown(SECOND * 5).await;
+    assert_eq!(start.elapsed().as_secs(), 5);
+    let result = running.await.expect("ends");
+    assert!(
+        matches!(
+            result,
+            Err(LockError::Lost {
+                reason: LeaseLost::Shutdown,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
+    assert!(locks.inspect("k").await.expect("works").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_shutdown_cannot_stop_ends_with_its_ttl() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    locks.shutdown(SECOND).await;
+    assert_eq!(guard.lease().lost().await, LeaseLost::Shutdown);
+    assert!(locks.inspect("k").await.expect("works").is_some());
+    sleep(SECOND * 10).await;
+    assert!(locks.inspect("k").await.expect("works").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn inspecting_tells_the_holder_and_the_waiters() {
+    let locks = LockManager::in_memory();
+    assert!(locks.inspect("k").await.expect("works").is_none());
+    let _guard = locks.acquire("k", options()).await.expect("free");
+    let _waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await }
+    });
+    tokio::task::yield_now().await;
+    let info = locks.inspect("k").await.expect("works").expect("held");
+    assert_eq!(info.remaining, Some(SECOND * 10));
+    assert_eq!(info.waiters, 1);
+    let Holder::Ours(label) = info.holder else {
+        panic!("not ours")
+    };
+    assert!(
+        label.ends_with(&format!("/{}", std::process::id())),
+        "{label}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_caps_of_a_manager_hold() {
+    let locks = LockManager::builder()
+        .max_leases(2)
+        .max_waiting(1)
+        .in_memory();
+    let _a = locks.acquire("a", options()).await.expect("the first");
+    let b = locks.acquire("b", options()).await.expect("the second");
+    let third = locks.acquire("c", options()).await;
+    assert!(
+        matches!(third, Err(LockError::Unavailable { .. })),
+        "{third:?}"
+    );
+    b.release().await.expect("held");
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("a", options()).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    let second = locks.acquire("a", options()).await;
+    assert!(
+        matches!(second, Err(LockError::Unavailable { .. })),
+        "{second:?}"
+    );
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_outside_any_runtime_releases() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    std::thread::spawn(move || drop(guard))
+        .join()
+        .expect("no panic");
+    let again = locks.acquire("k", options().wait(SECOND * 5)).await;
+    again.expect("released").release().await.expect("held");
+}
+
+#[test]
+fn outside_a_runtime_an_acquire_says_what_is_missing() {
+    let locks = LockManager::in_memory();
+    let mut acquire = std::pin::pin!(locks.acquire("k", options()));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Err(error)) = acquire.as_mut().poll(&mut context) else {
+        panic!("no error");
+    };
+    assert!(error.to_string().contains("tokio runtime"), "{error}");
+}
+
+#[test]
+fn a_manager_outlives_the_runtime_that_waited_with_it() {
+    let locks = LockManager::in_memory();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime")
+    };
+    let (first, second) = (runtime(), runtime());
+    // The first runtime dies with a held lease, a renewal and a waiter in it.
+    first.block_on(async {
+        let guard = locks.acquire("k", options()).await.expect("free");
+        let waiting = locks.clone();
+        tokio::spawn(async move { waiting.acquire("k", options()).await.map(drop) });
+        tokio::task::yield_now().await;
+        std::mem::forget(guard);
+    });
+    drop(first);
+    second.block_on(async {
+        locks.force_release("k").await.expect("works");
+        let guard = locks
+            .acquire("other", LockOptions::new(SECOND / 5))
+            .await
+            .expect("free");
+        let held = guard.lease();
+        assert!(
+            timeout(SECOND, held.lost()).await.is_err(),
+            "renewed in the second runtime"
+        );
+    });
+}

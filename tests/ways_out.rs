@@ -1,0 +1,380 @@
+//! Every way out of a critical section leaves the lock free, within one round trip, on a real server.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions, distributed_lock};
+use lock_tests::{After, Direction, Proxy, RedisServer, Which, eventually};
+use tokio::time::{sleep, timeout};
+
+/// Long against any round trip: what is free sooner was released, and did not just expire.
+const TTL: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(10);
+
+fn options() -> LockOptions {
+    LockOptions::new(TTL)
+}
+
+async fn connect(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url())
+        .await
+        .expect("the server is up")
+}
+
+fn is_held(server: &RedisServer) -> bool {
+    server.get("lock:k").is_some()
+}
+
+async fn becomes_free(server: &RedisServer) {
+    eventually(SOON, "the lock is free", async || !is_held(server)).await;
+}
+
+#[distributed_lock(key = "k", ttl = "60s", locks = locks)]
+async fn annotated(locks: &LockManager, server: &RedisServer, fail: bool) -> Result<u8, LockError> {
+    assert!(is_held(server));
+    if fail {
+        let too_long = "k".repeat(513);
+        let _guard = locks.acquire(too_long, options()).await?;
+    }
+    if server.port() == 0 {
+        return Ok(0);
+    }
+    Ok(1)
+}
+
+#[tokio::test]
+async fn a_normal_return_releases() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    assert_eq!(annotated(&locks, &server, false).await.expect("free"), 1);
+    assert!(!is_held(&server), "released before the function returns");
+}
+
+#[tokio::test]
+async fn an_early_return_releases() {
+    #[distributed_lock(key = "k", ttl = "60s", locks = locks)]
+    async fn leaves_early(
+        locks: &LockManager,
+        server: &RedisServer,
+        early: bool,
+    ) -> Result<u8, LockError> {
+        assert!(is_held(server));
+        if early {
+            return Ok(7);
+        }
+        pending().await
+    }
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    assert_eq!(leaves_early(&locks, &server, true).await.expect("free"), 7);
+    assert!(!is_held(&server));
+}
+
+#[tokio::test]
+async fn a_question_mark_releases_and_keeps_its_error() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let error = annotated(&locks, &server, true)
+        .await
+        .expect_err("the key is too long");
+    assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+    assert!(!is_held(&server));
+}
+
+#[tokio::test]
+async fn a_panic_in_the_body_releases() {
+    let server = Arc::new(RedisServer::start());
+    let locks = connect(&server).await;
+    let task = tokio::spawn({
+        let server = server.clone();
+        async move {
+            let body = |_| async move {
+                assert!(!is_held(&server), "this panics, since it is held");
+            };
+            locks.run("k", options(), body).await
+        }
+    });
+    assert!(task.await.expect_err("panicked").is_panic());
+    becomes_free(&server).await;
+}
+
+#[tokio::test]
+async fn a_timeout_around_the_body_releases() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let run = locks.run("k", options(), |_| async {
+        entered.send(()).expect("somebody waits");
+        pending::<()>().await;
+    });
+    // The time-out strikes in the body, however slow the machine is.
+    tokio::select! {
+        _ = run => unreachable!("the body never ends"),
+        held = async { inside.await.expect("entered"); is_held(&server) } => assert!(held),
+    }
+    becomes_free(&server).await;
+    assert!(
+        timeout(
+            Duration::from_millis(20),
+            locks.run("k", options(), |_| pending::<()>())
+        )
+        .await
+        .is_err()
+    );
+    becomes_free(&server).await;
+}
+
+#[tokio::test]
+async fn an_aborted_task_releases() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let task = tokio::spawn(async move { locks.run("k", options(), |_| pending::<()>()).await });
+    eventually(SOON, "the lock is held", async || is_held(&server)).await;
+    task.abort();
+    becomes_free(&server).await;
+}
+
+#[tokio::test]
+async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url())
+        .await
+        .expect("the server is up");
+    proxy.delay(Direction::Requests, Duration::from_millis(30));
+    for number in 0..50 {
+        let acquire = locks.acquire(format!("k{number}"), options());
+        assert!(
+            timeout(Duration::from_millis(5), acquire).await.is_err(),
+            "the request is still on its way"
+        );
+    }
+    eventually(SOON, "all requests arrived", async || {
+        server.calls("evalsha") + server.calls("eval") >= 100
+    })
+    .await;
+    eventually(SOON, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    for _ in 0..5 {
+        let locks = LockManager::connect(&proxy.url())
+            .await
+            .expect("the server is up");
+        // The scripts are known to the server from now on.
+        locks
+            .acquire("k", options())
+            .await
+            .expect("free")
+            .release()
+            .await
+            .expect("held");
+        // The server takes the lock, and the connection ends with the answer in it.
+        proxy.lose(Direction::Replies, Which::every(), After::Reset);
+        let mut acquire = Box::pin(locks.acquire("k", options()));
+        let taken = eventually(SOON, "the lock is held", async || is_held(&server));
+        tokio::select! {
+            _ = &mut acquire => unreachable!("no answer comes through"),
+            () = taken => {}
+        }
+        // Dropped, and still no answer comes through to the clean-up.
+        drop(acquire);
+        proxy.pass();
+        becomes_free(&server).await;
+    }
+}
+
+#[test]
+fn a_runtime_that_is_dropped_with_its_leases_releases_them() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let locks = runtime.block_on(connect(&server));
+    for number in 0..20 {
+        let locks = locks.clone();
+        runtime.spawn(async move {
+            locks
+                .run(format!("k{number}"), options(), |_| pending::<()>())
+                .await
+        });
+    }
+    lock_tests::eventually_blocking(SOON, "all are held", || server.keys("lock:*").len() == 20);
+    drop(runtime);
+    lock_tests::eventually_blocking(SOON, "all are free", || server.keys("lock:*").is_empty());
+}
+
+#[test]
+fn a_manager_works_in_a_second_runtime() {
+    let server = RedisServer::start();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime without timers")
+    };
+    let first = runtime();
+    let locks = first.block_on(connect(&server));
+    drop(first);
+    let second = runtime();
+    second.block_on(async {
+        let guard = locks.acquire("k", options()).await.expect("free");
+        let busy = locks
+            .acquire("k", options().wait(Duration::from_millis(50)))
+            .await;
+        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        guard.release().await.expect("held");
+    });
+    assert!(!is_held(&server));
+}
+
+#[tokio::test]
+async fn a_shutdown_releases_what_its_bodies_held() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let running = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.run("k", options(), |_| pending::<()>()).await }
+    });
+    eventually(SOON, "the lock is held", async || is_held(&server)).await;
+    locks.shutdown(Duration::from_millis(50)).await;
+    assert!(!is_held(&server), "released before the shutdown returns");
+    let result = running.await.expect("ends");
+    assert!(
+        matches!(
+            result,
+            Err(LockError::Lost {
+                reason: LeaseLost::Shutdown,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
+    let refused = locks.acquire("k", options()).await;
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_guard_dropped_outside_any_runtime_releases() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    drop(locks);
+    std::thread::spawn(move || drop(guard))
+        .join()
+        .expect("no panic");
+    becomes_free(&server).await;
+}
+
+#[tokio::test]
+async fn a_dropped_release_goes_on() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    for _ in 0..50 {
+        let guard = locks.acquire("k", options()).await.expect("free");
+        // Polled once, so that the release is under way, and dropped.
+        let mut release = std::pin::pin!(guard.release());
+        std::future::poll_fn(|context| {
+            let _first_step = release.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    becomes_free(&server).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_lost_drops_the_body() {
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = Flag(dropped.clone());
+    let running = tokio::spawn(async move {
+        let options = LockOptions::new(Duration::from_millis(500));
+        let body = |_| async move {
+            let _flag = flag;
+            pending::<()>().await;
+        };
+        locks.run("k", options, body).await
+    });
+    eventually(SOON, "the lock is held", async || is_held(&server)).await;
+    server.cli(&["SET", "lock:k", "another's", "PX", "60000"]);
+    let result = running.await.expect("ends");
+    assert!(
+        matches!(
+            result,
+            Err(LockError::Lost {
+                reason: LeaseLost::TakenAway,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
+    assert!(dropped.load(Ordering::SeqCst));
+    assert_eq!(
+        server.get("lock:k").as_deref(),
+        Some("another's"),
+        "the other's lock is left alone"
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_blocks_its_thread_for_longer_than_the_ttl_keeps_its_lease() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let ttl = Duration::from_millis(600);
+    let renewed = locks
+        .run("k", LockOptions::new(ttl), |lease| async move {
+            // The only thread of this test's runtime.
+            std::thread::sleep(ttl * 3);
+            lease
+        })
+        .await
+        .expect("held all the time");
+    assert_eq!(renewed.lost().await, LeaseLost::Released, "never lost");
+    assert!(!is_held(&server));
+}
+
+#[tokio::test]
+async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(800)))
+        .await
+        .expect("free");
+    // No renewal and no release any more, as after a kill: the connection is cut for good.
+    std::mem::forget(guard);
+    let dead = locks;
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    dead.shutdown(Duration::ZERO).await;
+    let other = connect(&server).await;
+    let guard = other
+        .acquire("k", options().wait(SOON))
+        .await
+        .expect("free after the ttl");
+    guard.release().await.expect("held");
+    sleep(Duration::ZERO).await;
+}
