@@ -129,7 +129,7 @@ impl Arbiter {
             return Err(closed().about(key));
         }
         if let Some(slot) = slots.keys.get_mut(key) {
-            if terms.wait == Wait::No {
+            if terms.wait == Wait::No && slot.is_taken() {
                 return Err(slot.verdict(key, terms.ttl, self.engine.clock.now()));
             }
             slot.line.push(waiter.clone());
@@ -325,6 +325,11 @@ impl OnLoss for Arbiter {
 }
 
 impl Slot {
+    /// Whether somebody holds the lock or stands in line. A seeker alone, whose tasks went away, is nobody.
+    fn is_taken(&mut self) -> bool {
+        matches!(self.seat, Seat::Held(_)) || self.line.head().is_some()
+    }
+
     /// What a task hears that will not wait.
     fn verdict(&self, key: &LockKey, ttl: Duration, now: Moment) -> LockError {
         match (&self.seat, &self.last_word) {

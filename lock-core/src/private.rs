@@ -190,24 +190,30 @@ pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, Loc
     Ok(source.lock_manager())
 }
 
-/// What to answer instead of the body's value: how the return type carries a failure.
-#[must_use]
-pub fn from_lock_error<T: FromLockError>(error: LockError) -> T {
-    T::from_lock_error(error)
+/// Calls `on_error = …`, here so that a closure knows the types of its parameter and of its value.
+pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T {
+    on_error(error)
 }
 
-/// The same for `on_error = …`, here so that a closure knows the type of its parameter.
-pub fn on_error<T>(on_error: impl FnOnce(LockError) -> T) -> impl FnOnce(LockError) -> T {
-    on_error
+/// What `on_busy = skip` needs without `on_error`. One trait, so that a type which is wrong in both ways is reported once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say both that the body was skipped and that the lock failed",
+    label = "`on_busy = skip` needs a `Result` of `()` or `Option<_>` here",
+    note = "return `Result<(), E>` or `Result<Option<_>, E>` where `E: From<lock_core::LockError>`",
+    note = "or return `()` or `Option<_>`, and write `on_error = |error| …` for a lock that is not busy but unavailable"
+)]
+pub trait SkipOrFail {
+    /// Only busy means that the body did not run, and nothing else does.
+    fn skip_or_fail(error: LockError) -> Self;
 }
 
-/// The same for `on_busy = skip`: only busy means that the body did not run, and nothing else does.
-pub fn skip_busy<T: Skipped>(on_error: impl FnOnce(LockError) -> T) -> impl FnOnce(LockError) -> T {
-    |error| {
+#[diagnostic::do_not_recommend]
+impl<T: Skipped + FromLockError> SkipOrFail for T {
+    fn skip_or_fail(error: LockError) -> Self {
         if error.is_busy() {
             T::skipped()
         } else {
-            on_error(error)
+            T::from_lock_error(error)
         }
     }
 }
@@ -249,4 +255,56 @@ pub const fn returns<T>() -> Option<T> {
 #[must_use]
 pub fn lease() -> Lease {
     unreachable!("the attribute has reported an error")
+}
+
+pub use editor::*;
+
+/// What only an editor sees of the attribute. In this crate rather than under a `cfg` in the attribute's output, where it
+/// would warn in every crate that does not know the name.
+#[allow(unexpected_cfgs, reason = "set by the editor, not by cargo")]
+mod editor {
+    #[doc(hidden)]
+    pub use crate::__for_editor as for_editor;
+
+    #[cfg(not(rust_analyzer))]
+    #[doc(hidden)]
+    #[macro_export]
+    macro_rules! __for_editor {
+        ($($tokens:tt)*) => {};
+    }
+
+    #[cfg(rust_analyzer)]
+    #[doc(hidden)]
+    #[macro_export]
+    macro_rules! __for_editor {
+        ($($tokens:tt)*) => {{ $($tokens)* }};
+    }
+
+    #[cfg(rust_analyzer)]
+    /// The attribute's options, for an editor to complete and to explain.
+    #[allow(non_upper_case_globals, reason = "named as they are written")]
+    pub mod option {
+        /// What is locked: a template such as `"order:{order_id}"`, or any expression that is a text or a `LockKey`.
+        pub const key: () = ();
+        /// How long a crash of the holder blocks everybody else: `"10s"`, or a `Duration`. Defaults to the manager's.
+        pub const ttl: () = ();
+        /// How long to wait for a busy lock: `"2s"`, `"0s"` or a `Duration`. Defaults to the manager's.
+        pub const wait: () = ();
+        /// Whether the lease is renewed while the body runs: `true`, the default, or `false`.
+        pub const renew: () = ();
+        /// The longest that the lock is held: then it is lost. For a body that may hang.
+        pub const max_hold: () = ();
+        /// The shortest that the lock is held, even if the body ends sooner.
+        pub const min_hold: () = ();
+        /// What a busy lock is: an `error`, the default, or a reason to `skip` the body.
+        pub const on_busy: () = ();
+        /// What a lost lease does to the body: `cancel`, the default, or `continue`.
+        pub const on_lost: () = ();
+        /// A path or closure that makes the return value of a `LockError`.
+        pub const on_error: () = ();
+        /// The name that the body gives its `Lease`, as for the fencing token.
+        pub const lease: () = ();
+        /// The manager, or something that implements `LockSource`. Defaults to the task's, then to the global one.
+        pub const locks: () = ();
+    }
 }

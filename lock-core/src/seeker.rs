@@ -99,6 +99,10 @@ impl Seeker {
                 }
                 Round::Deserted => continue,
             };
+            // Whoever asked only once has been answered: an empty line must not look busy for the length of a pause.
+            if self.arbiter.head(&self.key).is_none() {
+                break;
+            }
             self.pause(pause).await;
         }
         // Nobody waits: `head` has removed the slot, and dropping `self` takes back what may still be on its way.

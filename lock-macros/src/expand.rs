@@ -2,11 +2,11 @@
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, FnArg, Ident, Pat, Stmt, Type};
+use syn::{Attribute, Expr, FnArg, Ident, Pat, Stmt, Type, spanned::Spanned as _};
 
 use crate::{
     args::{Args, Key},
-    item::{Item, Shape, async_block, inferred, is_opaque},
+    item::{Item, Names, Shape, async_block, inferred, is_opaque},
     key::Template,
 };
 
@@ -127,7 +127,6 @@ impl Locked<'_> {
         let entry = Ident::new("entry", Span::mixed_site());
         let on_error = self.on_error();
         let return_type = self.return_type();
-        let editor = editor(self.args, self.template, private);
         let acquire = self.acquire(&entry, receiver);
         quote! {
             let #entry = #private::Entry::new();
@@ -137,9 +136,9 @@ impl Locked<'_> {
                 async #capture {
                     #return_type
                     #bindings
-                    #editor
                     #acquire
-                    #body
+                    // In parentheses: the compiler takes the braces of a short body for superfluous.
+                    (#body)
                 },
             )
             .await
@@ -150,20 +149,29 @@ impl Locked<'_> {
     fn on_error(&self) -> TokenStream {
         let private = self.private;
         let output = self.output_tokens();
-        let convert = match &self.args.on_error {
-            Some(convert) => quote!(#private::on_error::<#output>(#convert)),
-            None => quote!(<#output as #private::FromLockError>::from_lock_error),
+        let error = Ident::new("error", Span::mixed_site());
+        let own = self
+            .args
+            .on_error
+            .as_ref()
+            .map(|convert| quote!(#private::convert::<#output>(#convert, #error)));
+        let value = match (own, self.args.skip_busy) {
+            (Some(own), true) => {
+                quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else { #own })
+            }
+            (Some(own), false) => own,
+            (None, true) => quote!(<#output as #private::SkipOrFail>::skip_or_fail(#error)),
+            (None, false) => quote!(<#output as #private::FromLockError>::from_lock_error(#error)),
         };
-        if self.args.skip_busy {
-            quote!(#private::skip_busy::<#output>(#convert))
-        } else {
-            convert
-        }
+        quote!(|#error| #value)
     }
 
     fn output_tokens(&self) -> TokenStream {
-        self.output
+        let written = self
+            .output
             .clone()
+            .filter(|output| !matches!(output, Type::Never(_)));
+        written
             .map(inferred)
             .map_or_else(|| quote!(_), |output| quote!(#output))
     }
@@ -195,12 +203,18 @@ impl Locked<'_> {
             (_, None) => TokenStream::new(),
         };
         let manager_value = match &args.locks {
-            Some(locks) => quote!(#private::manager_of(&#locks)),
+            // The reference is at the expression, so that an error is, too.
+            Some(locks) => {
+                let source = quote_spanned!(own(locks.span())=> &#locks);
+                quote!(#private::manager_of(#source))
+            }
             None => quote!(#private::default_manager()),
         };
         let options_value = self.options();
         let bind = args.lease.as_ref().map(|lease| quote!(let #lease =));
+        let editor = editor(args, self.template, private);
         let prologue = quote! {
+            #editor
             let #key = #key_value;
             let #manager = #manager_value;
             let #options = #options_value;
@@ -256,13 +270,18 @@ fn rebind(
                 continue;
             }
         };
+        let mut hidden = false;
         let name = match &mut *typed.pat {
-            Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => pat.ident.clone(),
+            Pat::Ident(pat) if pat.by_ref.is_none() && pat.subpat.is_none() => {
+                let mut name = pat.ident.clone();
+                hidden = name.to_string().starts_with('_');
+                if hidden && !keep_patterns {
+                    name.set_span(own(name.span()));
+                }
+                name
+            }
             _ if keep_patterns => continue,
-            pat => format_ident!(
-                "__arg{position}",
-                span = syn::spanned::Spanned::span(pat).resolved_at(Span::mixed_site())
-            ),
+            pat => format_ident!("__arg{position}", span = own(pat.span())),
         };
         let (lints, others): (Vec<_>, Vec<_>) = typed
             .attrs
@@ -272,10 +291,23 @@ fn rebind(
             .iter()
             .filter(|attr| attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr"));
         let pat = std::mem::replace(&mut *typed.pat, syn::parse_quote!(#name));
-        bindings.push(quote!(#(#conditions)* #(#lints)* let #pat = #name;));
+        // Clippy lets an argument be called `_x`, but not a variable that is used or has no effect.
+        let value = if hidden {
+            quote!(::core::convert::identity(#name))
+        } else {
+            quote!(#name)
+        };
+        let allow =
+            (hidden && keep_patterns).then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+        bindings.push(quote!(#(#conditions)* #allow #(#lints)* let #pat = #value;));
         typed.attrs = others;
     }
     bindings
+}
+
+/// Keeps the place and hides the name: nothing of the user's has it.
+fn own(span: Span) -> Span {
+    span.resolved_at(Span::mixed_site())
 }
 
 fn is_inert(attr: &Attribute) -> bool {
@@ -308,12 +340,8 @@ fn renamed_self(tokens: TokenStream, receiver: &Ident) -> TokenStream {
 }
 
 /// What only an editor sees: each option as a documented item, and the key as a format string or as its expressions.
-pub(crate) fn editor(
-    args: &Args,
-    template: Option<&Template>,
-    private: &TokenStream,
-) -> TokenStream {
-    let names = &args.names;
+fn editor(args: &Args, template: Option<&Template>, private: &TokenStream) -> TokenStream {
+    let names = args.names.iter().filter(|name| *name != "crate");
     let key = match template {
         Some(template) if template.is_format_string() => {
             let literal = &template.literal;
@@ -325,38 +353,42 @@ pub(crate) fn editor(
             .collect(),
         None => TokenStream::new(),
     };
-    quote! {
-        #[allow(unexpected_cfgs)]
-        {
-            #[cfg(rust_analyzer)]
-            {
-                #(let _ = #private::option::#names;)*
-                #key
-            }
-        }
-    }
+    quote!(#private::for_editor! { #(let _ = #private::option::#names;)* #key })
 }
 
 /// The function as it was, after a mistake: with everything that keeps the mistake from causing others.
-pub(crate) fn unlocked(args: &Args, tokens: TokenStream, item: Option<&Item>) -> TokenStream {
-    let Some(item) = item else { return tokens };
+pub(crate) fn unlocked(args: &Args, item: Item, names: &Names) -> TokenStream {
     let private = private(args);
     let editor = editor(args, None, &private);
-    let used = item.names.iter();
     let lease = args
         .lease
-        .as_ref()
-        .map(|lease| quote_spanned!(lease.span()=> let #lease = #private::lease();));
-    let prologue = quote!(#editor #(let _ = &#used;)* #lease);
+        .iter()
+        .filter(|lease| names.find(lease).is_none());
+    let (arguments, bound) = (&names.arguments, &names.bound);
+    let used = quote!(#(let _ = &#arguments;)*);
+    let prologue = quote!(#editor #(let _ = &#bound;)* #(let #lease = #private::lease();)*);
     let Item {
         attrs,
         vis,
         sig,
         inner_attrs,
-        ..
+        shape,
     } = item;
-    match &item.shape {
-        Shape::Async { body } => quote!(#(#attrs)* #vis #sig { #(#inner_attrs)* #prologue #body }),
-        Shape::Block { .. } => tokens,
-    }
+    let body = match shape {
+        Shape::Async { body } => quote!(#used #prologue (#body)),
+        Shape::Block {
+            mut block,
+            bindings,
+            body,
+            ..
+        } => {
+            if let Some(hole) = async_block(&mut block) {
+                let stmts = quote!(#used #(#bindings)* #prologue ({ #(#body)* }));
+                hole.block.stmts = vec![Stmt::Expr(Expr::Verbatim(stmts), None)];
+            }
+            let stmts = block.stmts;
+            quote!(#(#stmts)*)
+        }
+    };
+    quote!(#(#attrs)* #vis #sig { #(#inner_attrs)* #body })
 }

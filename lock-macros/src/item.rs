@@ -1,6 +1,6 @@
 //! The annotated function: from tokens to [`Item`].
 
-use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::ToTokens as _;
 use syn::{
     Attribute, Block, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat, PathArguments,
@@ -20,8 +20,6 @@ pub(crate) struct Item {
     /// `#![…]` at the top of the body.
     pub(crate) inner_attrs: Vec<Attribute>,
     pub(crate) shape: Shape,
-    /// What the key and the options may name.
-    pub(crate) names: Names,
 }
 
 pub(crate) enum Shape {
@@ -41,66 +39,84 @@ pub(crate) enum Shape {
 
 /// The names that a function gives its arguments.
 #[derive(Default)]
-pub(crate) struct Names(Vec<Ident>);
+pub(crate) struct Names {
+    /// What a key may name.
+    all: Vec<Ident>,
+    /// Those of the signature that are there under any `cfg`, without `self`.
+    pub(crate) arguments: Vec<Ident>,
+    /// Those that the first statements of an `async` block give.
+    pub(crate) bound: Vec<Ident>,
+}
 
 impl Names {
     /// Finds the argument that an identifier means, raw or not.
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Ident> {
-        self.0
+        self.all
             .iter()
             .rev()
             .find(|name| name.unraw() == ident.unraw())
     }
 
     pub(crate) fn texts(&self) -> Vec<String> {
-        self.0.iter().map(|name| name.unraw().to_string()).collect()
+        self.all
+            .iter()
+            .map(|name| name.unraw().to_string())
+            .collect()
     }
 
-    /// The names that can be borrowed to count as used.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Ident> {
-        self.0.iter()
-    }
-
-    fn add(&mut self, pat: &Pat) {
-        self.visit_pat(pat);
+    fn add_arguments(&mut self, sig: &Signature) {
+        for input in &sig.inputs {
+            match input {
+                FnArg::Receiver(receiver) => {
+                    self.all.push(Ident::new("self", receiver.self_token.span))
+                }
+                FnArg::Typed(typed) => {
+                    let names = names_in(&typed.pat);
+                    let conditional = typed.attrs.iter().any(|attr| attr.path().is_ident("cfg"));
+                    self.all.extend(names.iter().cloned());
+                    self.arguments
+                        .extend(names.into_iter().filter(|_| !conditional));
+                }
+            }
+        }
     }
 }
 
-impl<'ast> Visit<'ast> for Names {
-    fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
-        // An upper-case name without more is a constant or a unit struct.
-        if pat.by_ref.is_some()
-            || pat.mutability.is_some()
-            || !pat.ident.to_string().starts_with(char::is_uppercase)
-        {
-            self.0.push(pat.ident.clone());
+fn names_in(pat: &Pat) -> Vec<Ident> {
+    struct Search(Vec<Ident>);
+    impl<'ast> Visit<'ast> for Search {
+        fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
+            let marked = pat.by_ref.is_some() || pat.mutability.is_some();
+            // An upper-case name without more is a constant or a unit struct.
+            if marked || !pat.ident.to_string().starts_with(char::is_uppercase) {
+                self.0.push(pat.ident.clone());
+            }
+            visit::visit_pat_ident(self, pat);
         }
-        visit::visit_pat_ident(self, pat);
     }
+    let mut search = Search(Vec::new());
+    search.visit_pat(pat);
+    search.0
 }
 
 impl Item {
-    /// Reads the item, or says why it cannot be locked: one error for each reason.
-    pub(crate) fn parse(tokens: TokenStream) -> Result<Self, Vec<syn::Error>> {
+    /// Reads the item and the names of its arguments, or says why it cannot be locked: one error for each reason.
+    pub(crate) fn parse(
+        tokens: TokenStream,
+        names: &mut Option<Names>,
+    ) -> Result<Self, Vec<syn::Error>> {
         let (attrs, vis, sig, inner_attrs, body) =
             parse_parts.parse2(tokens).map_err(|error| vec![error])?;
+        let names = names.insert(Names::default());
+        names.add_arguments(&sig);
         let errors = refused_modifiers(&sig);
         if !errors.is_empty() {
             return Err(errors);
         }
-        let mut names = Names::default();
-        for input in &sig.inputs {
-            match input {
-                FnArg::Receiver(receiver) => {
-                    names.0.push(Ident::new("self", receiver.self_token.span))
-                }
-                FnArg::Typed(typed) => names.add(&typed.pat),
-            }
-        }
         let shape = if sig.asyncness.is_some() {
             Shape::Async { body }
         } else {
-            block_shape(&attrs, &sig, body, &mut names).map_err(|error| vec![error])?
+            block_shape(&attrs, &sig, body, names).map_err(|error| vec![error])?
         };
         Ok(Self {
             attrs,
@@ -108,7 +124,6 @@ impl Item {
             sig,
             inner_attrs,
             shape,
-            names,
         })
     }
 
@@ -152,15 +167,7 @@ fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
             ),
         ));
     }
-    let TokenTree::Group(group) = input.parse()? else {
-        return Err(input.error("expected the body of a function"));
-    };
-    if group.delimiter() != Delimiter::Brace {
-        return Err(syn::Error::new(
-            group.span(),
-            "expected the body of a function",
-        ));
-    }
+    let group = braced(input.parse()?)?;
     let split = |input: ParseStream| {
         Ok((
             input.call(Attribute::parse_inner)?,
@@ -168,9 +175,23 @@ fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
         ))
     };
     let (inner_attrs, statements) = split.parse2(group.stream())?;
-    let mut body = proc_macro2::Group::new(Delimiter::Brace, statements);
+    let mut body = Group::new(Delimiter::Brace, statements);
     body.set_span(group.span());
     Ok((attrs, vis, sig, inner_attrs, TokenTree::Group(body).into()))
+}
+
+/// The body of a function, which may come through `$body:block` in an invisible group.
+fn braced(tree: TokenTree) -> syn::Result<Group> {
+    match tree {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Ok(group),
+        TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
+            braced(syn::parse2(group.stream())?)
+        }
+        other => Err(syn::Error::new(
+            other.span(),
+            "expected the body of a function",
+        )),
+    }
 }
 
 fn refuse_other_items(input: ParseStream) -> syn::Result<()> {
@@ -280,13 +301,14 @@ fn block_shape(
     let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
     let mut receiver = None;
     for local in bindings.iter().filter_map(local) {
-        names.add(&local.pat);
+        names.bound.extend(names_in(&local.pat));
         if let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init)
             && init.expr.to_token_stream().to_string() == "self"
         {
             receiver = Some(pat.ident.clone());
         }
     }
+    names.all.extend(names.bound.iter().cloned());
     Ok(Shape::Block {
         block,
         bindings,
@@ -309,7 +331,7 @@ fn only_binds(stmt: &Stmt) -> bool {
         Stmt::Local(local) => local
             .init
             .as_ref()
-            .is_some_and(|init| init.diverge.is_none() && matches!(&*init.expr, Expr::Path(_))),
+            .is_some_and(|init| init.diverge.is_none() && only_names(&init.expr)),
         Stmt::Expr(Expr::If(test), _) => {
             let Expr::Let(test) = &*test.cond else {
                 return false;
@@ -317,6 +339,18 @@ fn only_binds(stmt: &Stmt) -> bool {
             let tested = test.expr.to_token_stream().to_string();
             tested.contains("None") && test.pat.to_token_stream().to_string().contains("__ret")
         }
+        _ => false,
+    }
+}
+
+/// `x`, or `{ let x = x; x }`.
+fn only_names(expr: &Expr) -> bool {
+    match expr {
+        Expr::Path(_) => true,
+        Expr::Block(block) => block.block.stmts.iter().all(|stmt| match stmt {
+            Stmt::Expr(expr, None) => only_names(expr),
+            other => only_binds(other),
+        }),
         _ => false,
     }
 }

@@ -1,8 +1,8 @@
 //! The key template: from a string literal to [`Template`].
 
-use proc_macro2::{Group, TokenStream, TokenTree};
-use quote::{ToTokens as _, quote};
-use syn::{Expr, Ident, LitStr, ext::IdentExt as _};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens as _, quote, quote_spanned};
+use syn::{Expr, Ident, LitStr, ext::IdentExt as _, parse::Parser};
 
 use crate::{args::nearest, item::Names};
 
@@ -68,10 +68,8 @@ impl Template {
 
     /// Returns whether `format_args!` reads the template the same way.
     pub(crate) fn is_format_string(&self) -> bool {
-        self.parts.iter().all(|part| match part {
-            Part::Text(_) => true,
-            Part::Value { expr, .. } => syn::parse2::<Ident>(expr.clone()).is_ok(),
-        })
+        let plain = |expr: &TokenStream| syn::parse2::<Ident>(expr.clone()).is_ok();
+        self.values().all(plain) && !self.literal.value().contains("{r#")
     }
 
     /// The values' expressions.
@@ -84,12 +82,16 @@ impl Template {
 
     /// Builds the key.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
+        // At the literal, so that an error is, too.
+        let span = self.literal.span().resolved_at(Span::mixed_site());
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => quote!(#private::text(#text)),
-            Part::Value { expr, spec } if spec.is_empty() => quote!(#private::value(&&#expr)),
+            Part::Value { expr, spec } if spec.is_empty() => {
+                quote_spanned!(span=> #private::value(&&#expr))
+            }
             Part::Value { expr, spec } => {
-                let format = LitStr::new(&format!("{{{spec}}}"), self.literal.span());
-                quote!(#private::value(&&::core::format_args!(#format, #expr)))
+                let format = LitStr::new(&format!("{{{spec}}}"), span);
+                quote_spanned!(span=> #private::value(&&::core::format_args!(#format, #expr)))
             }
         });
         quote!(#private::key(&[#(#parts),*]))
@@ -247,12 +249,12 @@ impl Scanner<'_> {
                 "values have names, not numbers: write the name of a parameter, as in `{order_id}`",
             );
         }
-        // `type` alone is a keyword, and `{type}` still means the parameter `r#type`.
-        let word = |input: syn::parse::ParseStream| Ident::parse_any(input);
-        if let Ok(ident) = syn::parse::Parser::parse_str(word, text) {
-            if let Some(name) = self.names.and_then(|names| names.find(&ident)) {
-                return Ok(self.located(name.to_token_stream()));
-            }
+        // `type` alone is a keyword, and `{type}` still means `r#type`.
+        if let Ok(ident) = Parser::parse_str(Ident::parse_any, text)
+            && syn::parse_str::<Expr>(text).is_err()
+            && self.names.is_none_or(|names| names.find(&ident).is_some())
+        {
+            return Ok(self.located(Ident::new_raw(text, ident.span()).into_token_stream()));
         }
         let Ok(expr) = syn::parse_str::<Expr>(text) else {
             return refuse(

@@ -197,8 +197,6 @@ fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
     match answer {
         Value::Int(1) => Ok(Renewed::Yes),
         Value::Int(0) => Ok(Renewed::NotOurs),
-        // Whatever the key holds now, it is not our token.
-        Value::ServerError(error) if error.code() == "WRONGTYPE" => Ok(Renewed::NotOurs),
         Value::ServerError(error) => Err(failure::answered(error)),
         _ => Err(failure::nonsense("a renewal")),
     }

@@ -7,7 +7,12 @@
 -- Returns 1 if the lease lasts for the ttl at least, 0 if the key is gone or another's.
 --
 -- Never shortens: a renewal that was delayed on its way must not cut a later one's lease.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+local holder = redis.pcall('GET', KEYS[1])
+-- A key of another type is another's, too. Any other error is one.
+if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
+  return holder
+end
+if holder ~= ARGV[1] then
   return 0
 end
 local remaining = redis.call('PTTL', KEYS[1])

@@ -1,0 +1,452 @@
+//! What is wrong gets a clear error, in bounded time, and no secret is in it.
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lock_core::{LockError, LockManager, LockOptions};
+use lock_tests::{FakeServer, RedisServer, eventually};
+use tokio::time::timeout;
+
+/// Far beyond every time-out in play: only a hang takes this long.
+const HANG: Duration = Duration::from_secs(60);
+const SECRET: &str = "hunter2";
+
+async fn refused(url: &str) -> LockError {
+    let connecting = LockManager::builder()
+        .connect_timeout(Duration::from_millis(500))
+        .command_timeout(Duration::from_millis(500))
+        .connect(url);
+    let result = timeout(HANG, connecting).await.expect("never hangs");
+    let error = result.expect_err("must be refused");
+    let told = full_text(&error);
+    assert!(!told.contains(SECRET), "{told}");
+    error
+}
+
+/// Everything that a program could print of an error.
+fn full_text(error: &LockError) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text += &format!(" {inner} {inner:?}");
+        source = inner.source();
+    }
+    text
+}
+
+fn invalid(error: &LockError, says: &str) {
+    let LockError::Invalid { reason, .. } = error else {
+        panic!("not `Invalid`: {error:?}");
+    };
+    assert!(reason.contains(says), "{reason}");
+}
+
+fn unavailable(error: &LockError, says: &str) {
+    let LockError::Unavailable { source, .. } = error else {
+        panic!("not `Unavailable`: {error:?}");
+    };
+    assert!(source.to_string().contains(says), "{source}");
+}
+
+#[tokio::test]
+async fn a_malformed_url_says_how_to_write_it() {
+    for url in ["", "localhost", "127.0.0.1:6379", "redis//:hunter2@host"] {
+        invalid(&refused(url).await, "no scheme");
+    }
+    for url in [
+        "redis://:hunter2@host:port",
+        "redis://:hun/hunter2@x y",
+        "redis://:hunter2@",
+    ] {
+        invalid(&refused(url).await, "malformed");
+    }
+    invalid(
+        &refused("http://user:hunter2@host/").await,
+        "no scheme that lock-core knows",
+    );
+    invalid(
+        &refused("redis://:hunter2@host/no-number").await,
+        "Invalid database number",
+    );
+    invalid(&refused("rediss://:hunter2@host/").await, "TLS");
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_unavailable() {
+    let gone = RedisServer::start();
+    let url = gone.url_as("user", SECRET);
+    drop(gone);
+    unavailable(&refused(&url).await, "cannot connect to redis://127.0.0.1:");
+    unavailable(
+        &refused("redis://:hunter2@no-such-host.invalid/").await,
+        "cannot connect to",
+    );
+    unavailable(
+        &refused("redis+unix:///no/such/socket?pass=hunter2").await,
+        "cannot connect to redis+unix:///no/such/socket",
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_unavailable_in_bounded_time() {
+    let server = FakeServer::silent();
+    unavailable(&refused(&server.url()).await, "within 500ms");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_redis_is_named_so() {
+    for server in [FakeServer::http(), FakeServer::garbage()] {
+        invalid(
+            &refused(&server.url()).await,
+            "does not speak the Redis protocol",
+        );
+    }
+    let server = FakeServer::start(|_| lock_tests::Answer::line(":42"));
+    invalid(
+        &refused(&server.url()).await,
+        "does not speak the Redis protocol",
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_or_missing_password_is_named_so() {
+    let server = RedisServer::builder().password("correct").start();
+    let base = format!("127.0.0.1:{}", server.port());
+    for url in [
+        format!("redis://:{SECRET}@{base}"),
+        format!("redis://nobody:{SECRET}@{base}"),
+        format!("redis://{base}"),
+    ] {
+        invalid(&refused(&url).await, "refuses the user or password");
+    }
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the right password");
+    let shown = format!("{locks:?}");
+    assert!(!shown.contains("correct"), "{shown}");
+    assert!(shown.contains(&base), "{shown}");
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_exist_is_named_so() {
+    let server = RedisServer::start();
+    invalid(
+        &refused(&format!("redis://:@127.0.0.1:{}/99", server.port())).await,
+        "refuses",
+    );
+}
+
+#[tokio::test]
+async fn a_bad_setting_is_refused_before_anything_is_connected() {
+    let bad = [
+        (LockManager::builder().ttl(Duration::ZERO), "ttl is 0ns"),
+        (
+            LockManager::builder().ttl(Duration::from_secs(86_401)),
+            "24 h",
+        ),
+        (LockManager::builder().wait(Duration::MAX), "wait_forever"),
+        (
+            LockManager::builder().command_timeout(Duration::ZERO),
+            "command_timeout is 0ns",
+        ),
+        (
+            LockManager::builder().connect_timeout(Duration::MAX),
+            "connect_timeout is",
+        ),
+        (
+            LockManager::builder().polling_pause(Duration::ZERO),
+            "polling_pause is 0ns",
+        ),
+        (
+            LockManager::builder().key_prefix("x".repeat(257)),
+            "the key prefix has 257 bytes",
+        ),
+    ];
+    for (builder, says) in bad {
+        let error = builder
+            .connect("memory://")
+            .await
+            .expect_err("must be refused");
+        invalid(&error, says);
+    }
+}
+
+#[tokio::test]
+async fn a_bad_key_or_option_is_refused_without_a_message_to_the_server() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let good = || LockOptions::new(Duration::from_secs(10));
+    let before = server.calls("evalsha");
+    let bad = [
+        ("", good(), "empty"),
+        (&*"k".repeat(513), good(), "513 bytes"),
+        ("k", LockOptions::new(Duration::ZERO), "ttl is 0ns"),
+        (
+            "k",
+            LockOptions::new(Duration::from_millis(99)),
+            "the least is 100ms",
+        ),
+        ("k", LockOptions::new(Duration::from_secs(86_401)), "24 h"),
+        ("k", LockOptions::new(Duration::MAX), "24 h"),
+        ("k", good().wait(Duration::MAX), "wait_forever"),
+        ("k", good().max_hold(Duration::ZERO), "max_hold is 0ns"),
+        ("k", good().min_hold(Duration::MAX), "min_hold is"),
+    ];
+    for (key, options, says) in bad {
+        invalid(
+            &locks
+                .acquire(key, options.clone())
+                .await
+                .expect_err("must be refused"),
+            says,
+        );
+        invalid(
+            &locks
+                .run(key, options, async |_| {})
+                .await
+                .expect_err("must be refused"),
+            says,
+        );
+    }
+    for key in ["", &*"k".repeat(513)] {
+        assert!(matches!(
+            locks.inspect(key).await,
+            Err(LockError::Invalid { .. })
+        ));
+        assert!(matches!(
+            locks.force_release(key).await,
+            Err(LockError::Invalid { .. })
+        ));
+    }
+    assert_eq!(server.calls("evalsha"), before);
+    let unprefixed = LockManager::builder()
+        .key_prefix("")
+        .connect(&server.url())
+        .await
+        .expect("the server is up");
+    let error = unprefixed
+        .acquire("__lock_core__:fence", good())
+        .await
+        .expect_err("must be refused");
+    invalid(&error, "reserved");
+}
+
+#[tokio::test]
+async fn every_text_can_be_a_key_and_reaches_the_server_byte_for_byte() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let keys = [
+        "*",
+        "a b",
+        "\r\nDEL x\r\n",
+        "\0",
+        "ключ",
+        "{a}{b}",
+        "\"]] .. redis.call('FLUSHALL')",
+        &"é".repeat(256),
+    ];
+    for key in keys {
+        let guard = locks
+            .acquire(key, LockOptions::default())
+            .await
+            .expect("free");
+        assert!(server.get(&format!("lock:{key}")).is_some(), "{key:?}");
+        guard.release().await.expect("held");
+        assert!(server.get(&format!("lock:{key}")).is_none(), "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_holds_something_else_is_left_alone() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    server.cli(&["RPUSH", "lock:k", "precious"]);
+    let options = || LockOptions::default().wait_forever();
+    for result in [
+        locks.acquire("k", options()).await.map(drop),
+        locks.try_acquire("k", options()).await.map(drop),
+        locks.force_release("k").await,
+        locks.inspect("k").await.map(drop),
+    ] {
+        let error = result.expect_err("must be refused");
+        invalid(&error, "holds something that is no lock");
+        assert_eq!(error.key().map(lock_core::LockKey::as_str), Some("k"));
+    }
+    assert_eq!(server.cli(&["LLEN", "lock:k"]), redis::Value::Int(1));
+}
+
+#[tokio::test]
+async fn a_lease_whose_key_becomes_something_else_is_lost() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(500)))
+        .await
+        .expect("free");
+    server.cli(&["DEL", "lock:k"]);
+    server.cli(&["RPUSH", "lock:k", "precious"]);
+    timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
+    assert_eq!(server.cli(&["LLEN", "lock:k"]), redis::Value::Int(1));
+}
+
+#[tokio::test]
+async fn a_foreign_lock_without_an_expiry_is_busy_with_that_word() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    server.cli(&["SETNX", "lock:k", "theirs"]);
+    let error = locks
+        .acquire("k", LockOptions::default().no_wait())
+        .await
+        .expect_err("held");
+    assert!(
+        matches!(
+            error,
+            LockError::Busy {
+                retry_after: None,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("no expiry"), "{error}");
+    let info = locks.inspect("k").await.expect("works").expect("held");
+    assert_eq!(
+        (info.remaining, info.holder),
+        (None, lock_core::Holder::Foreign)
+    );
+    locks.force_release("k").await.expect("works");
+    assert!(
+        locks
+            .try_acquire("k", LockOptions::default())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nonsense_is_unavailable() {
+    // Whatever is asked for: a string where numbers are due.
+    let server = FakeServer::start(|request| {
+        lock_tests::Answer::line(if request[0].eq_ignore_ascii_case("PING") {
+            "+PONG"
+        } else {
+            "+nonsense"
+        })
+    });
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("it says PONG");
+    let error = locks
+        .acquire("k", LockOptions::default())
+        .await
+        .expect_err("must be refused");
+    unavailable(&error, "wrong form");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_scripts_is_unavailable_and_no_token_is_told() {
+    let server = FakeServer::start(|request| {
+        // As a real server does, with the arguments quoted.
+        let text = request
+            .iter()
+            .map(|part| format!("'{part}' "))
+            .collect::<String>();
+        lock_tests::Answer::line(&if request[0].eq_ignore_ascii_case("PING") {
+            "+PONG".to_owned()
+        } else {
+            format!(
+                "-ERR unknown command '{}', with args beginning with: {text}",
+                request[0]
+            )
+        })
+    });
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("it says PONG");
+    let error = locks
+        .acquire("k", LockOptions::default())
+        .await
+        .expect_err("must be refused");
+    let text = full_text(&error);
+    assert!(text.contains("unknown command"), "{text}");
+    assert!(!text.contains("lc1:"), "{text}");
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One test sets the process-wide subscriber, since the I/O thread logs too; it is the only one in this file.
+#[tokio::test]
+async fn no_log_line_has_an_owner_token_or_a_password() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .init();
+    let server = RedisServer::builder().password(SECRET).start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(400)))
+        .await
+        .expect("free");
+    let token = server.get("lock:k").expect("held");
+    let secret = token.rsplit(':').next().expect("has parts").to_owned();
+    assert!(secret.len() >= 32, "{token}");
+    // A renewal, a loss, a failed release and an acquire against a server that is down.
+    server.cli(&["SET", "lock:k", "another's"]);
+    guard.lease().lost().await;
+    drop(guard);
+    let held = locks
+        .acquire("other", LockOptions::new(Duration::from_millis(400)))
+        .await
+        .expect("free");
+    server.kill9();
+    let error = locks
+        .acquire("third", LockOptions::default().no_wait())
+        .await
+        .expect_err("down");
+    held.lease().lost().await;
+    drop(held);
+    let text = || String::from_utf8_lossy(&log.0.lock().expect("no panic")).into_owned();
+    eventually(
+        Duration::from_secs(20),
+        "the failed release is logged",
+        async || text().contains("a release got no answer"),
+    )
+    .await;
+    let told = text() + &full_text(&error) + &format!("{locks:?}");
+    assert!(told.contains("lease lost"), "{told}");
+    for hidden in [SECRET, &secret, "lc1:"] {
+        assert!(!told.contains(hidden), "{hidden} in {told}");
+    }
+}

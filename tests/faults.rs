@@ -1,0 +1,444 @@
+//! What goes wrong between a manager and its server, and what must become of it.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
+use lock_tests::{After, Direction, Proxy, RedisServer, Scope, Which, eventually};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+const COMMAND: Duration = Duration::from_millis(200);
+
+/// A server, a proxy before it, and a manager that goes through the proxy. The scripts are known to the server.
+async fn through_a_proxy() -> (RedisServer, Proxy, LockManager) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::builder()
+        .command_timeout(COMMAND)
+        .connect_timeout(COMMAND)
+        .connect(&proxy.url())
+        .await
+        .expect("the server is up");
+    let guard = locks.acquire("warm-up", options()).await.expect("free");
+    guard.lease().verify().await.expect("held");
+    guard.release().await.expect("held");
+    proxy.clear_log();
+    (server, proxy, locks)
+}
+
+fn options() -> LockOptions {
+    LockOptions::new(Duration::from_secs(10))
+}
+
+/// Not before all clean-ups are through: nothing may be left.
+async fn nothing_is_left(server: &RedisServer) {
+    eventually(HANG, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_acquire_and_a_release_are_one_round_trip_each() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert_eq!(proxy.log().len(), 1);
+    guard.release().await.expect("held");
+    assert_eq!(proxy.log().len(), 2);
+    assert!(server.keys("lock:*").is_empty());
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_and_is_not_mistaken_for_busy() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    proxy.lose(
+        Direction::Replies,
+        Which::nth_of(1, "EVALSHA"),
+        After::Reset,
+    );
+    let guard = timeout(HANG, locks.acquire("k", options()))
+        .await
+        .expect("no hang")
+        .expect("ours all the time");
+    assert_eq!(proxy.requests("EVALSHA"), 2, "asked again");
+    assert_eq!(server.keys("lock:*").len(), 1);
+    guard.release().await.expect("held");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_no_server_hears_ends_with_its_wait() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    proxy.black_hole(Scope::All);
+    let started = Instant::now();
+    let wait = Duration::from_millis(300);
+    let result = timeout(HANG, locks.acquire("k", options().wait(wait)))
+        .await
+        .expect("no hang");
+    assert!(
+        matches!(result, Err(LockError::Unavailable { .. })),
+        "{result:?}"
+    );
+    assert!(started.elapsed() >= wait, "{:?}", started.elapsed());
+    let tried = timeout(HANG, locks.try_acquire("k", options()))
+        .await
+        .expect("no hang");
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+    proxy.pass();
+    locks
+        .acquire("k", options())
+        .await
+        .expect("works again")
+        .release()
+        .await
+        .expect("held");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_noticed_and_replaced() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    let before = proxy.connections();
+    proxy.black_hole(Scope::Existing);
+    let guard = timeout(HANG, locks.acquire("k", options()))
+        .await
+        .expect("no hang")
+        .expect("by a new connection");
+    assert!(proxy.connections() > before);
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_slow_answer_does_not_cost_the_connection() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    let before = proxy.connections();
+    proxy.delay(Direction::Replies, COMMAND / 2);
+    for _ in 0..3 {
+        locks
+            .acquire("k", options())
+            .await
+            .expect("free")
+            .release()
+            .await
+            .expect("held");
+    }
+    assert_eq!(proxy.connections(), before);
+}
+
+#[tokio::test]
+async fn the_validity_counts_from_before_the_request_left() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    proxy.delay(Direction::Replies, Duration::from_millis(150));
+    let guard = locks
+        .acquire(
+            "k",
+            LockOptions::new(Duration::from_secs(2)).without_renewal(),
+        )
+        .await
+        .expect("free");
+    // The two clocks are read in this order, so the claim can only be too modest by what passes between.
+    let believed = guard.lease().remaining();
+    let real = server.pttl("lock:k").expect("held");
+    assert!(believed <= real, "{believed:?} of {real:?}");
+    assert!(
+        believed <= Duration::from_millis(2000 - 150 - 20 - 2),
+        "{believed:?}"
+    );
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_round_trip_longer_than_half_of_the_ttl_is_refused_with_both_figures() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    proxy.delay(Direction::Replies, Duration::from_millis(150));
+    let result = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(200)))
+        .await;
+    let Err(LockError::Invalid { reason, .. }) = result else {
+        panic!("not `Invalid`: {result:?}")
+    };
+    assert!(
+        reason.contains("round trip") && reason.contains("ttl of 200ms"),
+        "{reason}"
+    );
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_short_outage_costs_no_lease() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(3)))
+        .await
+        .expect("free");
+    proxy.black_hole(Scope::Existing);
+    eventually(HANG, "a renewal was lost", async || {
+        proxy.requests("EVALSHA") + proxy.requests("PING") >= 2
+    })
+    .await;
+    eventually(HANG, "renewed by a new connection", async || {
+        assert!(!guard.lease().is_lost());
+        proxy.connections() >= 2 && guard.lease().remaining() > Duration::from_millis(2500)
+    })
+    .await;
+    guard.release().await.expect("held all the time");
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_renewed_ends_its_body_before_the_server_gives_it_away() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let ttl = Duration::from_secs(1);
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let running = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            let body = |_| async {
+                entered.send(()).expect("somebody waits");
+                std::future::pending::<()>().await;
+            };
+            locks.run("k", LockOptions::new(ttl), body).await
+        }
+    });
+    inside.await.expect("entered");
+    proxy.black_hole(Scope::All);
+    let result = timeout(HANG, running)
+        .await
+        .expect("no hang")
+        .expect("no panic");
+    assert!(
+        matches!(
+            result,
+            Err(LockError::Lost {
+                reason: LeaseLost::Expired,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
+    proxy.pass();
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_says_so_and_goes_on() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    proxy.black_hole(Scope::All);
+    let result = timeout(HANG, guard.release()).await.expect("no hang");
+    assert!(
+        matches!(result, Err(LockError::Unavailable { .. })),
+        "{result:?}"
+    );
+    assert_eq!(server.keys("lock:*").len(), 1);
+    proxy.pass();
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_a_success() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    proxy.lose(
+        Direction::Replies,
+        Which::nth_of(1, "EVALSHA"),
+        After::Reset,
+    );
+    timeout(HANG, guard.release())
+        .await
+        .expect("no hang")
+        .expect("released by the first request");
+    assert_eq!(proxy.requests("EVALSHA"), 3, "an acquire and two releases");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_was_closed_costs_nobody_an_error() {
+    let (server, _proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    guard.release().await.expect("released by a new connection");
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let guard = locks.try_acquire("k", options()).await;
+    // The one attempt of a `try_acquire` may meet the closed connection; the lock is then free of orphans all the same.
+    drop(guard);
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn an_acquire_survives_a_restart_of_the_server() {
+    let (server, _proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let first = guard.lease().fencing_token();
+    guard.release().await.expect("held");
+    server.kill9();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options().wait(HANG)).await }
+    });
+    server.restart();
+    let guard = waiting.await.expect("no panic").expect("after the restart");
+    assert!(
+        guard.lease().fencing_token() > first,
+        "the server forgot its counter"
+    );
+    guard.release().await.expect("held");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn flushed_scripts_are_loaded_again() {
+    let (server, _proxy, locks) = through_a_proxy().await;
+    for _ in 0..3 {
+        server.cli(&["SCRIPT", "FLUSH"]);
+        let guard = locks
+            .acquire("k", LockOptions::new(Duration::from_millis(300)))
+            .await
+            .expect("free");
+        server.cli(&["SCRIPT", "FLUSH"]);
+        let before = guard.lease().remaining();
+        eventually(HANG, "renewed", async || {
+            guard.lease().remaining() > before || guard.lease().is_lost()
+        })
+        .await;
+        assert!(!guard.lease().is_lost());
+        server.cli(&["SCRIPT", "FLUSH"]);
+        guard.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn flushed_data_cost_the_lease_and_never_a_smaller_token() {
+    let (server, _proxy, locks) = through_a_proxy().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(600)))
+        .await
+        .expect("free");
+    server.cli(&["FLUSHALL"]);
+    assert_eq!(
+        timeout(HANG, guard.lease().lost()).await.expect("noticed"),
+        LeaseLost::TakenAway
+    );
+    assert!(server.get("lock:k").is_none(), "never made anew");
+    let next = locks.acquire("k", options()).await.expect("free");
+    assert!(next.lease().fencing_token() > guard.lease().fencing_token());
+}
+
+#[tokio::test]
+async fn tokens_grow_across_processes_and_leave_one_key() {
+    let server = RedisServer::start();
+    let mut last = 0;
+    for number in 0..20 {
+        let locks = LockManager::connect(&server.url())
+            .await
+            .expect("the server is up");
+        let guard = locks
+            .acquire(format!("k{}", number % 3), options())
+            .await
+            .expect("free");
+        let token = u64::from(guard.lease().fencing_token());
+        assert!(token > last && token < 1 << 53, "{token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+    }
+    assert_eq!(server.keys("*").len(), 1, "{:?}", server.keys("*"));
+    let counter = server.keys("*").remove(0);
+    assert_eq!(server.get(&counter), Some(last.to_string()));
+}
+
+#[tokio::test]
+async fn a_late_renewal_never_shortens_a_lease() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(900)))
+        .await
+        .expect("free");
+    server.cli(&["PEXPIRE", "lock:k", "60000"]);
+    let before = guard.lease().remaining();
+    eventually(HANG, "renewed", async || guard.lease().remaining() > before).await;
+    assert!(server.pttl("lock:k").expect("held") > Duration::from_secs(30));
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_server_out_of_memory_refuses_new_locks_and_still_takes_them_back() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_millis(600)))
+        .await
+        .expect("free");
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = locks
+        .acquire("other", options().no_wait())
+        .await
+        .expect_err("out of memory");
+    let LockError::Unavailable { source, .. } = &refused else {
+        panic!("{refused:?}")
+    };
+    assert!(source.to_string().contains("OOM"), "{source}");
+    assert!(server.get("lock:other").is_none());
+    let before = guard.lease().remaining();
+    eventually(HANG, "renewed", async || guard.lease().remaining() > before).await;
+    guard.release().await.expect("held");
+    assert!(server.get("lock:k").is_none());
+}
+
+#[tokio::test]
+async fn one_task_a_key_is_on_the_network_however_many_wait() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    server.cli(&["SET", "lock:k", "another's", "PX", "60000"]);
+    let waiting: Vec<_> = (0..200)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.acquire("k", options()).await.map(drop) })
+        })
+        .collect();
+    let started = Instant::now();
+    eventually(HANG, "asked a few times", async || {
+        proxy.requests("EVALSHA") >= 5
+    })
+    .await;
+    // Five questions take four pauses of 25 ms at least, however many wait.
+    assert!(
+        started.elapsed() >= Duration::from_millis(100),
+        "{:?}",
+        started.elapsed()
+    );
+    server.cli(&["DEL", "lock:k"]);
+    for task in waiting {
+        task.await.expect("no panic").expect("one after the other");
+    }
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_check_tells_what_may_hurt() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let health = locks.check().await.expect("works");
+    assert_eq!(health.warnings, Vec::<String>::new());
+    assert!(health.round_trip > Duration::ZERO);
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let health = locks.check().await.expect("works");
+    assert!(
+        matches!(&health.warnings[..], [warning] if warning.contains("noeviction")),
+        "{health:?}"
+    );
+    assert_eq!(server.keys("*").len(), 1, "only the counter is left");
+    server.kill9();
+    assert!(matches!(
+        locks.check().await,
+        Err(LockError::Unavailable { .. })
+    ));
+}
