@@ -1,4 +1,40 @@
-//! Distributed locks for async Rust services.
+//! Distributed locks for async Rust services, on Redis or Valkey, declared with an attribute.
+//!
+//! ```
+//! # #[cfg(feature = "macros")]
+//! # mod example {
+//! use lock_core::{LockError, distributed_lock};
+//!
+//! #[distributed_lock(key = "order:{order_id}", ttl = "10s")]
+//! async fn charge(order_id: u64) -> Result<(), LockError> {
+//!     // Runs in one place at a time for each order, in all processes together.
+//!     Ok(())
+//! }
+//! # }
+//! ```
+//!
+//! Or without it: [`LockManager::run`] drops its body when the lease is lost, [`LockManager::acquire`] returns a
+//! [`LockGuard`].
+//!
+//! # What happens if …
+//!
+//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if it comes back in time; if not, they are
+//!   lost a little before the server would give them away, and their bodies are dropped. New acquires ask again until their
+//!   wait is over, and are then [`LockError::Unavailable`].
+//! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
+//! - **… a future is dropped?** The lock is released in the background within one round trip, also if its acquire was still
+//!   in flight. If the connection is gone too, it ends with its ttl.
+//!
+//! # What a lock does not promise
+//!
+//! A process that is stopped in the middle of a step, sleeps through the end of its lease, and goes on, cannot be stopped by
+//! any lock. The store it writes to can refuse it: hand it the [`FencingToken`], and have it refuse smaller ones than it has
+//! seen. And a server that loses its data has forgotten its locks; fencing tokens grow all the same.
+//!
+//! # Features
+//!
+//! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
+//! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod alarm;

@@ -36,3 +36,9 @@ pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
 pub use server::{RedisServer, RedisServerBuilder};
 pub use wait::{eventually, eventually_blocking};
+
+/// The examples of the README, compiled and run as they are printed.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[derive(Debug)]
+pub struct Readme;
