@@ -31,7 +31,7 @@ fn full_text(error: &LockError) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
-        text += &format!(" {inner} {inner:?}");
+        text = format!("{text} {inner} {inner:?}");
         source = inner.source();
     }
     text
@@ -362,10 +362,7 @@ async fn a_server_that_answers_nonsense_is_unavailable() {
 async fn a_server_that_does_not_know_scripts_is_unavailable_and_no_token_is_told() {
     let server = FakeServer::start(|request| {
         // As a real server does, with the arguments quoted.
-        let text = request
-            .iter()
-            .map(|part| format!("'{part}' "))
-            .collect::<String>();
+        let text = format!("'{}'", request.join("' '"));
         lock_tests::Answer::line(&if request[0].eq_ignore_ascii_case("PING") {
             "+PONG".to_owned()
         } else {

@@ -70,7 +70,10 @@ async fn first_come_first_served_among_tasks() {
     }
     drop(guard);
     while tasks.join_next().await.is_some() {}
-    assert_eq!(*order.lock().expect("no panic"), Vec::from_iter(0..10));
+    assert_eq!(
+        *order.lock().expect("no panic"),
+        (0..10).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -430,15 +433,22 @@ async fn a_body_takes_no_step_once_its_lease_has_run_out() {
     let locks = LockManager::in_memory();
     let steps = Arc::new(AtomicU32::new(0));
     let counted = steps.clone();
-    // As a process that is stopped and woken: the time passes within one step, and the body and the end of the lease
-    // are due together afterwards.
-    let result = locks
-        .run("k", options().without_renewal(), |_| async move {
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    let running = tokio::spawn(async move {
+        let body = |_| async move {
             counted.fetch_add(1, Ordering::SeqCst);
-            advance(SECOND * 20).await;
+            woken.await.expect("woken");
             counted.fetch_add(1, Ordering::SeqCst);
-        })
-        .await;
+        };
+        locks.run("k", options().without_renewal(), body).await
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(steps.load(Ordering::SeqCst), 1);
+    // As in a process that is stopped beyond its lease: when it wakes up, its body has something to do, and nobody has
+    // told it yet that the lease is over.
+    wake.send(()).expect("the body waits");
+    advance(SECOND * 20).await;
+    let result = running.await.expect("no panic");
     assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
     assert_eq!(steps.load(Ordering::SeqCst), 1);
 }

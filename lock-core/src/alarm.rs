@@ -56,18 +56,16 @@ impl Alarm {
     }
 
     pub(crate) fn sleep_until(&self, moment: Moment) -> Sleep {
-        match &self.sleepers {
-            Some(sleepers) => Sleep::Registered(Registered {
-                moment,
-                clock: self.clock.clone(),
-                sleepers: sleepers.clone(),
-                place: None,
-            }),
-            None => {
-                let clock = self.clock.clone();
-                Sleep::Timer(Box::pin(async move { clock.sleep_until(moment).await }))
-            }
-        }
+        let clock = self.clock.clone();
+        let Some(sleepers) = self.sleepers.clone() else {
+            return Sleep::Timer(Box::pin(async move { clock.sleep_until(moment).await }));
+        };
+        Sleep::Registered(Registered {
+            moment,
+            clock,
+            sleepers,
+            place: None,
+        })
     }
 }
 

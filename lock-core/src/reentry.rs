@@ -46,14 +46,10 @@ pub(crate) async fn scope<T>(
 
 /// What the running task holds of this key.
 pub(crate) fn find(arbiter: &Arc<Arbiter>, key: &LockKey) -> Option<Arc<Holding>> {
-    let mut next = innermost();
-    while let Some(held) = next {
-        if held.lease.key() == key && std::ptr::eq(held.arbiter.as_ptr(), Arc::as_ptr(arbiter)) {
-            return held.holding.upgrade();
-        }
-        next = held.outer.clone();
-    }
-    None
+    let ours = |held: &Arc<Held>| {
+        held.lease.key() == key && std::ptr::eq(held.arbiter.as_ptr(), Arc::as_ptr(arbiter))
+    };
+    all().find(ours)?.holding.upgrade()
 }
 
 /// The lease of the innermost body.
@@ -91,6 +87,10 @@ macro_rules! assert_held {
 }
 
 /// What [`assert_held!`](crate::assert_held) expands to.
+///
+/// # Panics
+///
+/// If the key is not held.
 #[track_caller]
 pub fn assert_holds(key: impl IntoLockKey) {
     let key = key.into_lock_key();
@@ -99,14 +99,12 @@ pub fn assert_holds(key: impl IntoLockKey) {
 
 /// Whether the running task holds this key, of whatever manager.
 fn holds(key: &LockKey) -> bool {
-    let mut next = innermost();
-    while let Some(held) = next {
-        if held.lease.key() == key && !held.lease.is_lost() {
-            return true;
-        }
-        next = held.outer.clone();
-    }
-    false
+    all().any(|held| held.lease.key() == key && !held.lease.is_lost())
+}
+
+/// From the innermost outwards.
+fn all() -> impl Iterator<Item = Arc<Held>> {
+    std::iter::successors(innermost(), |held| held.outer.clone())
 }
 
 fn innermost() -> Option<Arc<Held>> {

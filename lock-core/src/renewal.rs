@@ -141,9 +141,9 @@ impl Rounds {
 
     /// How long one attempt may take: a tenth of the ttl, but time enough for a few round trips.
     fn patience(&self, lease: &LeaseState) -> Duration {
-        let least = (self.backend.round_trip() * 4).max(Duration::from_millis(20));
+        let enough = (self.backend.round_trip() * 4).max(Duration::from_millis(20));
         (lease.terms.ttl / 10)
-            .max(least)
+            .max(enough)
             .min(Duration::from_millis(500))
     }
 

@@ -137,7 +137,7 @@ impl Backend for RedisBackend {
         let (link, within) = (self.link.clone(), self.within);
         Box::pin(async move {
             let (_, answer) = INSPECT.run(&link, on_key(full_key), within, None).await?;
-            read_sighting(&answer).ok_or_else(|| failure::nonsense("an inspection"))
+            read_sighting(&answer)
         })
     }
 
@@ -202,18 +202,17 @@ fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
     }
 }
 
-/// The outer `None` is nonsense, the inner one a free key.
-fn read_sighting(answer: &Value) -> Option<Option<Sighting>> {
+fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {
     let Value::Array(parts) = answer else {
-        return None;
+        return Err(failure::nonsense("an inspection"));
     };
     match &parts[..] {
-        [] => Some(None),
-        [Value::BulkString(token), Value::Int(millis)] => Some(Some(Sighting::new(
-            &String::from_utf8_lossy(token),
-            remaining(*millis),
-        ))),
-        _ => None,
+        [] => Ok(None),
+        [Value::BulkString(token), Value::Int(millis)] => {
+            let token = String::from_utf8_lossy(token);
+            Ok(Some(Sighting::new(&token, remaining(*millis))))
+        }
+        _ => Err(failure::nonsense("an inspection")),
     }
 }
 
@@ -243,6 +242,6 @@ mod tests {
             assert!(read_acquired(&answer).is_none(), "{answer:?}");
         }
         assert!(read_renewed(&Value::Okay).is_err());
-        assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_none());
+        assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_err());
     }
 }

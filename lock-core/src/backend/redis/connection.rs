@@ -123,7 +123,7 @@ impl Link {
         trail: Option<&Trail>,
         send: impl AsyncFnOnce(MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<(ConnectionId, T), Failure> {
-        let sent = CLOCK.now();
+        let start = CLOCK.now();
         let mut used = None;
         let exchange = async {
             let connection = self.connection().await?;
@@ -134,7 +134,7 @@ impl Link {
             let answer = send(connection.pipe.clone()).await;
             match answer {
                 Ok(value) => {
-                    self.measure(connection.hear(sent));
+                    self.measure(connection.hear(start));
                     Ok((connection.id, value))
                 }
                 Err(error) => {
@@ -146,7 +146,7 @@ impl Link {
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
             if let Some(connection) = used {
-                self.suspect(&connection, sent);
+                self.suspect(&connection, start);
             }
             Err(Failure::no_answer(format!(
                 "no answer from {} within {within:?}",
