@@ -7,7 +7,8 @@ use lock_tests::{After, Direction, Proxy, RedisServer, Scope, Which, eventually}
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
-const COMMAND: Duration = Duration::from_millis(200);
+/// Long against any stall of a loaded machine, since an answer that comes later is another behaviour.
+const COMMAND: Duration = Duration::from_secs(1);
 
 /// A server, a proxy before it, and a manager that goes through the proxy. The scripts are known to the server.
 async fn through_a_proxy() -> (RedisServer, Proxy, LockManager) {
@@ -171,7 +172,7 @@ async fn a_round_trip_longer_than_half_of_the_ttl_is_refused_with_both_figures()
 async fn a_short_outage_costs_no_lease() {
     let (_server, proxy, locks) = through_a_proxy().await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_secs(3)))
+        .acquire("k", LockOptions::new(Duration::from_secs(6)))
         .await
         .expect("free");
     proxy.black_hole(Scope::Existing);
@@ -181,7 +182,7 @@ async fn a_short_outage_costs_no_lease() {
     .await;
     eventually(HANG, "renewed by a new connection", async || {
         assert!(!guard.lease().is_lost());
-        proxy.connections() >= 2 && guard.lease().remaining() > Duration::from_millis(2500)
+        proxy.connections() >= 2 && guard.lease().remaining() > Duration::from_secs(5)
     })
     .await;
     guard.release().await.expect("held all the time");

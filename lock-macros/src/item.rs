@@ -1,30 +1,34 @@
 //! The annotated function: from tokens to [`Item`].
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
-use quote::ToTokens as _;
+use quote::{ToTokens as _, quote_spanned};
 use syn::{
-    Attribute, Block, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat, PathArguments,
-    ReturnType, Safety, Signature, Stmt, Token, Type, TypeParamBound, Visibility,
-    ext::IdentExt as _,
-    parse::{ParseStream, Parser as _},
-    spanned::Spanned as _,
-    visit::{self, Visit},
-    visit_mut::{self, VisitMut},
+    Attribute, Block, Error, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat,
+    PathArguments, Result, ReturnType, Safety, Signature, Stmt, Token, Type, TypeParamBound,
+    Visibility, ext::IdentExt as _, parse::ParseStream, parse::Parser as _, parse_quote_spanned,
+    visit::Visit, visit_mut::VisitMut,
 };
 
-/// A function that can be wrapped.
+/// A function that can be locked.
 pub(crate) struct Item {
-    pub(crate) attrs: Vec<Attribute>,
-    pub(crate) vis: Visibility,
-    pub(crate) sig: Signature,
-    /// `#![…]` at the top of the body.
-    pub(crate) inner_attrs: Vec<Attribute>,
+    pub(crate) head: Head,
     pub(crate) shape: Shape,
 }
 
+/// All of a function but its statements.
+pub(crate) struct Head {
+    pub(crate) attrs: Vec<Attribute>,
+    vis: Visibility,
+    pub(crate) sig: Signature,
+    /// `#![…]` at the top of the body.
+    inner_attrs: Vec<Attribute>,
+    /// Of the body's braces.
+    braces: Span,
+}
+
 pub(crate) enum Shape {
-    /// `async fn`.
-    Async { body: TokenStream },
+    /// `async fn`, and its body with the braces.
+    Async(TokenStream),
     /// A function that returns the future of an `async` block: by itself, or because `async_trait` made it one.
     Block {
         /// With an empty `async` block where the body was.
@@ -49,6 +53,25 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    fn of(sig: &Signature) -> Self {
+        let mut names = Self::default();
+        for input in &sig.inputs {
+            match input {
+                FnArg::Receiver(receiver) => {
+                    names.all.push(Ident::new("self", receiver.self_token.span))
+                }
+                FnArg::Typed(typed) => {
+                    let found = names_in(&typed.pat);
+                    names.all.extend(found.iter().cloned());
+                    if !typed.attrs.iter().any(|attr| attr.path().is_ident("cfg")) {
+                        names.arguments.extend(found);
+                    }
+                }
+            }
+        }
+        names
+    }
+
     /// Finds the argument that an identifier means, raw or not.
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Ident> {
         self.all
@@ -63,23 +86,6 @@ impl Names {
             .map(|name| name.unraw().to_string())
             .collect()
     }
-
-    fn add_arguments(&mut self, sig: &Signature) {
-        for input in &sig.inputs {
-            match input {
-                FnArg::Receiver(receiver) => {
-                    self.all.push(Ident::new("self", receiver.self_token.span))
-                }
-                FnArg::Typed(typed) => {
-                    let names = names_in(&typed.pat);
-                    let conditional = typed.attrs.iter().any(|attr| attr.path().is_ident("cfg"));
-                    self.all.extend(names.iter().cloned());
-                    self.arguments
-                        .extend(names.into_iter().filter(|_| !conditional));
-                }
-            }
-        }
-    }
 }
 
 fn names_in(pat: &Pat) -> Vec<Ident> {
@@ -91,7 +97,7 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
             if marked || !pat.ident.to_string().starts_with(char::is_uppercase) {
                 self.0.push(pat.ident.clone());
             }
-            visit::visit_pat_ident(self, pat);
+            syn::visit::visit_pat_ident(self, pat);
         }
     }
     let mut search = Search(Vec::new());
@@ -100,74 +106,74 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
 }
 
 impl Item {
-    /// Reads the item and the names of its arguments, or says why it cannot be locked: one error for each reason.
+    /// Reads the item and the names of its arguments. Reports why it cannot be locked, one error for each reason.
     pub(crate) fn parse(
         tokens: TokenStream,
-        names: &mut Option<Names>,
-    ) -> Result<Self, Vec<syn::Error>> {
-        let (attrs, vis, sig, inner_attrs, body) =
-            parse_parts.parse2(tokens).map_err(|error| vec![error])?;
-        let names = names.insert(Names::default());
-        names.add_arguments(&sig);
-        let errors = refused_modifiers(&sig);
-        if !errors.is_empty() {
-            return Err(errors);
-        }
-        let shape = if sig.asyncness.is_some() {
-            Shape::Async { body }
-        } else {
-            block_shape(&attrs, &sig, body, names).map_err(|error| vec![error])?
+        errors: &mut Vec<Error>,
+    ) -> (Option<Self>, Option<Names>) {
+        let (head, body) = match parse_head.parse2(tokens) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                errors.push(error);
+                return (None, None);
+            }
         };
-        Ok(Self {
-            attrs,
-            vis,
-            sig,
-            inner_attrs,
-            shape,
-        })
+        let mut names = Names::of(&head.sig);
+        let before = errors.len();
+        refuse_modifiers(&head.sig, errors);
+        if errors.len() > before {
+            return (None, Some(names));
+        }
+        let shape = if head.sig.asyncness.is_some() {
+            Ok(Shape::Async(body))
+        } else {
+            block_shape(&head, body, &mut names)
+        };
+        let shape = shape.map_err(|error| errors.push(error)).ok();
+        (shape.map(|shape| Self { head, shape }), Some(names))
     }
 
     /// The type of the body's value, if it is written somewhere.
     pub(crate) fn output(&self) -> Option<Type> {
-        let unit = |at: Span| {
-            Type::Tuple(syn::TypeTuple {
-                attrs: Vec::new(),
-                paren_token: syn::token::Paren(at),
-                elems: syn::punctuated::Punctuated::new(),
-            })
-        };
-        match (&self.shape, &self.sig.output) {
-            (Shape::Async { .. }, ReturnType::Default) => Some(unit(self.sig.ident.span())),
-            (Shape::Async { .. }, ReturnType::Type(_, ty)) => Some((**ty).clone()),
+        match (&self.shape, &self.head.sig.output) {
+            (Shape::Async(_), ReturnType::Type(_, ty)) => Some((**ty).clone()),
+            (Shape::Async(_), ReturnType::Default) => {
+                Some(parse_quote_spanned!(self.head.sig.ident.span()=> ()))
+            }
+            (Shape::Block { .. }, ReturnType::Type(_, ty)) => future_in(ty).flatten(),
             (Shape::Block { .. }, ReturnType::Default) => None,
-            (Shape::Block { .. }, ReturnType::Type(_, ty)) => future_output(ty),
         }
     }
 }
 
-type Parts = (
-    Vec<Attribute>,
-    Visibility,
-    Signature,
-    Vec<Attribute>,
-    TokenStream,
-);
+impl Head {
+    /// Writes the function with these statements, between the braces that the user wrote.
+    pub(crate) fn with(&self, statements: &TokenStream) -> TokenStream {
+        let Self {
+            attrs,
+            vis,
+            sig,
+            inner_attrs,
+            ..
+        } = self;
+        quote_spanned!(self.braces=> #(#attrs)* #vis #sig { #(#inner_attrs)* #statements })
+    }
+}
 
-fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
+fn parse_head(input: ParseStream) -> Result<(Head, TokenStream)> {
     let attrs = input.call(Attribute::parse_outer)?;
     let vis: Visibility = input.parse()?;
     refuse_other_items(input)?;
     let sig: Signature = input.parse()?;
     if input.peek(Token![;]) {
-        return Err(syn::Error::new(
-            sig.ident.span(),
-            format!(
-                "`{}` has no body to lock: annotate the functions that implement it",
-                sig.ident
-            ),
-        ));
+        let reason = format!(
+            "`{}` has no body to lock: annotate the functions that implement it",
+            sig.ident
+        );
+        return Err(Error::new(sig.ident.span(), reason));
     }
     let group = braced(input.parse()?)?;
+    let braces = group.span();
     let split = |input: ParseStream| {
         Ok((
             input.call(Attribute::parse_inner)?,
@@ -175,137 +181,92 @@ fn parse_parts(input: ParseStream) -> syn::Result<Parts> {
         ))
     };
     let (inner_attrs, statements) = split.parse2(group.stream())?;
-    let mut body = Group::new(Delimiter::Brace, statements);
-    body.set_span(group.span());
-    Ok((attrs, vis, sig, inner_attrs, TokenTree::Group(body).into()))
+    let body = quote_spanned!(braces=> { #statements });
+    Ok((
+        Head {
+            attrs,
+            vis,
+            sig,
+            inner_attrs,
+            braces,
+        },
+        body,
+    ))
 }
 
 /// The body of a function, which may come through `$body:block` in an invisible group.
-fn braced(tree: TokenTree) -> syn::Result<Group> {
+fn braced(tree: TokenTree) -> Result<Group> {
     match tree {
         TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Ok(group),
         TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
             braced(syn::parse2(group.stream())?)
         }
-        other => Err(syn::Error::new(
-            other.span(),
-            "expected the body of a function",
-        )),
+        other => Err(Error::new(other.span(), "expected the body of a function")),
     }
 }
 
-fn refuse_other_items(input: ParseStream) -> syn::Result<()> {
+fn refuse_other_items(input: ParseStream) -> Result<()> {
     let ahead = input.fork();
-    let _default: Option<Token![default]> = ahead.parse()?;
     let word = ahead
         .call(Ident::parse_any)
-        .map(|word| word.to_string())
-        .unwrap_or_default();
-    let what = match word.as_str() {
-        "struct" | "enum" | "union" => "a type",
-        "impl" => "an impl block",
-        "trait" => "a trait",
-        "mod" => "a module",
-        "static" | "type" | "use" | "let" | "macro_rules" => "this",
-        "const"
-            if !ahead.peek(Token![fn])
-                && !ahead.peek(Token![async])
-                && !ahead.peek(Token![unsafe])
-                && !ahead.peek(Token![extern]) =>
-        {
-            "a constant"
-        }
+        .map_or_else(|_| String::new(), |word| word.to_string());
+    let modifies = |ahead: ParseStream| {
+        ahead.peek(Token![fn])
+            || ahead.peek(Token![async])
+            || ahead.peek(Token![unsafe])
+            || ahead.peek(Token![extern])
+    };
+    let (what, where_to) = match word.as_str() {
+        "impl" => ("an impl block", "each function inside that is to be locked"),
+        "trait" => ("a trait", "each function inside that is to be locked"),
+        "mod" => ("a module", "each function inside that is to be locked"),
+        "struct" | "enum" | "union" | "type" => ("a type", "an `async fn`"),
+        "static" | "use" | "let" | "macro_rules" => ("this", "an `async fn`"),
+        "const" if !modifies(&ahead) => ("a constant", "an `async fn`"),
         _ => return Ok(()),
     };
-    let advice = match what {
-        "an impl block" | "a trait" => {
-            "put the attribute on each function inside that is to be locked"
-        }
-        _ => "put the attribute on an `async fn`",
-    };
-    Err(syn::Error::new(
-        input.span(),
-        format!("only a function can be locked, not {what}: {advice}"),
-    ))
+    Err(input.error(format!(
+        "only a function can be locked, not {what}: put the attribute on {where_to}"
+    )))
 }
 
-fn refused_modifiers(sig: &Signature) -> Vec<syn::Error> {
-    let mut errors = Vec::new();
-    let mut refuse = |span: Span, reason: &str| errors.push(syn::Error::new(span, reason));
+fn refuse_modifiers(sig: &Signature, errors: &mut Vec<Error>) {
     if let Some(constness) = &sig.constness {
-        refuse(
+        errors.push(Error::new(
             constness.span,
             "a `const` function cannot wait for a lock: remove `const`",
-        );
+        ));
     }
     if let Some(abi) = &sig.abi {
-        refuse(
-            abi.extern_token.span,
-            "an `extern` function cannot wait for a lock: call an `async fn` from it",
-        );
+        let reason = "an `extern` function cannot wait for a lock: call an `async fn` from it";
+        errors.push(Error::new(abi.extern_token.span, reason));
     }
-    match &sig.safety {
-        Safety::Unsafe(token) => refuse(
-            token.span,
-            "an `unsafe` function cannot be locked: lock a safe one, and write the `unsafe` block in its body",
-        ),
-        Safety::Safe(token) => refuse(
-            token.span,
-            "a `safe` function of an `extern` block has no body to lock",
-        ),
-        Safety::Default => {}
+    if let Safety::Unsafe(token) = &sig.safety {
+        let reason = "an `unsafe` function cannot be locked: lock a safe one with an `unsafe` block in its body";
+        errors.push(Error::new(token.span, reason));
     }
-    errors
 }
 
 /// Looks for the `async` block of a function that is not `async`.
-fn block_shape(
-    attrs: &[Attribute],
-    sig: &Signature,
-    body: TokenStream,
-    names: &mut Names,
-) -> Result<Shape, syn::Error> {
-    let refused = || {
-        if attrs.iter().any(|attr| {
-            attr.path()
-                .segments
-                .last()
-                .is_some_and(|last| last.ident == "test")
-        }) || sig.ident == "main"
-        {
-            return syn::Error::new(
-                sig.ident.span(),
-                format!(
-                    "another attribute took the `async` away before this one saw it: put `#[distributed_lock]` above `#[tokio::{}]`",
-                    if sig.ident == "main" { "main" } else { "test" }
-                ),
-            );
-        }
-        match &sig.output {
-            ReturnType::Type(_, ty) if names_future(ty) => syn::Error::new_spanned(
-                ty,
-                "the `async` block of this future is not in sight: make the function an `async fn`, or let it end with \
-                 `async move { … }`, `Box::pin(async move { … })` or `async move { … }.boxed()`",
-            ),
-            _ => syn::Error::new(
-                sig.fn_token.span,
-                "a function that is not `async` cannot wait for a lock: write `async fn`, or use `LockManager::run` where it is called",
-            ),
-        }
-    };
+fn block_shape(head: &Head, body: TokenStream, names: &mut Names) -> Result<Shape> {
     let mut block: Block = syn::parse2(body)?;
     let Some(found) = async_block(&mut block) else {
-        return Err(refused());
+        return Err(not_async(head));
     };
     let mut bindings = std::mem::take(&mut found.block.stmts);
     let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
     let mut receiver = None;
-    for local in bindings.iter().filter_map(local) {
-        names.bound.extend(names_in(&local.pat));
-        if let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init)
-            && init.expr.to_token_stream().to_string() == "self"
+    for stmt in &bindings {
+        if let Stmt::Local(Local {
+            pat,
+            init: Some(init),
+            ..
+        }) = stmt
         {
-            receiver = Some(pat.ident.clone());
+            names.bound.extend(names_in(pat));
+            if init.expr.to_token_stream().to_string() == "self" {
+                receiver = names.bound.last().cloned();
+            }
         }
     }
     names.all.extend(names.bound.iter().cloned());
@@ -317,28 +278,49 @@ fn block_shape(
     })
 }
 
-fn local(stmt: &Stmt) -> Option<&Local> {
-    if let Stmt::Local(local) = stmt {
-        Some(local)
+fn not_async(Head { attrs, sig, .. }: &Head) -> Error {
+    let is_test = |attr: &Attribute| {
+        attr.path()
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == "test")
+    };
+    let entry = if attrs.iter().any(is_test) {
+        "test"
     } else {
-        None
+        "main"
+    };
+    if entry == "test" || sig.ident == "main" {
+        let reason = format!(
+            "another attribute took the `async` away before this one saw it: put `#[distributed_lock]` above \
+             `#[tokio::{entry}]`"
+        );
+        return Error::new(sig.ident.span(), reason);
+    }
+    match &sig.output {
+        ReturnType::Type(_, ty) if future_in(ty).is_some() => Error::new_spanned(
+            ty,
+            "the `async` block of this future is not in sight: make the function an `async fn`, or let it end with \
+             `async move { … }`, `Box::pin(async move { … })` or `async move { … }.boxed()`",
+        ),
+        _ => Error::new(
+            sig.fn_token.span,
+            "a function that is not `async` cannot wait for a lock: write `async fn`, or call it in `LockManager::run`",
+        ),
     }
 }
 
 /// `let x = x;`, and the `if let` in front of it by which `async_trait` tells the compiler the return type.
 fn only_binds(stmt: &Stmt) -> bool {
     match stmt {
-        Stmt::Local(local) => local
-            .init
-            .as_ref()
-            .is_some_and(|init| init.diverge.is_none() && only_names(&init.expr)),
-        Stmt::Expr(Expr::If(test), _) => {
-            let Expr::Let(test) = &*test.cond else {
-                return false;
-            };
-            let tested = test.expr.to_token_stream().to_string();
-            tested.contains("None") && test.pat.to_token_stream().to_string().contains("__ret")
-        }
+        Stmt::Local(Local {
+            init: Some(init), ..
+        }) => init.diverge.is_none() && only_names(&init.expr),
+        Stmt::Expr(Expr::If(test), _) => test
+            .cond
+            .to_token_stream()
+            .to_string()
+            .contains("(__ret) ="),
         _ => false,
     }
 }
@@ -366,51 +348,36 @@ pub(crate) fn async_block(block: &mut Block) -> Option<&mut ExprAsync> {
 fn async_in(expr: &mut Expr) -> Option<&mut ExprAsync> {
     match expr {
         Expr::Async(found) => Some(found),
-        Expr::Call(call) if call.args.len() == 1 => call.args.first_mut().and_then(async_in),
+        Expr::Call(call) if call.args.len() == 1 => async_in(call.args.first_mut()?),
         Expr::MethodCall(call) if call.args.is_empty() => async_in(&mut call.receiver),
         Expr::Cast(cast) => async_in(&mut cast.expr),
         Expr::Paren(paren) => async_in(&mut paren.expr),
         Expr::Group(group) => async_in(&mut group.expr),
-        Expr::Block(block) if block.label.is_none() => async_block(&mut block.block),
+        Expr::Block(block) => async_block(&mut block.block),
         _ => None,
     }
 }
 
-/// The names of types that are futures.
-const FUTURES: [&str; 4] = ["Future", "IntoFuture", "BoxFuture", "LocalBoxFuture"];
-
-fn names_future(ty: &Type) -> bool {
-    struct Search(bool);
+/// Finds a future in a type, and what it is of: `T` in `impl Future<Output = T>`, `Pin<Box<dyn Future<Output = T>>>` and
+/// `BoxFuture<'_, T>`.
+fn future_in(ty: &Type) -> Option<Option<Type>> {
+    struct Search(Option<Option<Type>>);
     impl<'ast> Visit<'ast> for Search {
         fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
-            self.0 |= FUTURES.iter().any(|name| segment.ident == name);
-            visit::visit_path_segment(self, segment);
-        }
-    }
-    let mut search = Search(false);
-    search.visit_type(ty);
-    search.0
-}
-
-/// Finds `T` in `impl Future<Output = T>`, `Pin<Box<dyn Future<Output = T>>>` and `BoxFuture<'_, T>`.
-fn future_output(ty: &Type) -> Option<Type> {
-    struct Search(Option<Type>);
-    impl<'ast> Visit<'ast> for Search {
-        fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
-            if let PathArguments::AngleBracketed(arguments) = &segment.arguments
-                && self.0.is_none()
-                && FUTURES.iter().any(|name| segment.ident == name)
-            {
-                self.0 = arguments.args.iter().find_map(|argument| match argument {
-                    GenericArgument::AssocType(output) if output.ident == "Output" => {
-                        Some(output.ty.clone())
-                    }
-                    GenericArgument::Type(ty) => Some(ty.clone()),
-                    _ => None,
-                });
-            } else {
-                visit::visit_path_segment(self, segment);
+            let futures = ["Future", "BoxFuture", "LocalBoxFuture"];
+            if self.0.is_some() || !futures.iter().any(|name| segment.ident == name) {
+                return syn::visit::visit_path_segment(self, segment);
             }
+            let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
+                return;
+            };
+            self.0 = Some(arguments.args.iter().find_map(|argument| match argument {
+                GenericArgument::AssocType(output) if output.ident == "Output" => {
+                    Some(output.ty.clone())
+                }
+                GenericArgument::Type(ty) => Some(ty.clone()),
+                _ => None,
+            }));
         }
     }
     let mut search = Search(None);
@@ -418,28 +385,18 @@ fn future_output(ty: &Type) -> Option<Type> {
     search.0
 }
 
-/// Whether a type is `impl Trait` as a whole, so that only the body knows what it is.
+/// Whether a type is `impl Trait` as a whole, so that only the body knows what it is, and the trait is not one of those
+/// that a lock failure can be made into. There are none yet.
 pub(crate) fn is_opaque(ty: &Type) -> bool {
-    match ty {
-        Type::ImplTrait(_) => true,
-        Type::Group(group) => is_opaque(&group.elem),
-        Type::Paren(paren) => is_opaque(&paren.elem),
-        _ => false,
-    }
-}
-
-/// Whether a type is opaque, but can carry a lock failure all the same. No trait can yet.
-pub(crate) fn carries_failure(ty: &Type) -> bool {
-    const TRAITS: [&str; 0] = [];
+    const RESPONSES: [&str; 0] = [];
     let Type::ImplTrait(opaque) = ty else {
         return false;
     };
-    opaque.bounds.iter().any(|bound| match bound {
-        TypeParamBound::Trait(bound) => bound
-            .path
-            .segments
-            .last()
-            .is_some_and(|last| TRAITS.iter().any(|name| last.ident == name)),
+    !opaque.bounds.iter().any(|bound| match bound {
+        TypeParamBound::Trait(bound) => {
+            let last = bound.path.segments.last();
+            last.is_some_and(|last| RESPONSES.iter().any(|name| last.ident == name))
+        }
         _ => false,
     })
 }
@@ -450,10 +407,9 @@ pub(crate) fn inferred(mut ty: Type) -> Type {
     impl VisitMut for Infer {
         fn visit_type_mut(&mut self, ty: &mut Type) {
             if let Type::ImplTrait(opaque) = ty {
-                let span = opaque.span();
-                *ty = syn::parse_quote_spanned!(span=> _);
+                *ty = parse_quote_spanned!(opaque.impl_token.span=> _);
             } else {
-                visit_mut::visit_type_mut(self, ty);
+                syn::visit_mut::visit_type_mut(self, ty);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::{Expr, Ident, LitStr, ext::IdentExt as _, parse::Parser};
+use syn::{Expr, Ident, LitStr, ext::IdentExt as _, parse::Parser as _};
 
 use crate::{args::nearest, item::Names};
 
@@ -12,16 +12,13 @@ const LONGEST: usize = 512;
 /// A key with values in it.
 pub(crate) struct Template {
     pub(crate) literal: LitStr,
-    pub(crate) parts: Vec<Part>,
+    parts: Vec<Part>,
 }
 
-pub(crate) enum Part {
+enum Part {
     Text(String),
-    Value {
-        expr: TokenStream,
-        /// With its colon; empty if there is none.
-        spec: String,
-    },
+    /// An expression and its format spec, with its colon; empty if there is none.
+    Value(TokenStream, String),
 }
 
 /// What is wrong with a template, and where: a range of bytes of its text.
@@ -30,9 +27,7 @@ struct Refused {
     reason: String,
 }
 
-type Step<T> = Result<T, Refused>;
-
-fn refuse<T>(at: (usize, usize), reason: impl Into<String>) -> Step<T> {
+fn refuse<T>(at: (usize, usize), reason: impl Into<String>) -> Result<T, Refused> {
     Err(Refused {
         at,
         reason: reason.into(),
@@ -40,30 +35,32 @@ fn refuse<T>(at: (usize, usize), reason: impl Into<String>) -> Step<T> {
 }
 
 impl Template {
-    /// Takes a template apart. `names` are the names that it may use; `None` if they cannot be known.
+    /// Takes a template apart. `names` are the names that it may use; `None` if they are not known.
     pub(crate) fn parse(literal: LitStr, names: Option<&Names>) -> syn::Result<Self> {
         let text = literal.value();
+        let span = literal.span();
         let mut scanner = Scanner {
             text: &text,
             at: 0,
-            literal: &literal,
+            span,
             names,
             parts: Vec::new(),
         };
         match scanner.scan() {
-            Ok(()) => {
-                let parts = scanner.parts;
-                Ok(Self { literal, parts })
-            }
-            Err(Refused { at, reason }) => {
-                let message = if text.is_empty() {
-                    reason
-                } else {
-                    format!("{reason}\n{}", excerpt(&text, at))
-                };
-                Err(syn::Error::new(literal.span(), message))
-            }
+            Ok(()) => Ok(Self {
+                parts: scanner.parts,
+                literal,
+            }),
+            Err(refused) => Err(syn::Error::new(span, refused.shown_in(&text))),
         }
+    }
+
+    /// The values' expressions.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &TokenStream> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Value(expr, _) => Some(expr),
+        })
     }
 
     /// Returns whether `format_args!` reads the template the same way.
@@ -72,24 +69,16 @@ impl Template {
         self.values().all(plain) && !self.literal.value().contains("{r#")
     }
 
-    /// The values' expressions.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &TokenStream> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Text(_) => None,
-            Part::Value { expr, .. } => Some(expr),
-        })
-    }
-
     /// Builds the key.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
         // At the literal, so that an error is, too.
         let span = self.literal.span().resolved_at(Span::mixed_site());
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => quote!(#private::text(#text)),
-            Part::Value { expr, spec } if spec.is_empty() => {
+            Part::Value(expr, spec) if spec.is_empty() => {
                 quote_spanned!(span=> #private::value(&&#expr))
             }
-            Part::Value { expr, spec } => {
+            Part::Value(expr, spec) => {
                 let format = LitStr::new(&format!("{{{spec}}}"), span);
                 quote_spanned!(span=> #private::value(&&::core::format_args!(#format, #expr)))
             }
@@ -98,263 +87,250 @@ impl Template {
     }
 }
 
-/// Shows the part of the text that a message is about, with a caret below it.
-fn excerpt(text: &str, (from, to): (usize, usize)) -> String {
-    let shown = |text: &str| {
-        text.chars()
-            .map(|c| if c.is_control() { '�' } else { c })
-            .collect::<String>()
-    };
-    let before = text[..from].chars().count();
-    let carets = text[from..to].chars().count().max(1);
-    format!(
-        "    {}\n    {}{}",
-        shown(text),
-        " ".repeat(before),
-        "^".repeat(carets)
-    )
+impl Refused {
+    /// Adds the text, with a caret below what the message is about.
+    fn shown_in(&self, text: &str) -> String {
+        let Self {
+            at: (from, to),
+            reason,
+        } = self;
+        let shown = text.replace(char::is_control, "�");
+        let before = " ".repeat(text[..*from].chars().count());
+        let carets = "^".repeat(text[*from..*to].chars().count());
+        if carets.is_empty() {
+            reason.clone()
+        } else {
+            format!("{reason}\n    {shown}\n    {before}{carets}")
+        }
+    }
 }
 
 struct Scanner<'a> {
     text: &'a str,
     at: usize,
-    literal: &'a LitStr,
+    span: Span,
     names: Option<&'a Names>,
     parts: Vec<Part>,
 }
 
 impl Scanner<'_> {
-    fn scan(&mut self) -> Step<()> {
+    fn scan(&mut self) -> Result<(), Refused> {
+        let whole = (0, self.text.len());
         if self.text.is_empty() {
-            return refuse(
-                (0, 0),
-                "the key is empty: say what is locked, as in `\"order:{order_id}\"`",
-            );
+            let reason = "the key is empty: say what is locked, as in `\"order:{order_id}\"`";
+            return refuse(whole, reason);
         }
         if let Some((at, c)) = self.text.char_indices().find(|(_, c)| c.is_control()) {
-            let reason = format!(
-                "a key has no control characters, and this is {c:?}: use `:` between the parts of a key"
-            );
+            let reason = format!("a key has no control characters, and this is {c:?}: write `:`");
             return refuse((at, at + c.len_utf8()), reason);
         }
         while let Some(c) = self.text[self.at..].chars().next() {
+            let doubled = self.text[self.at + c.len_utf8()..].starts_with(c);
             match c {
-                '{' if self.follows("{{") => self.push_text("{", 2),
-                '}' if self.follows("}}") => self.push_text("}", 2),
+                '{' | '}' if doubled => self.push(c, 2),
                 '{' => self.value()?,
                 '}' => {
-                    return refuse(
-                        (self.at, self.at + 1),
-                        "this `}` closes nothing: write `}}` for a brace in the key",
-                    );
+                    let reason = "this `}` closes nothing: write `}}` for a brace in the key";
+                    return refuse((self.at, self.at + 1), reason);
                 }
-                _ => self.push_text(&String::from(c), c.len_utf8()),
+                _ => self.push(c, c.len_utf8()),
             }
         }
-        let fixed: usize = self
-            .parts
-            .iter()
-            .map(|part| {
-                if let Part::Text(text) = part {
-                    text.len()
-                } else {
-                    0
-                }
-            })
-            .sum();
-        if fixed == 0 {
-            let reason = "the key has no fixed text, so any other lock may have the same key: say what the value is, as in \
-                          `\"order:{order_id}\"`";
-            return refuse((0, self.text.len()), reason);
-        }
-        if fixed > LONGEST {
-            return refuse(
+        let texts = self.parts.iter().map(|part| {
+            if let Part::Text(text) = part {
+                text.len()
+            } else {
+                0
+            }
+        });
+        match texts.sum() {
+            0 => refuse(
+                whole,
+                "the key has no fixed text, so any other lock may have the same key: say what the value \
+                 is, as in `\"order:{order_id}\"`",
+            ),
+            fixed @ LONGEST.. if fixed > LONGEST => refuse(
                 (0, 0),
                 format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}"),
-            );
+            ),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    fn follows(&self, text: &str) -> bool {
-        self.text[self.at..].starts_with(text)
-    }
-
-    fn push_text(&mut self, text: &str, consumed: usize) {
+    fn push(&mut self, c: char, consumed: usize) {
         self.at += consumed;
-        if let Some(Part::Text(last)) = self.parts.last_mut() {
-            last.push_str(text);
-        } else {
-            self.parts.push(Part::Text(text.to_owned()));
+        match self.parts.last_mut() {
+            Some(Part::Text(text)) => text.push(c),
+            _ => self.parts.push(Part::Text(c.into())),
         }
     }
 
-    fn value(&mut self) -> Step<()> {
+    fn value(&mut self) -> Result<(), Refused> {
         let open = self.at;
-        let Some(length) = closing_brace(&self.text[open + 1..]) else {
-            return refuse(
-                (open, open + 1),
-                "this `{` is never closed: write `{{` for a brace in the key",
-            );
+        let inner = &self.text[open + 1..];
+        let Some(length) = inner
+            .find(['{', '}'])
+            .filter(|&at| inner[at..].starts_with('}'))
+        else {
+            let reason = "this `{` is never closed: write `{{` for a brace in the key";
+            return refuse((open, open + 1), reason);
         };
-        let close = open + 1 + length;
-        self.check_distance((open, close + 1))?;
-        let inner = &self.text[open + 1..close];
-        let colon = spec_colon(inner).unwrap_or(inner.len());
+        let (inner, end) = (&inner[..length], open + length + 2);
+        self.check_distance((open, end))?;
+        // A single colon begins the spec.
+        let colon = inner.replace("::", "..").find(':').unwrap_or(length);
         let (expr, spec) = inner.split_at(colon);
-        check_spec(spec, (open + 1 + colon, close))?;
+        if let Some(reason) = refused_spec(spec) {
+            return refuse((open + 1 + colon, end - 1), reason);
+        }
         let from = open + 1 + expr.len() - expr.trim_start().len();
-        let at = (from, from + expr.trim().len());
-        if expr.trim().is_empty() {
-            return refuse(
-                (open, close + 1),
-                "an empty `{}` names no value: write the name of a parameter, as in `{order_id}`",
-            );
+        let expr = expr.trim();
+        if expr.is_empty() {
+            let reason =
+                "an empty `{}` names no value: write the name of a parameter, as in `{order_id}`";
+            return refuse((open, end), reason);
         }
-        let expr = self.expression(expr.trim(), at)?;
-        self.parts.push(Part::Value {
-            expr,
-            spec: spec.to_owned(),
-        });
-        self.at = close + 1;
+        let tokens = self
+            .expression(expr)
+            .or_else(|reason| refuse((from, from + expr.len()), reason))?;
+        self.parts.push(Part::Value(tokens, spec.to_owned()));
+        self.at = end;
         Ok(())
     }
 
-    /// Two values need a separator between them that neither can contain, or `("ab", "c")` and `("a", "bc")` make one key.
-    fn check_distance(&self, at: (usize, usize)) -> Step<()> {
-        let between = match self.parts.as_slice() {
-            [.., Part::Value { .. }] => "",
-            [.., Part::Value { .. }, Part::Text(text)] => text,
-            _ => return Ok(()),
-        };
-        if between.is_empty() {
-            return refuse(
+    /// Between two values stands what neither can contain, or `("ab", "c")` and `("a", "bc")` make one key.
+    fn check_distance(&self, at: (usize, usize)) -> Result<(), Refused> {
+        match self.parts.as_slice() {
+            [.., Part::Value(..)] => refuse(
                 at,
-                "two values touch, so different values could make the same key: put a `:` between them",
-            );
+                "two values touch, so different ones could make one key: put a `:` between them",
+            ),
+            [.., Part::Value(..), Part::Text(text)]
+                if text.chars().all(|c| c.is_alphanumeric() || c == '%') =>
+            {
+                let reason = format!(
+                    "only `{text}` stands between two values, which a value could contain: put a `:` between them"
+                );
+                refuse((at.0 - text.len(), at.0), reason)
+            }
+            _ => Ok(()),
         }
-        if between.chars().all(|c| c.is_alphanumeric() || c == '%') {
-            let reason = format!(
-                "only `{between}` stands between two values, which a value could contain too: put a `:` between them"
-            );
-            return refuse((at.0 - between.len(), at.0), reason);
-        }
-        Ok(())
     }
 
-    fn expression(&self, text: &str, at: (usize, usize)) -> Step<TokenStream> {
+    fn expression(&self, text: &str) -> Result<TokenStream, String> {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
-            return refuse(
-                at,
-                "values have names, not numbers: write the name of a parameter, as in `{order_id}`",
+            return Err(
+                "values have names, not numbers: write the name of a parameter, as in `{order_id}`"
+                    .into(),
             );
         }
-        // `type` alone is a keyword, and `{type}` still means `r#type`.
-        if let Ok(ident) = Parser::parse_str(Ident::parse_any, text)
-            && syn::parse_str::<Expr>(text).is_err()
-            && self.names.is_none_or(|names| names.find(&ident).is_some())
-        {
-            return Ok(self.located(Ident::new_raw(text, ident.span()).into_token_stream()));
-        }
-        let Ok(expr) = syn::parse_str::<Expr>(text) else {
-            return refuse(
-                at,
-                format!(
+        let expr = match (
+            syn::parse_str::<Expr>(text),
+            Ident::parse_any.parse_str(text),
+        ) {
+            (Ok(expr), _) => {
+                self.check(&expr, Place::Value)?;
+                expr.into_token_stream()
+            }
+            // `type` alone is a keyword, and `{type}` means the argument `r#type`.
+            (Err(_), Ok(word)) if self.names.is_none_or(|names| names.find(&word).is_some()) => {
+                Ident::new_raw(text, word.span()).into_token_stream()
+            }
+            _ => {
+                return Err(format!(
                     "`{text}` is not a value: write the name of a parameter, a field or a call"
-                ),
-            );
+                ));
+            }
         };
-        self.check(&expr, Place::Value)
-            .or_else(|reason| refuse(at, reason))?;
-        Ok(self.located(expr.into_token_stream()))
+        Ok(self.located(expr))
     }
 
     fn check(&self, expr: &Expr, place: Place) -> Result<(), String> {
-        match expr {
+        let refused = match expr {
             Expr::Path(path) => match path.path.get_ident() {
-                Some(ident) if path.qself.is_none() && place == Place::Value => self.check_name(ident),
-                _ => Ok(()),
+                Some(ident) if place == Place::Value => return self.check_name(ident),
+                _ => return Ok(()),
             },
-            Expr::Field(field) => self.check(&field.base, Place::Value),
+            Expr::Field(field) => return self.check(&field.base, Place::Value),
             Expr::Index(index) => {
                 self.check(&index.expr, Place::Value)?;
-                self.check(&index.index, Place::Argument)
+                return self.check(&index.index, Place::Argument);
             }
             Expr::MethodCall(call) => {
                 self.check(&call.receiver, Place::Value)?;
-                call.args.iter().try_for_each(|argument| self.check(argument, Place::Argument))
+                return call
+                    .args
+                    .iter()
+                    .try_for_each(|argument| self.check(argument, Place::Argument));
             }
             Expr::Call(call) => {
                 self.check(&call.func, Place::Function)?;
-                call.args.iter().try_for_each(|argument| self.check(argument, Place::Argument))
+                return call
+                    .args
+                    .iter()
+                    .try_for_each(|argument| self.check(argument, Place::Argument));
             }
-            Expr::Lit(_) if place == Place::Argument => Ok(()),
-            Expr::Reference(reference) if place == Place::Argument => self.check(&reference.expr, Place::Value),
-            Expr::Paren(paren) => self.check(&paren.expr, place),
-            Expr::Lit(_) => Err("a literal needs no braces: write it as fixed text".to_owned()),
-            Expr::Try(_) => Err("`?` cannot stand in a key: the key is built before anything can fail; take the value apart \
-                                 first, or write `key = expression?`"
-                .to_owned()),
-            Expr::Await(_) => Err("`.await` cannot stand in a key template: write `key = expression.await`".to_owned()),
-            Expr::Macro(_) => Err("a macro cannot stand in a key template: write `key = expression`".to_owned()),
-            Expr::Binary(_) | Expr::Unary(_) | Expr::Reference(_) | Expr::Range(_) | Expr::Cast(_) | Expr::Assign(_) => {
-                Err("an operator cannot stand in a key template: write `key = expression`, or call a function".to_owned())
+            Expr::Paren(paren) => return self.check(&paren.expr, place),
+            Expr::Lit(_) if place == Place::Argument => return Ok(()),
+            Expr::Reference(reference) if place == Place::Argument => {
+                return self.check(&reference.expr, Place::Value);
             }
-            _ => Err("only a parameter, a path, a field, an index or a call can stand in a key template: for more, write \
-                      `key = expression`"
-                .to_owned()),
-        }
+            Expr::Lit(_) => return Err("a literal needs no braces: write it as fixed text".into()),
+            Expr::Try(_) => "`?`",
+            Expr::Await(_) => "`.await`",
+            Expr::Macro(_) => "a macro",
+            Expr::Binary(_)
+            | Expr::Unary(_)
+            | Expr::Reference(_)
+            | Expr::Range(_)
+            | Expr::Cast(_) => "an operator",
+            _ => "more than a parameter, a path, a field, an index or a call",
+        };
+        Err(format!(
+            "{refused} cannot stand in a key template: write `key = expression` instead"
+        ))
     }
 
     fn check_name(&self, ident: &Ident) -> Result<(), String> {
-        let Some(names) = self.names else {
+        let text = ident.to_string();
+        // A constant is as good as a parameter.
+        let constant = text.starts_with(char::is_uppercase);
+        let Some(names) = self
+            .names
+            .filter(|names| !constant && names.find(ident).is_none())
+        else {
             return Ok(());
         };
-        // A constant is as good as a parameter.
-        if names.find(ident).is_some() || ident.to_string().starts_with(char::is_uppercase) {
-            return Ok(());
-        }
-        if ident == "self" {
-            return Err("there is no `self` in this function".to_owned());
-        }
-        let known: Vec<String> = names.texts();
-        Err(
-            match nearest(&ident.to_string(), known.iter().map(String::as_str)) {
-                Some(name) => format!("no parameter is called `{ident}`: did you mean `{name}`?"),
-                None if known.is_empty() => {
-                    format!("no parameter is called `{ident}`: the function has none")
-                }
-                None => format!(
-                    "no parameter is called `{ident}`: there is `{}`",
-                    known.join("`, `")
-                ),
-            },
-        )
+        let known = names.texts();
+        let advice = match nearest(&text, known.iter().map(String::as_str)) {
+            _ if text == "self" => "the function has none".to_owned(),
+            Some(name) => format!("did you mean `{name}`?"),
+            None if known.is_empty() => "the function has none".to_owned(),
+            None => format!("there is `{}`", known.join("`, `")),
+        };
+        Err(format!("no parameter is called `{text}`: {advice}"))
     }
 
-    /// Gives tokens that were parsed from the literal's text the literal's place, and the hygiene of the parameters they name.
+    /// Gives tokens that were parsed from the literal's text the literal's place, and the hygiene of the arguments they name.
     fn located(&self, tokens: TokenStream) -> TokenStream {
-        let span = self.literal.span();
-        tokens
-            .into_iter()
-            .map(|tree| match tree {
+        let locate = |mut tree: TokenTree| {
+            match &mut tree {
                 TokenTree::Group(group) => {
-                    let mut located = Group::new(group.delimiter(), self.located(group.stream()));
-                    located.set_span(span);
-                    TokenTree::Group(located)
+                    *group = Group::new(group.delimiter(), self.located(group.stream()))
                 }
                 TokenTree::Ident(ident) => {
-                    let named = self.names.and_then(|names| names.find(&ident));
-                    let mut located = named.cloned().unwrap_or(ident);
-                    located.set_span(named.map_or(span, |name| name.span().located_at(span)));
-                    TokenTree::Ident(located)
+                    if let Some(name) = self.names.and_then(|names| names.find(ident)) {
+                        *ident = name.clone();
+                        ident.set_span(name.span().located_at(self.span));
+                        return tree;
+                    }
                 }
-                mut other => {
-                    other.set_span(span);
-                    other
-                }
-            })
-            .collect()
+                _ => {}
+            }
+            tree.set_span(self.span);
+            tree
+        };
+        tokens.into_iter().map(locate).collect()
     }
 }
 
@@ -366,45 +342,22 @@ enum Place {
     Argument,
 }
 
-/// How many bytes stand before the `}` that closes a value, if it is closed before the next one opens.
-fn closing_brace(text: &str) -> Option<usize> {
-    text.find(['{', '}'])
-        .filter(|&at| text[at..].starts_with('}'))
-}
-
-/// Where the format spec begins: at the first single colon.
-fn spec_colon(text: &str) -> Option<usize> {
-    let mut after = 0;
-    while let Some(found) = text[after..].find(':') {
-        let at = after + found;
-        if !text[at + 1..].starts_with(':') {
-            return Some(at);
-        }
-        after = at + 2;
-    }
-    None
-}
-
-fn check_spec(spec: &str, at: (usize, usize)) -> Step<()> {
-    let mut rest = spec.trim_start_matches(':');
-    let mut chars = rest.chars();
-    if let (Some(fill), Some('<' | '^' | '>')) = (chars.next(), chars.next()) {
-        rest = &rest[fill.len_utf8() + 1..];
-    }
-    if rest.trim_end().ends_with('?') {
-        return refuse(
-            at,
+fn refused_spec(spec: &str) -> Option<&'static str> {
+    let spec = spec.trim_start_matches(':').trim_end();
+    let mut chars = spec.chars();
+    // The fill character may be any.
+    let filled = matches!(chars.nth(1), Some('<' | '^' | '>'));
+    let rest = if filled { chars.as_str() } else { spec };
+    match rest {
+        _ if rest.ends_with('?') => Some(
             "`Debug` output may change with any release, and the key with it: use the `Display` form, `{x}`",
-        );
+        ),
+        _ if rest.ends_with('p') => {
+            Some("an address differs in every process, and so would the key")
+        }
+        _ if rest.contains('$') || rest.contains(".*") => {
+            Some("a width or precision in a key is a plain number")
+        }
+        _ => None,
     }
-    if rest.ends_with('p') {
-        return refuse(
-            at,
-            "an address differs in every process, and so would the key",
-        );
-    }
-    if rest.contains('$') || rest.contains(".*") {
-        return refuse(at, "a width or precision in a key is a plain number");
-    }
-    Ok(())
 }

@@ -30,6 +30,9 @@ use crate::{
 /// How many commands may stand before the socket; beyond, senders wait, each at most for its time-out.
 const QUEUE: usize = 4096;
 
+/// A server that is only slow for this long keeps its connection.
+const SHORTEST_PROBE: Duration = Duration::from_millis(250);
+
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -146,7 +149,7 @@ impl Link {
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
             if let Some(connection) = used {
-                self.suspect(&connection, start);
+                self.suspect(&connection, start, within);
             }
             Err(Failure::no_answer(format!(
                 "no answer from {} within {within:?}",
@@ -217,12 +220,13 @@ impl Link {
     }
 
     /// Nothing came back in time: finds out whether the connection is dead, unless something came back meanwhile.
-    fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, sent: Moment) {
+    fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, sent: Moment, waited: Duration) {
         if connection.heard_since(sent) || connection.probed.swap(true, Ordering::AcqRel) {
             return;
         }
         let (link, connection) = (Arc::downgrade(self), connection.clone());
-        let patience = self.timing.command_timeout;
+        // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
+        let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         drop(tokio::spawn(async move {
             let asked = CLOCK.now();
             let mut pipe = connection.pipe.clone();
