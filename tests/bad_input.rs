@@ -352,7 +352,7 @@ async fn a_server_that_answers_nonsense_is_unavailable() {
         .await
         .expect("it says PONG");
     let error = locks
-        .acquire("k", LockOptions::default())
+        .acquire("k", LockOptions::default().no_wait())
         .await
         .expect_err("must be refused");
     unavailable(&error, "wrong form");

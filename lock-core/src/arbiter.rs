@@ -5,53 +5,61 @@
 //! place. Dropping it at any moment leaves nothing behind: the seeker goes on for those who stand behind it, or, if nobody
 //! does, takes its request back. Whoever is granted the lease owns it from the moment the seeker hands it over.
 //!
+//! When a holder lets go and a task stands behind it, the tenure passes to that task at once, without a message, as long as
+//! it is certain to last and other processes are not kept waiting for too long.
+//!
 //! A key's slot is in one of three states:
 //!
 //! ```text
 //!             first place taken                 granted
-//!   (absent) ───────────────────▶ Seeking ──────────────────▶ Held
-//!       ▲                            │ nobody waits any more    │ let go
-//!       └────────────────────────────┴──────────────────────────┤
-//!                                    ▲        others wait       │
-//!                                    └──────────────────────────┘
+//!   (absent) ───────────────────▶ Seeking ──────────────────▶ Held ──┐ passed to the next task
+//!       ▲                            │ nobody waits any more    │ ◀──┘
+//!       └────────────────────────────┴──────────────────────────┤ let go
+//!                                    ▲   others wait, and it    │
+//!                                    └──────────────────────────┘ cannot be passed
 //! ```
 
 use std::{
-    collections::HashMap,
-    future::Future,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::sync::Notify;
 
 use crate::{
-    alarm::Sleep,
+    ahead,
+    backend::Others,
     clock::Moment,
-    engine::{Engine, Open, Tally},
+    engine::{Engine, Tally},
     error::LockError,
     holding::Holding,
     key::LockKey,
-    lease::{Grant, LeaseState, OnLoss},
-    line::{Departure, Line, Waiter},
-    options::{Terms, Wait},
+    lease::{LeaseLost, LeaseState, OnLoss},
+    line::{Line, Waiter},
+    options::{Renew, Terms, Wait},
+    place::Place,
     seeker,
+    slot::{LastWord, Next, Seat, Slot, Slots, Turn},
+    tenure::{Grant, Tenure},
+    token::TokenBlock,
 };
 
 pub(crate) struct Arbiter {
     pub(crate) engine: Arc<Engine>,
-    limits: Limits,
-    waiting: Arc<Tally>,
+    pub(crate) limits: Limits,
+    /// Stands before every key on the server.
+    pub(crate) prefix: String,
+    pub(crate) waiting: Arc<Tally>,
     slots: Mutex<Slots>,
 }
 
-/// Bounds on what one manager holds in memory. See the setters of the builder.
+/// Bounds on what one manager holds in memory, and on what it keeps from others. See the setters of the builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) held: usize,
     pub(crate) waiting: usize,
+    pub(crate) handoffs: u32,
+    pub(crate) handoff_time: Duration,
 }
 
 impl Default for Limits {
@@ -59,71 +67,27 @@ impl Default for Limits {
         Self {
             held: 100_000,
             waiting: 100_000,
-        }
-    }
-}
-
-#[derive(Default)]
-struct Slots {
-    keys: HashMap<LockKey, Slot>,
-    /// After a shutdown nobody may stand in line any more.
-    closed: bool,
-}
-
-struct Slot {
-    line: Line,
-    seat: Seat,
-    last_word: Option<LastWord>,
-}
-
-enum Seat {
-    /// The seeker ended without a word, with the runtime it ran on. Any waiter that is polled starts another.
-    Vacant,
-    /// A seeker asks the backend; the signal tells it that its line may be empty.
-    Seeking(Arc<Notify>),
-    /// A task of this process holds the lease.
-    Held(Arc<LeaseState>),
-}
-
-/// What the backend said last, for those who stop waiting before it says more.
-#[derive(Clone)]
-pub(crate) enum LastWord {
-    /// Busy until then, unless it is renewed or released; `None`: without an expiry.
-    Busy(Option<Moment>),
-    Failed(LockError),
-}
-
-impl LastWord {
-    fn error(&self, key: &LockKey, now: Moment) -> LockError {
-        match self {
-            Self::Busy(until) => LockError::Busy {
-                key: key.clone(),
-                retry_after: until.map(|until| until.since(now)),
-            },
-            Self::Failed(error) => error.clone().about(key),
+            handoffs: 64,
+            handoff_time: Duration::from_millis(20),
         }
     }
 }
 
 impl Arbiter {
-    pub(crate) fn new(engine: Arc<Engine>, limits: Limits) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, prefix: String, limits: Limits) -> Self {
         Self {
             engine,
             limits,
+            prefix,
             waiting: Arc::default(),
             slots: Mutex::default(),
         }
     }
 
     /// Takes a place in the key's line.
-    pub(crate) fn stand(
-        self: &Arc<Self>,
-        key: &LockKey,
-        full_key: Arc<str>,
-        terms: Terms,
-    ) -> Result<Place, LockError> {
+    pub(crate) fn stand(self: &Arc<Self>, key: &LockKey, terms: Terms) -> Result<Place, LockError> {
         self.check_limits(key)?;
-        let waiter = Arc::new(Waiter::new(full_key, terms));
+        let waiter = Arc::new(Waiter::new(terms));
         let mut slots = self.lock();
         if slots.closed {
             return Err(closed().about(key));
@@ -149,6 +113,11 @@ impl Arbiter {
         let place = Place::new(self.clone(), key.clone(), waiter);
         seeker::start(self, key, signal);
         Ok(place)
+    }
+
+    /// A key as the server knows it.
+    pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
+        format!("{}{}", self.prefix, key.as_str()).into()
     }
 
     /// How many tasks wait for a key.
@@ -179,32 +148,168 @@ impl Arbiter {
         }
     }
 
-    /// The lease was let go or lost: its place is free for the next one in line.
-    pub(crate) fn vacate(self: &Arc<Self>, lease: &LeaseState) {
+    /// For a place: what is known, if its time is over. `None`: a first answer is still on its way, and will decide.
+    pub(crate) fn verdict(&self, key: &LockKey, ttl: Duration) -> Option<LockError> {
+        let slots = self.lock();
+        let slot = slots.keys.get(key)?;
+        let known = matches!(slot.seat, Seat::Held(_)) || slot.last_word.is_some();
+        known.then(|| slot.verdict(key, ttl, self.engine.clock.now()))
+    }
+
+    /// For a place that is given up.
+    pub(crate) fn note_gone(&self, key: &LockKey) {
+        if let Some(slot) = self.lock().keys.get_mut(key) {
+            slot.line.note_gone();
+            slot.rouse_seeker();
+        }
+    }
+
+    /// For a place: starts a seeker where the last one was lost with its runtime.
+    pub(crate) fn replace_lost_seeker(self: &Arc<Self>, key: &LockKey) {
         let mut slots = self.lock();
-        let Some(slot) = slots.keys.get_mut(&lease.key) else {
+        let Some(slot) = slots.keys.get_mut(key) else {
             return;
         };
-        if !matches!(&slot.seat, Seat::Held(held) if std::ptr::eq(&raw const **held, lease)) {
-            return;
-        }
-        if slot.line.head().is_none() {
-            slots.keys.remove(&lease.key);
+        if !matches!(slot.seat, Seat::Vacant) {
             return;
         }
         let signal = slot.seek();
         drop(slots);
-        seeker::start(self, &lease.key, signal);
+        seeker::start(self, key, signal);
     }
 
-    /// For the seeker: whoever is at the head of the line. If nobody is, the slot is gone afterwards.
-    pub(crate) fn head(&self, key: &LockKey) -> Option<Arc<Waiter>> {
-        let mut slots = self.lock();
-        let head = slots.keys.get_mut(key)?.line.head();
-        if head.is_none() {
-            slots.keys.remove(key);
+    /// For a lease that was let go: passes it to the next task, or says what else becomes of the key.
+    pub(crate) fn next_after(
+        self: &Arc<Self>,
+        lease: &Arc<LeaseState>,
+        lost: Option<LeaseLost>,
+    ) -> Next {
+        let mut leaving = lease.clone();
+        // Bounded by the line: each round takes one waiter out of it.
+        loop {
+            let mut slots = self.lock();
+            let tenure = leaving.tenure.clone();
+            if slots.turn_of_lease(&leaving).is_none() {
+                tenure.vacate();
+                return Next::Nobody;
+            }
+            let passed = match (lost, slots.keys.get_mut(&tenure.key)) {
+                (None, Some(slot)) => self.pass(slot, &leaving),
+                _ => None,
+            };
+            let Some(passed) = passed else {
+                tenure.vacate();
+                return slots.give_back(&tenure.key);
+            };
+            drop(slots);
+            if passed.asks {
+                ahead::ask(self, &tenure);
+            }
+            let holding = Holding::new(passed.lease.clone(), self.clone());
+            match passed.waiter.settle(Ok(holding)) {
+                Ok(()) => return Next::HasIt,
+                Err(untaken) => forget(untaken),
+            }
+            leaving = passed.lease;
         }
-        head
+    }
+
+    /// Hands the tenure to the head of the line, if that can be done without a message.
+    fn pass(self: &Arc<Self>, slot: &mut Slot, leaving: &LeaseState) -> Option<Passed> {
+        let Slot {
+            line,
+            seat: Seat::Held(turn),
+            ..
+        } = slot
+        else {
+            return None;
+        };
+        let tenure = &leaving.tenure;
+        let now = self.engine.clock.now();
+        let waiter = line.head()?;
+        let alike = waiter.terms.ttl == tenure.ttl
+            && waiter.terms.renew == Renew::On
+            && tenure.renew == Renew::On;
+        let kept = leaving.kept_until().is_some_and(|until| now < until);
+        if !alike
+            || kept
+            || !tenure.is_fresh(now)
+            || !tenure.trail.is_single()
+            || !self.may_keep(turn, now)
+        {
+            return None;
+        }
+        let fencing = turn.tokens.take()?;
+        let arbiter: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
+        let lease = Arc::new(LeaseState::new(
+            tenure.clone(),
+            fencing,
+            waiter.terms,
+            arbiter,
+        ));
+        tenure.pass_to(&lease).ok()?;
+        line.pop();
+        turn.lease = lease.clone();
+        turn.waiter = waiter.clone();
+        turn.handed += 1;
+        let asks = self.should_ask(turn, now);
+        turn.asking |= asks;
+        Some(Passed {
+            lease,
+            waiter,
+            asks,
+        })
+    }
+
+    /// Whether other processes are not kept waiting for too long. While nobody else waits, there is no bound but news.
+    fn may_keep(&self, turn: &Turn, now: Moment) -> bool {
+        let limits = &self.limits;
+        match turn.others {
+            Others::Wait => {
+                turn.handed < limits.handoffs && now.since(turn.since) < limits.handoff_time
+            }
+            // Twice the time, since an answer takes some of it.
+            Others::DoNot => now.since(turn.news) < limits.handoff_time.saturating_mul(2),
+        }
+    }
+
+    /// Whether to ask the server for tokens and news. They are asked for ahead, so that nobody waits for the answer.
+    fn should_ask(&self, turn: &Turn, now: Moment) -> bool {
+        let short = turn.tokens.left() < ahead::BLOCK / 2;
+        let stale = now.since(turn.news) >= self.limits.handoff_time;
+        !turn.asking && (short || stale)
+    }
+
+    /// For a question ahead: takes the answer.
+    pub(crate) fn end_asking(&self, tenure: &Arc<Tenure>, answer: Option<(TokenBlock, Others)>) {
+        let mut slots = self.lock();
+        let Some(turn) = slots.turn_of(tenure) else {
+            return;
+        };
+        turn.asking = false;
+        let Some((tokens, others)) = answer else {
+            return;
+        };
+        // The new ones are larger. What is left of the old ones is not worth keeping apart.
+        turn.tokens = tokens;
+        turn.news = self.engine.clock.now();
+        if others == Others::DoNot || turn.others == Others::DoNot {
+            turn.handed = 0;
+            turn.since = turn.news;
+        }
+        turn.others = others;
+    }
+
+    /// For the seeker: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
+    /// afterwards.
+    pub(crate) fn head(&self, key: &LockKey) -> Option<(Terms, usize)> {
+        let mut slots = self.lock();
+        let slot = slots.keys.get_mut(key)?;
+        if let Some(head) = slot.line.head() {
+            return Some((head.terms, slot.line.length() - 1));
+        }
+        slots.keys.remove(key);
+        None
     }
 
     /// For the seeker: waits until nobody stands in line.
@@ -213,7 +318,12 @@ impl Arbiter {
     pub(crate) async fn deserted(&self, key: &LockKey, signal: &Notify) {
         loop {
             signal.notified().await;
-            if self.waiters(key) == 0 {
+            let is_deserted = self
+                .lock()
+                .keys
+                .get_mut(key)
+                .is_none_or(|slot| slot.line.head().is_none());
+            if is_deserted {
                 return;
             }
         }
@@ -225,7 +335,7 @@ impl Arbiter {
         let Some(slot) = slots.keys.get_mut(key) else {
             return;
         };
-        let impatient = slot.line.take_impatient();
+        let impatient = slot.line.take_those(Waiter::has_lost_patience);
         let error = word.error(key, self.engine.clock.now());
         slot.last_word = Some(word);
         drop(slots);
@@ -247,35 +357,88 @@ impl Arbiter {
         }
     }
 
-    /// For the seeker: hands the grant to the first task in line that still wants it; gives it back if none does, and
-    /// then the slot is gone.
-    pub(crate) fn offer(self: &Arc<Self>, key: &LockKey, mut grant: Grant) -> Result<(), Grant> {
+    /// For the seeker: tells those whose ttl is too short for this backend.
+    pub(crate) fn tell_short(&self, key: &LockKey, ttl: Duration, error: &LockError) {
+        let mut slots = self.lock();
+        let Some(slot) = slots.keys.get_mut(key) else {
+            return;
+        };
+        let short = slot.line.take_those(|waiter| waiter.terms.ttl <= ttl);
+        drop(slots);
+        for waiter in short {
+            refuse(&waiter, error.clone().about(key));
+        }
+    }
+
+    /// For the seeker: hands the grant to the first task in line that still wants it, if it wants such a one.
+    pub(crate) fn offer(self: &Arc<Self>, key: &LockKey, mut grant: Grant) -> Offered {
+        // A grant without a token is none.
+        let Some(fencing) = grant.tokens.take() else {
+            return Offered::Unlike;
+        };
         // Bounded by the line: each round takes one waiter out of it.
         loop {
+            let now = self.engine.clock.now();
             let mut slots = self.lock();
-            let next = slots
+            let Some((slot, waiter)) = slots
                 .keys
                 .get_mut(key)
-                .and_then(|slot| Some((slot.line.pop()?, slot)));
-            let Some((waiter, slot)) = next else {
+                .and_then(|slot| slot.line.head().map(|head| (slot, head)))
+            else {
                 slots.keys.remove(key);
-                return Err(grant);
+                return Offered::ToNobody;
             };
-            let owner: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
-            let lease =
-                LeaseState::new(self.engine.clone(), key.clone(), grant, waiter.terms, owner);
-            let lease = Arc::new(lease);
-            slot.seat = Seat::Held(lease.clone());
+            if waiter.terms.ttl != grant.ttl {
+                // A longer ttl was not granted, and with a shorter one a crash would block others for too long.
+                return Offered::Unlike;
+            }
+            slot.line.pop();
+            let arbiter: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
+            let tenure = Arc::new(Tenure::new(
+                self.engine.clone(),
+                key.clone(),
+                &grant,
+                &waiter.terms,
+            ));
+            let lease = Arc::new(LeaseState::new(
+                tenure.clone(),
+                fencing,
+                waiter.terms,
+                arbiter,
+            ));
+            tenure.begin_with(&lease);
+            let impatient = slot.line.take_those(Waiter::has_lost_patience);
+            let asking = slot.line.head().is_some();
             slot.last_word = None;
+            slot.seat = Seat::Held(Turn {
+                lease: lease.clone(),
+                waiter: waiter.clone(),
+                tokens: grant.tokens,
+                handed: 0,
+                since: now,
+                // As long as the server has not said so, nobody else may be kept waiting without a bound.
+                others: Others::Wait,
+                news: now,
+                asking,
+            });
+            let verdict = slot.verdict(key, waiter.terms.ttl, now);
             drop(slots);
-            match waiter.settle(Ok(Holding::new(lease.clone(), self.clone()))) {
-                Ok(()) => return Ok(()),
-                // The task went away between the two locks.
-                Err(returned) => {
-                    grant = lease.grant();
-                    if let Ok(holding) = returned {
-                        holding.defuse();
+            for waiter in impatient {
+                refuse(&waiter, verdict.clone());
+            }
+            self.engine.renewal.watch(&tenure);
+            match waiter.settle(Ok(Holding::new(lease, self.clone()))) {
+                Ok(()) => {
+                    if asking {
+                        ahead::ask(self, &tenure);
                     }
+                    return Offered::Taken;
+                }
+                // The task went away between the two locks.
+                Err(untaken) => {
+                    tenure.vacate();
+                    self.engine.renewal.forget(&tenure);
+                    forget(untaken);
                 }
             }
         }
@@ -287,6 +450,10 @@ impl Arbiter {
         let Some(slot) = slots.keys.get_mut(key) else {
             return;
         };
+        if slot.line.head().is_none() {
+            slots.keys.remove(key);
+            return;
+        }
         slot.seat = Seat::Vacant;
         let waiters: Vec<_> = slot.line.waiting().cloned().collect();
         drop(slots);
@@ -296,12 +463,12 @@ impl Arbiter {
     }
 
     fn check_limits(&self, key: &LockKey) -> Result<(), LockError> {
-        let Limits { held, waiting } = self.limits;
+        let Limits { held, waiting, .. } = self.limits;
         let too_many = if self.waiting.count() >= waiting {
             format!(
                 "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
             )
-        } else if self.engine.open.count() >= held {
+        } else if self.engine.held.count() >= held {
             format!(
                 "{held} leases are held already, the most that this manager allows (max_leases)"
             )
@@ -317,46 +484,52 @@ impl Arbiter {
     }
 }
 
+/// What became of a grant.
+pub(crate) enum Offered {
+    Taken,
+    /// Nobody stands in line any more, and the slot is gone.
+    ToNobody,
+    /// Whoever is next asks for another ttl.
+    Unlike,
+}
+
+/// A tenure that went from one task to the next.
+struct Passed {
+    lease: Arc<LeaseState>,
+    waiter: Arc<Waiter>,
+    /// Whether the server is to be asked for tokens and news.
+    asks: bool,
+}
+
 impl OnLoss for Arbiter {
     /// Whoever still holds the guard of a lost lease does not keep others from the lock.
     fn lost(self: Arc<Self>, lease: &LeaseState) {
-        self.vacate(lease);
-    }
-}
-
-impl Slot {
-    /// Whether somebody holds the lock or stands in line. A seeker alone, whose tasks went away, is nobody.
-    fn is_taken(&mut self) -> bool {
-        matches!(self.seat, Seat::Held(_)) || self.line.head().is_some()
-    }
-
-    /// What a task hears that will not wait.
-    fn verdict(&self, key: &LockKey, ttl: Duration, now: Moment) -> LockError {
-        match (&self.seat, &self.last_word) {
-            (Seat::Held(lease), _) => LockError::Busy {
-                key: key.clone(),
-                retry_after: Some(lease.deadline().since(now)),
-            },
-            (_, Some(word)) => word.error(key, now),
-            // The first answer is still on its way, but somebody stands before.
-            (_, None) => LockError::Busy {
-                key: key.clone(),
-                retry_after: Some(ttl),
-            },
+        let mut slots = self.lock();
+        if slots.turn_of_lease(lease).is_none() {
+            return;
+        }
+        let next = slots.give_back(&lease.tenure.key);
+        drop(slots);
+        if let Next::Seeks(signal) = next {
+            seeker::start(&self, &lease.tenure.key, signal);
         }
     }
 
-    fn seek(&mut self) -> Arc<Notify> {
-        let signal = Arc::new(Notify::new());
-        self.seat = Seat::Seeking(signal.clone());
-        self.last_word = None;
-        signal
-    }
-
-    fn rouse_seeker(&self) {
-        if let Seat::Seeking(signal) = &self.seat {
-            signal.notify_one();
+    fn unclaimed(self: Arc<Self>, lease: &LeaseState) {
+        let mut slots = self.lock();
+        let Some(turn) = slots.turn_of_lease(lease) else {
+            return;
+        };
+        let waiter = turn.waiter.clone();
+        drop(slots);
+        let Some(holding) = waiter.withdraw() else {
+            return;
+        };
+        tracing::debug!(key = %lease.tenure.key, "a task that was granted the lock was not polled; it goes to the next");
+        if let Some(slot) = self.lock().keys.get_mut(&lease.tenure.key) {
+            slot.line.push(waiter);
         }
+        drop(holding);
     }
 }
 
@@ -369,109 +542,9 @@ fn closed() -> LockError {
     LockError::unavailable("this lock manager was shut down")
 }
 
-/// A task's place in line, and the future that waits there.
-///
-/// # Cancel safety
-///
-/// Dropping it leaves nothing behind. If the lease was granted meanwhile, it is released or goes to the next in line.
-#[must_use = "a place that is not awaited is given up at once"]
-pub(crate) struct Place {
-    arbiter: Arc<Arbiter>,
-    key: LockKey,
-    waiter: Arc<Waiter>,
-    deadline: Option<Sleep>,
-    _waiting: Open,
-}
-
-impl Place {
-    fn new(arbiter: Arc<Arbiter>, key: LockKey, waiter: Arc<Waiter>) -> Self {
-        let engine = &arbiter.engine;
-        let deadline = match waiter.terms.wait {
-            Wait::For(wait) => Some(engine.alarm.sleep_until(engine.clock.now().after(wait))),
-            Wait::No | Wait::Forever => None,
-        };
-        let waiting = arbiter.waiting.open();
-        Self {
-            arbiter,
-            key,
-            waiter,
-            deadline,
-            _waiting: waiting,
-        }
-    }
-
-    /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
-    /// takes no longer than one command.
-    fn run_out_of_patience(&self) -> Option<LockError> {
-        self.waiter.lose_patience();
-        let slots = self.arbiter.lock();
-        let slot = slots.keys.get(&self.key)?;
-        let now = self.arbiter.engine.clock.now();
-        match (&slot.seat, &slot.last_word) {
-            (Seat::Held(_), _) | (_, Some(_)) => {
-                Some(slot.verdict(&self.key, self.waiter.terms.ttl, now))
-            }
-            (_, None) => None,
-        }
-    }
-
-    /// Leaves the line, once; returns an answer that came and was not taken.
-    fn leave(&self) -> Option<Result<Holding, LockError>> {
-        match self.waiter.go() {
-            Departure::Before => None,
-            Departure::Untaken(result) => Some(*result),
-            Departure::InLine => {
-                let mut slots = self.arbiter.lock();
-                if let Some(slot) = slots.keys.get_mut(&self.key) {
-                    slot.line.note_gone();
-                    slot.rouse_seeker();
-                }
-                None
-            }
-        }
-    }
-
-    /// Starts a seeker where the last one was lost with its runtime.
-    fn replace_lost_seeker(&self) {
-        let mut slots = self.arbiter.lock();
-        let Some(slot) = slots.keys.get_mut(&self.key) else {
-            return;
-        };
-        if !matches!(slot.seat, Seat::Vacant) {
-            return;
-        }
-        let signal = slot.seek();
-        drop(slots);
-        seeker::start(&self.arbiter, &self.key, signal);
-    }
-}
-
-impl Future for Place {
-    type Output = Result<Holding, LockError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(result) = this.waiter.take_or_register(context.waker()) {
-            return Poll::Ready(result);
-        }
-        this.replace_lost_seeker();
-        let ran_out = this
-            .deadline
-            .as_mut()
-            .is_some_and(|deadline| Pin::new(deadline).poll(context).is_ready());
-        if ran_out {
-            this.deadline = None;
-            if let Some(error) = this.run_out_of_patience() {
-                return Poll::Ready(this.leave().unwrap_or(Err(error)));
-            }
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // A lease that was granted and not taken passes on here.
-        drop(self.leave());
+/// A holding that nobody took is not let go: another taker is found for what it holds.
+fn forget(untaken: Result<Holding, LockError>) {
+    if let Ok(holding) = untaken {
+        holding.defuse();
     }
 }

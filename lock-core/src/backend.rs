@@ -3,11 +3,14 @@
 //! Every answer comes within the time given in the request, or the answer is [`Failure::NoAnswer`]: the callers have no
 //! timers of their own. Futures of a backend are polled where the manager's work runs, never in a user's task.
 
-use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    error::Error, fmt, future::Future, num::NonZeroU64, pin::Pin, sync::Arc, time::Duration,
+};
 
 use crate::{
+    grants::EntryNumber,
     inspect::{Health, Sighting},
-    token::{FencingToken, OwnerToken},
+    token::{OwnerToken, TokenBlock},
     trail::{ConnectionId, Trail},
 };
 
@@ -19,7 +22,8 @@ pub(crate) mod redis;
 pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
-    /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost).
+    /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost). Else
+    /// takes a place in its queue, or checks on that place, as the request says.
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired>;
 
     /// Extends leases, all in one message; never shortens one, never makes a missing key anew. One result a request.
@@ -29,14 +33,17 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         within: Duration,
     ) -> Answer<Vec<Result<Renewed, Failure>>>;
 
-    /// Lets go of the key if it holds this token.
+    /// Extends one lease and takes fencing tokens ahead, for tasks to which it is handed without a message.
+    fn extend(&self, request: ExtendRequest) -> Answer<Extended>;
+
+    /// Lets go of the key if it holds this token, and of the place in its queue; grants it to the next waiter.
     fn release(&self, request: ReleaseRequest) -> Answer<Released>;
 
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>>;
 
-    /// Deletes a key, whoever holds it.
-    fn force_release(&self, full_key: Arc<str>) -> Answer<()>;
+    /// Deletes a key, whoever holds it, and grants it to the next waiter.
+    fn force_release(&self, full_key: Arc<str>, known_token: u64) -> Answer<()>;
 
     /// Tries everything that the manager needs from the backend.
     fn check(&self) -> Answer<Health>;
@@ -50,11 +57,30 @@ pub(crate) struct AcquireRequest {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
-    /// The largest fencing token that this process knows: the new one is larger.
-    pub(crate) floor: u64,
+    /// The largest fencing token that this process knows: the new ones are larger.
+    pub(crate) known_token: u64,
+    /// How many fencing tokens would be of use.
+    pub(crate) tokens: u32,
+    pub(crate) asks: Asks,
+    /// By which a grant names this wish.
+    pub(crate) entry: EntryNumber,
     /// Where the backend notes each connection that the request leaves on, before its first byte does.
     pub(crate) trail: Arc<Trail>,
 }
+
+/// What an acquire does about a lock that is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// Nothing.
+    Once,
+    /// Takes a place in the queue, for the first time with this entry.
+    ToWait,
+    /// Makes sure of its place, which is this one if it was told one.
+    AfterIts(Place),
+}
+
+/// A place in the queue of a backend; none is known before the first check.
+pub(crate) type Place = Option<NonZeroU64>;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acquired {
@@ -64,11 +90,60 @@ pub(crate) struct Acquired {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AcquireOutcome {
-    Granted(FencingToken),
-    /// Somebody else's, for so long; `None`: without an expiry.
-    Busy {
-        remaining: Option<Duration>,
+    Granted(TokenBlock),
+    Busy(Busy),
+}
+
+/// Somebody else has the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    pub(crate) expiry: Expiry,
+    pub(crate) place: Place,
+    pub(crate) comes: Comes,
+}
+
+/// When a lock that is busy ends by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expiry {
+    In(Duration),
+    Never,
+    /// Not asked for.
+    Unknown,
+}
+
+/// How a waiter gets to know that a lock is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comes {
+    /// By a grant.
+    ByGrant,
+    /// Only by asking: the holder is another library, or there is no way for a grant.
+    ByAsking,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ExtendRequest {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    pub(crate) ttl: Duration,
+    pub(crate) known_token: u64,
+    pub(crate) tokens: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Extended {
+    Yes {
+        tokens: TokenBlock,
+        others: Others,
     },
+    /// As with [`Renewed::NotOurs`].
+    NotOurs,
+}
+
+/// Whether other processes wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    Wait,
+    DoNot,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +166,11 @@ pub(crate) struct ReleaseRequest {
     pub(crate) token: OwnerToken,
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
+    pub(crate) known_token: u64,
+    /// The place in the queue that may be left for this token.
+    pub(crate) entry: Option<EntryNumber>,
+    /// As with an acquire.
+    pub(crate) trail: Arc<Trail>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,9 @@ use std::time::Duration;
 pub(crate) struct Moment(u64);
 
 impl Moment {
+    /// Later than any clock gets.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -19,6 +22,11 @@ impl Moment {
     /// Saturates: a moment that the clock cannot reach is as good as never.
     pub(crate) fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(nanos(span)))
+    }
+
+    /// Saturates at the clock's origin.
+    pub(crate) fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
     }
 
     /// The time from `earlier` to this moment; zero if `earlier` is the later one.

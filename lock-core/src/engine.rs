@@ -16,6 +16,7 @@ use crate::{
     backend::{Backend, Failure},
     clock::{Clock, Moment},
     error::LockError,
+    grants::Grants,
     renewal::Renewal,
     spawner::Spawner,
     token::{FencingToken, HolderLabel},
@@ -27,10 +28,12 @@ pub(crate) struct Engine {
     pub(crate) clock: Clock,
     pub(crate) alarm: Alarm,
     pub(crate) renewal: Renewal,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) label: HolderLabel,
-    /// Leases held and clean-ups under way: what a shutdown waits for.
-    pub(crate) open: Arc<Tally>,
+    /// Leases held. A shutdown waits for them, and for what is on its way: acquires and releases.
+    pub(crate) held: Arc<Tally>,
+    pub(crate) on_its_way: Arc<Tally>,
     /// The largest fencing token that this manager has seen; each new one must be larger.
     known_token: AtomicU64,
 }
@@ -87,6 +90,7 @@ impl Timing {
 impl Engine {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
+        grants: Arc<Grants>,
         spawner: Spawner,
         clock: Clock,
         alarm: Alarm,
@@ -95,12 +99,14 @@ impl Engine {
         Self {
             renewal: Renewal::new(backend.clone(), spawner.clone(), clock.clone()),
             backend,
+            grants,
             spawner,
             clock,
             alarm,
             timing,
             label: HolderLabel::of_this_process(),
-            open: Arc::default(),
+            held: Arc::default(),
+            on_its_way: Arc::default(),
             known_token: AtomicU64::new(0),
         }
     }
@@ -122,6 +128,15 @@ impl Engine {
             Err(_) => Err(LockError::unavailable(
                 "the runtime that the question was asked on has ended",
             )),
+        }
+    }
+
+    /// Waits until nothing is held or on its way, if only for a moment.
+    pub(crate) async fn emptied(&self) {
+        // What is on its way may become a held lease, and a held lease a release on its way.
+        while self.held.count() + self.on_its_way.count() > 0 {
+            self.held.emptied().await;
+            self.on_its_way.emptied().await;
         }
     }
 

@@ -31,7 +31,7 @@ impl LockGuard {
     /// Returns what is locked.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        &self.holding.lease().key
+        self.holding.lease().key()
     }
 
     /// Returns the lease, to watch it or to pass it on.

@@ -1,4 +1,4 @@
-//! The one owner of a lease inside this process. When it goes, the lock goes.
+//! The one owner of a lease inside this process. When it goes, the lock goes, to the next task or back to the server.
 
 use std::sync::Arc;
 
@@ -8,8 +8,10 @@ use crate::{
     arbiter::Arbiter,
     engine::Open,
     error::LockError,
-    lease::LeaseState,
+    lease::{LeaseLost, LeaseState},
     release::{Release, Reply},
+    seeker,
+    slot::Next,
 };
 
 /// Owns a lease; shared by the guards that re-entered it.
@@ -22,7 +24,7 @@ pub(crate) struct Holding {
 
 impl Holding {
     pub(crate) fn new(lease: Arc<LeaseState>, arbiter: Arc<Arbiter>) -> Self {
-        let open = Some(lease.engine.open.open());
+        let open = Some(lease.engine().held.open());
         Self {
             lease,
             arbiter,
@@ -30,12 +32,7 @@ impl Holding {
         }
     }
 
-    /// The task has its guard: from now on the lease is renewed. A grant that no task picks up is not.
-    pub(crate) fn begin(&self) {
-        self.lease.engine.renewal.watch(&self.lease);
-    }
-
-    /// Gives the lease to nobody, without releasing it: another taker is found for it.
+    /// Gives it up without letting go: another taker is found for the lease.
     pub(crate) fn defuse(mut self) {
         self.open = None;
     }
@@ -44,7 +41,7 @@ impl Holding {
         &self.lease
     }
 
-    /// Releases and waits for the word of the backend.
+    /// Releases and waits for the word of the backend; there is nothing to wait for if the next task has it.
     ///
     /// Dropping the future leaves the release under way.
     pub(crate) async fn release(mut self) -> Result<(), LockError> {
@@ -54,19 +51,33 @@ impl Holding {
             Ok(word) => word,
             Err(_) => Err(
                 LockError::unavailable("the runtime that the release ran on has ended")
-                    .about(&self.lease.key),
+                    .about(self.lease.key()),
             ),
         }
     }
 
     fn let_go(&mut self, reply: Reply) {
-        let Some(open) = self.open.take() else { return };
-        let lost = self.lease.let_go();
-        let release = Release::of(&self.lease, lost);
-        // The release is started before anyone is told that the place is free, so that it reaches the connection before
-        // the next local task's acquire does.
-        release.start(&self.lease.engine, open, reply);
-        self.arbiter.vacate(&self.lease);
+        // Kept to the end: a shutdown must not find nothing held and nothing on its way between the two.
+        let Some(_held) = self.open.take() else {
+            return;
+        };
+        let lost = self.lease.ended();
+        self.lease.end(LeaseLost::Released);
+        let next = self.arbiter.next_after(&self.lease, lost);
+        if matches!(next, Next::HasIt) {
+            if let Some(reply) = reply {
+                // The future that waited may have been dropped.
+                drop(reply.send(Ok(())));
+            }
+            return;
+        }
+        let tenure = &self.lease.tenure;
+        tenure.engine.renewal.forget(tenure);
+        // The release is started before the next seeker is, so that it reaches the connection first.
+        Release::of(&self.lease, lost).start(&tenure.engine, reply);
+        if let Next::Seeks(signal) = next {
+            seeker::start(&self.arbiter, &tenure.key, signal);
+        }
     }
 }
 

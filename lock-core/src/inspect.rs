@@ -8,7 +8,7 @@ use std::{fmt, time::Duration};
 pub struct LockInfo {
     /// For how long the lease runs unless it is renewed or released; `None`: without an expiry.
     pub remaining: Option<Duration>,
-    /// How many tasks of this manager wait for the key.
+    /// How many wait for the key: tasks of this manager, and other processes.
     pub waiters: usize,
     /// Who has it.
     pub holder: Holder,
@@ -38,13 +38,19 @@ impl fmt::Display for Holder {
 pub(crate) struct Sighting {
     pub(crate) remaining: Option<Duration>,
     pub(crate) holder: Holder,
+    /// How many processes wait.
+    pub(crate) waiting: usize,
 }
 
 impl Sighting {
-    pub(crate) fn new(token: &str, remaining: Option<Duration>) -> Self {
+    pub(crate) fn new(token: &str, remaining: Option<Duration>, waiting: usize) -> Self {
         let holder = crate::token::label_of(token)
             .map_or(Holder::Foreign, |label| Holder::Ours(label.to_owned()));
-        Self { remaining, holder }
+        Self {
+            remaining,
+            holder,
+            waiting,
+        }
     }
 }
 

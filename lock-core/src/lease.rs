@@ -4,25 +4,21 @@ use std::{
     fmt,
     future::Future,
     pin::pin,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{RenewRequest, Renewed},
+    backend::Renewed,
     clock::Moment,
     engine::Engine,
     error::LockError,
     key::LockKey,
     options::{Renew, Terms},
-    schedule::Ticket,
-    token::{FencingToken, OwnerToken},
-    trail::Trail,
+    tenure::Tenure,
+    token::FencingToken,
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.
@@ -70,7 +66,7 @@ impl Lease {
     /// Returns what is locked.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        &self.state.key
+        self.state.key()
     }
 
     /// Returns the number to hand to the store that the lock protects, so that it can refuse a holder that slept.
@@ -82,7 +78,7 @@ impl Lease {
     /// Returns each key of the lease with its fencing token.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockKey, FencingToken)> {
-        vec![(self.state.key.clone(), self.state.fencing)]
+        vec![(self.state.key().clone(), self.state.fencing)]
     }
 
     /// Returns for how long the lease is certain to last, renewals to come not counted; zero once it has ended.
@@ -120,13 +116,13 @@ impl Lease {
     /// - [`LockError::Invalid`] if it cannot be expected to: more than half of the ttl, between two renewals.
     pub fn ensure(&self, at_least: Duration) -> Result<(), LockError> {
         let state = &self.state;
-        if state.is_renewed() && at_least > state.terms.ttl / 2 {
+        if state.terms.renew == Renew::On && at_least > state.terms.ttl / 2 {
             return Err(LockError::invalid(format!(
                 "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
                  twice that time",
                 state.terms.ttl
             ))
-            .about(&state.key));
+            .about(state.key()));
         }
         if let Some(reason) = state.ended() {
             return Err(state.lost_error(reason));
@@ -136,7 +132,7 @@ impl Lease {
             return Err(LockError::unavailable(format!(
                 "the lease is certain for {remaining:?} more, less than the {at_least:?} asked for"
             ))
-            .about(&state.key));
+            .about(state.key()));
         }
         Ok(())
     }
@@ -159,25 +155,28 @@ impl Lease {
         if let Some(reason) = state.ended() {
             return Err(state.lost_error(reason));
         }
-        let engine = &state.engine;
+        let engine = state.engine();
         // A renewal by the shortest time only compares the token: no renewal ever shortens what is left.
-        let request = state.renew_request(Duration::from_millis(1));
+        let request = state.tenure.renew_request(Duration::from_millis(1));
         let asked = engine
             .backend
             .renew(vec![request], engine.timing.command_timeout);
         let answers = engine
             .ask(asked)
             .await
-            .map_err(|error| error.about(&state.key))?;
+            .map_err(|error| error.about(state.key()))?;
         match answers.into_iter().next() {
             Some(Ok(Renewed::Yes)) => match state.ended() {
                 // The lease may have run out while the answer was on its way.
                 None => Ok(()),
                 Some(reason) => Err(state.lost_error(reason)),
             },
-            Some(Ok(Renewed::NotOurs)) => Err(state.lost_error(state.end(LeaseLost::TakenAway))),
-            Some(Err(failure)) => Err(LockError::from(failure).about(&state.key)),
-            None => Err(LockError::unavailable("the backend answered nothing").about(&state.key)),
+            Some(Ok(Renewed::NotOurs)) => {
+                state.tenure.lose(LeaseLost::TakenAway);
+                Err(state.lost_error(state.end(LeaseLost::TakenAway)))
+            }
+            Some(Err(failure)) => Err(LockError::from(failure).about(state.key())),
+            None => Err(LockError::unavailable("the backend answered nothing").about(state.key())),
         }
     }
 }
@@ -185,90 +184,88 @@ impl Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
-            .field("key", &self.state.key)
+            .field("key", self.state.key())
             .field("fencing_token", &self.state.fencing)
             .field("remaining", &self.state.remaining())
             .finish_non_exhaustive()
     }
 }
 
-/// What was won: the facts of a grant before it belongs to anyone.
-#[derive(Clone, Debug)]
-pub(crate) struct Grant {
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
-    pub(crate) fencing: FencingToken,
-    pub(crate) trail: Arc<Trail>,
-    /// Until when it is certain that the server has it.
-    pub(crate) valid_until: Moment,
-}
-
 /// Whoever has to know that a lease was lost while its guard is still there.
 pub(crate) trait OnLoss: Send + Sync {
     fn lost(self: Arc<Self>, lease: &LeaseState);
+
+    /// The task that was granted the lease has not taken it for half of its ttl.
+    fn unclaimed(self: Arc<Self>, lease: &LeaseState);
 }
 
 /// A lease, as the runtime sees it.
 pub(crate) struct LeaseState {
-    pub(crate) key: LockKey,
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
+    pub(crate) tenure: Arc<Tenure>,
     pub(crate) fencing: FencingToken,
     pub(crate) terms: Terms,
-    pub(crate) trail: Arc<Trail>,
-    pub(crate) engine: Arc<Engine>,
-    /// When the holder took it; `max_hold` and `min_hold` count from here.
-    taken_at: Moment,
-    /// Grows only, in nanoseconds of the clock. Written only by the renewal.
-    valid_until: AtomicU64,
+    /// When its task took it; `max_hold` and `min_hold` count from here. Not yet: then nobody has run under it.
+    claimed_at: OnceLock<Moment>,
     /// Set once, by whoever notices first; final.
     end: OnceLock<LeaseLost>,
     /// Signalled when `end` is set.
     ends: Notify,
-    owner: Weak<dyn OnLoss>,
-    /// The lease's place in the renewal's schedule. Written only by the renewal.
-    pub(crate) ticket: Mutex<Option<Ticket>>,
+    arbiter: Weak<dyn OnLoss>,
 }
 
 impl LeaseState {
     pub(crate) fn new(
-        engine: Arc<Engine>,
-        key: LockKey,
-        grant: Grant,
+        tenure: Arc<Tenure>,
+        fencing: FencingToken,
         terms: Terms,
-        owner: Weak<dyn OnLoss>,
+        arbiter: Weak<dyn OnLoss>,
     ) -> Self {
         Self {
-            key,
-            full_key: grant.full_key,
-            token: grant.token,
-            fencing: grant.fencing,
+            tenure,
+            fencing,
             terms,
-            trail: grant.trail,
-            taken_at: engine.clock.now(),
-            engine,
-            valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
+            claimed_at: OnceLock::new(),
             end: OnceLock::new(),
             ends: Notify::new(),
-            owner,
-            ticket: Mutex::new(None),
+            arbiter,
         }
     }
 
-    /// The facts of the grant again, for another taker.
-    pub(crate) fn grant(&self) -> Grant {
-        Grant {
-            full_key: self.full_key.clone(),
-            token: self.token.clone(),
-            fencing: self.fencing,
-            trail: self.trail.clone(),
-            valid_until: self.valid_until(),
+    pub(crate) fn key(&self) -> &LockKey {
+        &self.tenure.key
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.tenure.engine
+    }
+
+    /// Its task has it: from now on it is renewed.
+    pub(crate) fn claim(&self) {
+        let first = self.claimed_at.set(self.engine().clock.now()).is_ok();
+        if first && self.terms.max_hold.is_some() {
+            self.engine().renewal.watch_holder(self);
+        }
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed_at.get().is_some()
+    }
+
+    /// Has everybody who waits for its end look again.
+    pub(crate) fn rouse(&self) {
+        self.ends.notify_waiters();
+    }
+
+    /// For a task that does not take it: lets it go on to the next.
+    pub(crate) fn pass_on(&self) {
+        if let Some(arbiter) = self.arbiter.upgrade() {
+            arbiter.unclaimed(self);
         }
     }
 
     /// When the lease ends unless it is renewed.
     pub(crate) fn deadline(&self) -> Moment {
-        let valid_until = self.valid_until();
+        let valid_until = self.tenure.valid_until();
         self.held_until()
             .map_or(valid_until, |bound| bound.min(valid_until))
     }
@@ -278,11 +275,14 @@ impl LeaseState {
         if let Some(reason) = self.end.get() {
             return Some(*reason);
         }
-        let now = self.engine.clock.now();
+        if let Some(reason) = self.tenure.lost() {
+            return Some(self.end(reason));
+        }
+        let now = self.engine().clock.now();
         if self.held_until().is_some_and(|bound| now >= bound) {
             return Some(self.end(LeaseLost::MaxHold));
         }
-        if now >= self.valid_until() {
+        if now >= self.tenure.valid_until() {
             return Some(self.end(LeaseLost::Expired));
         }
         None
@@ -295,20 +295,12 @@ impl LeaseState {
         }
         self.ends.notify_waiters();
         if reason != LeaseLost::Released {
-            tracing::warn!(key = %self.key, %reason, "lease lost");
-            if let Some(owner) = self.owner.upgrade() {
-                owner.lost(self);
+            tracing::warn!(key = %self.key(), %reason, "lease lost");
+            if let Some(arbiter) = self.arbiter.upgrade() {
+                arbiter.lost(self);
             }
         }
         reason
-    }
-
-    /// Ends the lease because its guard goes; returns how it was lost, if it was lost before.
-    pub(crate) fn let_go(&self) -> Option<LeaseLost> {
-        let lost = self.ended();
-        self.engine.renewal.forget(self);
-        self.end(LeaseLost::Released);
-        lost
     }
 
     pub(crate) async fn lost(&self) -> LeaseLost {
@@ -319,63 +311,34 @@ impl LeaseState {
             if let Some(reason) = self.ended() {
                 return reason;
             }
+            // On the caller's runtimes, the renewal may have ended with the one it ran on.
+            self.engine().renewal.keep_running();
             ends.as_mut().await;
             ends.set(self.ends.notified());
         }
     }
 
-    /// Moves the end further away. An ended lease stays ended, since `end` is looked at first everywhere.
-    pub(crate) fn extend(&self, valid_until: Moment) {
-        self.valid_until
-            .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
-    }
-
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.terms.renew == Renew::On
-    }
-
-    pub(crate) fn renew_request(&self, ttl: Duration) -> RenewRequest {
-        RenewRequest {
-            full_key: self.full_key.clone(),
-            token: self.token.clone(),
-            ttl,
-        }
-    }
-
     /// Until when `min_hold` keeps the key.
     pub(crate) fn kept_until(&self) -> Option<Moment> {
-        self.terms
-            .min_hold
-            .map(|min_hold| self.taken_at.after(min_hold))
+        Some(self.claimed_at.get()?.after(self.terms.min_hold?))
     }
 
     pub(crate) fn remaining(&self) -> Duration {
         match self.ended() {
             Some(_) => Duration::ZERO,
-            None => self.deadline().since(self.engine.clock.now()),
+            None => self.deadline().since(self.engine().clock.now()),
         }
-    }
-
-    pub(crate) fn valid_until(&self) -> Moment {
-        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
     pub(crate) fn lost_error(&self, reason: LeaseLost) -> LockError {
         LockError::Lost {
-            key: self.key.clone(),
+            key: self.key().clone(),
             reason,
         }
     }
 
-    pub(crate) fn swap_ticket(&self, ticket: Option<Ticket>) -> Option<Ticket> {
-        let mut place = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *place, ticket)
-    }
-
     fn held_until(&self) -> Option<Moment> {
-        self.terms
-            .max_hold
-            .map(|max_hold| self.taken_at.after(max_hold))
+        Some(self.claimed_at.get()?.after(self.terms.max_hold?))
     }
 }
 

@@ -37,12 +37,14 @@
 //! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod ahead;
 mod alarm;
 mod arbiter;
 mod backend;
 mod clock;
 mod engine;
 mod error;
+mod grants;
 mod guard;
 mod holding;
 mod inspect;
@@ -53,13 +55,16 @@ mod lease;
 mod line;
 mod manager;
 mod options;
+mod place;
 mod private;
 mod reentry;
 mod release;
 mod renewal;
 mod schedule;
 mod seeker;
+mod slot;
 mod spawner;
+mod tenure;
 mod token;
 mod trail;
 

@@ -14,7 +14,6 @@ use crate::{
 
 /// One task that stands in line.
 pub(crate) struct Waiter {
-    pub(crate) full_key: Arc<str>,
     pub(crate) terms: Terms,
     state: Mutex<State>,
 }
@@ -27,7 +26,7 @@ struct State {
 
 enum Word {
     None(Option<Waker>),
-    Settled(Box<Result<Holding, LockError>>),
+    Settled(Result<Holding, LockError>),
     /// The task took its answer, or went away.
     Gone,
 }
@@ -37,7 +36,7 @@ pub(crate) enum Departure {
     /// Its place in line.
     InLine,
     /// An answer that it did not take.
-    Untaken(Box<Result<Holding, LockError>>),
+    Untaken(Result<Holding, LockError>),
     /// Nothing: it has had its answer.
     Before,
 }
@@ -49,13 +48,12 @@ enum Patience {
 }
 
 impl Waiter {
-    pub(crate) fn new(full_key: Arc<str>, terms: Terms) -> Self {
+    pub(crate) fn new(terms: Terms) -> Self {
         let patience = match terms.wait {
             Wait::No => Patience::Over,
             Wait::For(_) | Wait::Forever => Patience::Left,
         };
         Self {
-            full_key,
             terms,
             state: Mutex::new(State {
                 word: Word::None(None),
@@ -66,15 +64,15 @@ impl Waiter {
 
     /// Takes the answer, or leaves the waker for it.
     pub(crate) fn take_or_register(&self, waker: &Waker) -> Option<Result<Holding, LockError>> {
+        // A waker is the user's code: it is cloned before the lock is taken, and dropped after.
+        let fresh = waker.clone();
         let mut state = self.lock();
         match std::mem::replace(&mut state.word, Word::Gone) {
-            Word::Settled(result) => Some(*result),
-            Word::None(registered) => {
-                let waker = match registered {
-                    Some(registered) if registered.will_wake(waker) => registered,
-                    _ => waker.clone(),
-                };
-                state.word = Word::None(Some(waker));
+            Word::Settled(result) => Some(result),
+            Word::None(replaced) => {
+                state.word = Word::None(Some(fresh));
+                drop(state);
+                drop(replaced);
                 None
             }
             Word::Gone => None,
@@ -92,13 +90,29 @@ impl Waiter {
                 return Err(result);
             };
             let waker = waker.take();
-            state.word = Word::Settled(Box::new(result));
+            state.word = Word::Settled(result);
             waker
         };
         if let Some(waker) = waker {
             waker.wake();
         }
         Ok(())
+    }
+
+    /// Takes a lease back that the task was given and has not taken. It waits again, if it is put into the line.
+    pub(crate) fn withdraw(&self) -> Option<Holding> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.word, Word::Gone) {
+            Word::Settled(Ok(holding)) => {
+                // Its waker was used, so it will look by itself whenever it is polled.
+                state.word = Word::None(None);
+                Some(holding)
+            }
+            other => {
+                state.word = other;
+                None
+            }
+        }
     }
 
     /// Has the task look again, without an answer.
@@ -114,7 +128,8 @@ impl Waiter {
 
     /// The task goes away.
     pub(crate) fn go(&self) -> Departure {
-        match std::mem::replace(&mut self.lock().word, Word::Gone) {
+        let word = std::mem::replace(&mut self.lock().word, Word::Gone);
+        match word {
             Word::Settled(result) => Departure::Untaken(result),
             Word::None(_) => Departure::InLine,
             Word::Gone => Departure::Before,
@@ -181,23 +196,26 @@ impl Line {
         }
     }
 
-    /// Takes out the tasks that do not want to wait any longer.
-    pub(crate) fn take_impatient(&mut self) -> Vec<Arc<Waiter>> {
-        if !self.entries.iter().any(|waiter| waiter.has_lost_patience()) {
+    /// Takes out some of those who wait.
+    pub(crate) fn take_those(&mut self, which: impl Fn(&Waiter) -> bool) -> Vec<Arc<Waiter>> {
+        if !self.entries.iter().any(|waiter| which(waiter)) {
             return Vec::new();
         }
-        let (impatient, patient) = self
-            .entries
-            .drain(..)
-            .partition(|waiter| waiter.has_lost_patience());
-        self.entries = patient;
-        Vec::from(impatient)
+        let (taken, rest): (_, VecDeque<_>) =
+            self.entries.drain(..).partition(|waiter| which(waiter));
+        self.entries = rest;
+        Vec::from(taken)
     }
 
     /// Takes out everybody.
     pub(crate) fn take_all(&mut self) -> Vec<Arc<Waiter>> {
         self.gone = 0;
         self.entries.drain(..).collect()
+    }
+
+    /// How many entries there are, of tasks that went away too.
+    pub(crate) fn length(&self) -> usize {
+        self.entries.len()
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Arc<Waiter>> {

@@ -11,7 +11,7 @@ use crate::{
     inspect::{Health, LockInfo},
     key::{IntoLockKey, LockKey},
     lease::{Lease, LeaseLost, while_held},
-    options::{Defaults, LockOptions, OnLost, Terms, Wait, full_key},
+    options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
     reentry,
     spawner::Spawner,
 };
@@ -34,8 +34,8 @@ pub struct LockManager {
 
 struct Inner {
     arbiter: Arc<Arbiter>,
-    prefix: String,
-    defaults: Defaults,
+    /// Or what is wrong with the settings, for a manager that is made without a way to say so.
+    defaults: Result<Defaults, LockError>,
 }
 
 impl LockManager {
@@ -97,7 +97,7 @@ impl LockManager {
     /// - [`LockError::Invalid`] if the key or an option is out of bounds, or the key holds something that is no lock;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
     ///
-    /// It outlives its wait by one command's time-out at most (1 s by default), when the first answer is still due.
+    /// It outlives its wait by two command time-outs at most (of 1 s by default), when an answer is still due.
     ///
     /// # Cancel safety
     ///
@@ -234,14 +234,17 @@ impl LockManager {
     pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
         let key = key.into_lock_key();
         let engine = self.engine();
-        let full_key = full_key(&self.inner.prefix, &key)?.into();
+        check_key(&self.inner.arbiter.prefix, &key)?;
+        let full_key = self.inner.arbiter.full_key(&key);
         let sighting = engine
             .ask(engine.backend.inspect(full_key))
             .await
             .map_err(|error| error.about(&key))?;
+        let tasks = self.inner.arbiter.waiters(&key);
         Ok(sighting.map(|sighting| LockInfo {
             remaining: sighting.remaining,
-            waiters: self.inner.arbiter.waiters(&key),
+            // This process is one of those that wait, if some of its tasks do.
+            waiters: sighting.waiting.saturating_sub(usize::from(tasks > 0)) + tasks,
             holder: sighting.holder,
         }))
     }
@@ -260,9 +263,10 @@ impl LockManager {
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
         let engine = self.engine();
-        let full_key = full_key(&self.inner.prefix, &key)?.into();
+        check_key(&self.inner.arbiter.prefix, &key)?;
+        let full_key = self.inner.arbiter.full_key(&key);
         engine
-            .ask(engine.backend.force_release(full_key))
+            .ask(engine.backend.force_release(full_key, engine.known_token()))
             .await
             .map_err(|error| error.about(&key))
     }
@@ -296,26 +300,28 @@ impl LockManager {
     pub async fn shutdown(&self, deadline: Duration) {
         let engine = self.engine();
         self.inner.arbiter.close();
-        if engine.within(deadline, engine.open.emptied()).await {
+        if engine.within(deadline, engine.emptied()).await {
             return;
         }
         // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
         // command time-outs.
-        let give_up = engine.clock.now().after(engine.timing.command_timeout * 2);
+        let give_up = engine
+            .clock
+            .now()
+            .after(engine.timing.command_timeout.saturating_mul(2));
         loop {
             for lease in engine.renewal.leases() {
                 lease.end(LeaseLost::Shutdown);
-                engine.renewal.forget(&lease);
             }
             if engine
-                .within(Duration::from_millis(20), engine.open.emptied())
+                .within(Duration::from_millis(20), engine.emptied())
                 .await
             {
                 return;
             }
             if engine.clock.now() >= give_up {
                 tracing::warn!(
-                    left = engine.open.count(),
+                    left = engine.held.count(),
                     "shut down with locks still held; they end with their ttl"
                 );
                 return;
@@ -332,7 +338,7 @@ impl LockManager {
             };
         }
         self.require_runtime()?;
-        let full_key: Arc<str> = full_key(&self.inner.prefix, key)?.into();
+        check_key(&arbiter.prefix, key)?;
         let give_up = match terms.wait {
             Wait::For(wait) => Some(self.engine().clock.now().after(wait)),
             Wait::No | Wait::Forever => None,
@@ -340,8 +346,8 @@ impl LockManager {
         let mut terms = terms;
         // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
         loop {
-            let holding = arbiter.stand(key, full_key.clone(), terms)?.await?;
-            holding.begin();
+            let holding = arbiter.stand(key, terms)?.await?;
+            holding.lease().claim();
             if holding.lease().ended().is_none() {
                 return Ok(LockGuard::new(Arc::new(holding)));
             }
@@ -359,7 +365,8 @@ impl LockManager {
     }
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
-        Terms::new(options, self.inner.defaults).map_err(|error| error.about(key))
+        let defaults = self.inner.defaults.clone()?;
+        Terms::new(options, defaults).map_err(|error| error.about(key))
     }
 
     /// The in-memory backend has no thread of its own.
@@ -383,7 +390,7 @@ impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
             .field("backend", &self.engine().backend)
-            .field("prefix", &self.inner.prefix)
+            .field("prefix", &self.inner.arbiter.prefix)
             .finish_non_exhaustive()
     }
 }

@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 use crate::{
     backend::{Failure, ReleaseOutcome, ReleaseRequest},
     clock::Moment,
-    engine::{Engine, Open, jittered},
+    engine::{Engine, jittered},
     error::LockError,
+    grants::EntryNumber,
     key::LockKey,
     lease::{LeaseLost, LeaseState},
     token::OwnerToken,
@@ -22,11 +23,33 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// After so many answers that forbid it, there is no use in asking.
+const MOST_REFUSALS: u32 = 3;
+
+/// What came of the tries so far.
+#[derive(Default)]
+struct Tries {
+    all: u32,
+    refused: u32,
+    /// Whether one of them left and has no answer.
+    may_have_done_it: bool,
+}
+
+impl Tries {
+    fn count(&mut self, failure: &Failure, departures: &Trail) {
+        self.all += 1;
+        self.may_have_done_it |= !failure.is_definite() && !departures.is_empty();
+        self.refused += u32::from(!failure.is_transient());
+    }
+}
+
 /// What is to be given back.
 pub(crate) struct Release {
     pub(crate) key: LockKey,
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
+    /// The wish that may stand in the queue for this token; `None` after a normal end, since a granted wish stands in none.
+    pub(crate) entry: Option<EntryNumber>,
     pub(crate) trail: Arc<Trail>,
     pub(crate) ttl: Duration,
     /// Until when `min_hold` keeps the key.
@@ -42,20 +65,24 @@ pub(crate) type Reply = Option<oneshot::Sender<Result<(), LockError>>>;
 
 impl Release {
     pub(crate) fn of(lease: &LeaseState, lost: Option<LeaseLost>) -> Self {
+        let tenure = &lease.tenure;
         Self {
-            key: lease.key.clone(),
-            full_key: lease.full_key.clone(),
-            token: lease.token.clone(),
-            trail: lease.trail.clone(),
-            ttl: lease.terms.ttl,
+            key: tenure.key.clone(),
+            full_key: tenure.full_key.clone(),
+            token: tenure.token.clone(),
+            // A copy of the wish that left on another connection may still be put into the queue.
+            entry: (!tenure.trail.is_single()).then_some(tenure.entry),
+            trail: tenure.trail.clone(),
+            ttl: tenure.ttl,
             kept_until: lease.kept_until(),
-            valid_until: lease.valid_until(),
+            valid_until: tenure.valid_until(),
             lost,
         }
     }
 
-    /// Starts the task. `open` keeps a shutdown waiting until it is through.
-    pub(crate) fn start(self, engine: &Arc<Engine>, open: Open, reply: Reply) {
+    /// Starts the task.
+    pub(crate) fn start(self, engine: &Arc<Engine>, reply: Reply) {
+        let open = engine.on_its_way.open();
         let work = engine.clone();
         engine.spawner.spawn(async move {
             let _open = open;
@@ -67,27 +94,33 @@ impl Release {
         // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the loop:
         // a dozen tries for each ten seconds of ttl.
         let started = engine.clock.now();
-        let give_up = started.after(self.ttl + engine.timing.command_timeout * 5);
+        let give_up = started.after(self.ttl + engine.timing.command_timeout.saturating_mul(5));
         let mut pause = FIRST_PAUSE;
-        let mut tries = 0_u32;
+        let departures = Arc::<Trail>::default();
+        let mut so_far = Tries::default();
         loop {
-            let answer = engine.backend.release(self.request(engine)).await;
-            tries += 1;
+            let answer = engine
+                .backend
+                .release(self.request(engine, &departures))
+                .await;
             match answer {
                 Ok(released) => {
-                    tell(&mut reply, self.verdict(released.outcome, tries, engine));
+                    tell(&mut reply, self.verdict(released.outcome, &so_far, engine));
                     if self.trail.is_settled_by(released.connection) {
                         return;
                     }
                 }
                 Err(failure) => {
-                    tracing::debug!(key = %self.key, ?failure, tries, "a release got no answer");
+                    tracing::debug!(key = %self.key, ?failure, tries = so_far.all, "a release got no answer");
+                    so_far.count(&failure, &departures);
                     // A connection that was closed while idle fails at once, and the next try repairs it. A time-out
                     // was wait enough for whoever waits.
-                    if tries > 1
-                        || engine.clock.now().since(started) >= engine.timing.command_timeout
-                    {
+                    let waited = engine.clock.now().since(started);
+                    if so_far.all > 1 || waited >= engine.timing.command_timeout {
                         self.tell_unavailable(&mut reply, failure);
+                    }
+                    if so_far.refused >= MOST_REFUSALS {
+                        return;
                     }
                 }
             }
@@ -99,19 +132,20 @@ impl Release {
                 .clock
                 .sleep_until(engine.clock.now().after(jittered(pause)))
                 .await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         }
     }
 
-    fn request(&self, engine: &Engine) -> ReleaseRequest {
+    fn request(&self, engine: &Engine, departures: &Arc<Trail>) -> ReleaseRequest {
         let now = engine.clock.now();
+        let keep = self.kept_until.map(|until| until.since(now));
         ReleaseRequest {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
-            keep: self
-                .kept_until
-                .map(|until| until.since(now))
-                .filter(|keep| !keep.is_zero()),
+            keep: keep.filter(|keep| !keep.is_zero()),
+            known_token: engine.known_token(),
+            entry: self.entry,
+            trail: departures.clone(),
         }
     }
 
@@ -122,7 +156,7 @@ impl Release {
     fn verdict(
         &self,
         outcome: ReleaseOutcome,
-        tries: u32,
+        so_far: &Tries,
         engine: &Engine,
     ) -> Result<(), LockError> {
         let lost = |reason| {
@@ -137,7 +171,7 @@ impl Release {
             (None, ReleaseOutcome::NotOurs) if engine.clock.now() >= self.valid_until => {
                 lost(LeaseLost::Expired)
             }
-            (None, ReleaseOutcome::NotOurs) if tries > 1 => Ok(()),
+            (None, ReleaseOutcome::NotOurs) if so_far.may_have_done_it => Ok(()),
             (None, ReleaseOutcome::NotOurs) => lost(LeaseLost::TakenAway),
         }
     }

@@ -1,8 +1,8 @@
-//! The one task that renews every lease of a manager, and ends those that it cannot renew.
+//! The one task that renews all that a manager holds, and ends what it cannot renew.
 //!
-//! A lease stands in the schedule once, at the next moment at which something is to be done about it: a renewal at a
-//! third of its ttl, a retry, or its end. While a renewal is on its way it stands there at its end, so that a server
-//! which never answers cannot keep it alive.
+//! A tenure stands in the schedule once, at the next moment at which something is to be looked at: a renewal at a third of
+//! its ttl, a retry, or its end. While a renewal is on its way it stands there at its end, so that a server which never
+//! answers cannot keep it alive.
 
 use std::{
     collections::BTreeMap,
@@ -18,8 +18,10 @@ use crate::{
     clock::{Clock, Moment},
     engine::{jittered, validity},
     lease::{LeaseLost, LeaseState},
+    options::Renew,
     schedule::Schedule,
     spawner::Spawner,
+    tenure::Tenure,
 };
 
 /// Renewals that come due within this time go out in one message.
@@ -40,21 +42,9 @@ pub(crate) struct Renewal {
 /// What the task works with. It does not hold the manager's thread, which ends with the last user of it.
 #[derive(Clone)]
 struct Rounds {
-    held: Arc<Schedule<Due>>,
+    held: Arc<Schedule<Arc<Tenure>>>,
     backend: Arc<dyn Backend>,
     clock: Clock,
-}
-
-#[derive(Clone)]
-struct Due {
-    lease: Arc<LeaseState>,
-    what: What,
-}
-
-#[derive(Clone, Copy)]
-enum What {
-    Renew,
-    End,
 }
 
 impl Renewal {
@@ -70,11 +60,19 @@ impl Renewal {
         }
     }
 
-    /// Looks after a lease from now on.
-    pub(crate) fn watch(&self, lease: &Arc<LeaseState>) {
-        self.rounds.plan_renewal(lease);
+    /// Looks after a tenure from now on.
+    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
+        self.rounds.plan_renewal(tenure);
+        self.keep_running();
+    }
+
+    /// Starts the task, if it does not run.
+    pub(crate) fn keep_running(&self) {
         if !self.running.swap(true, Ordering::AcqRel) {
-            let (rounds, running) = (self.rounds.clone(), Running(self.running.clone()));
+            let (rounds, running) = (
+                self.rounds.clone(),
+                Running(self.running.clone(), self.rounds.held.clone()),
+            );
             self.spawner.spawn(async move {
                 let _running = running;
                 rounds.go().await;
@@ -82,9 +80,16 @@ impl Renewal {
         }
     }
 
-    /// Stops looking after a lease; a renewal that is on its way makes no difference any more.
-    pub(crate) fn forget(&self, lease: &LeaseState) {
-        if let Some(ticket) = lease.swap_ticket(None) {
+    /// Looks at it no later than the lease of its new holder ends.
+    pub(crate) fn watch_holder(&self, lease: &LeaseState) {
+        let renew_at = lease.tenure.renew_at.load(Ordering::Relaxed);
+        self.rounds
+            .plan(&lease.tenure, Moment::from_nanos(renew_at));
+    }
+
+    /// Stops looking after a tenure; a renewal that is on its way makes no difference any more.
+    pub(crate) fn forget(&self, tenure: &Tenure) {
+        if let Some(ticket) = tenure.swap_ticket(None) {
             self.rounds.held.remove(ticket);
         }
     }
@@ -94,19 +99,36 @@ impl Renewal {
         self.rounds
             .held
             .snapshot()
-            .into_iter()
-            .map(|due| due.lease)
+            .iter()
+            .filter_map(|tenure| tenure.holder())
             .collect()
     }
 }
 
-/// Clears the flag when the task ends, in whatever way.
-struct Running(Arc<AtomicBool>);
+/// Clears the flag when the task ends, in whatever way, and has those who hold leases start another.
+struct Running(Arc<AtomicBool>, Arc<Schedule<Arc<Tenure>>>);
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+        for lease in self
+            .1
+            .snapshot()
+            .iter()
+            .filter_map(|tenure| tenure.holder())
+        {
+            lease.rouse();
+        }
     }
+}
+
+/// What a look at a tenure showed.
+enum Look {
+    /// There is nothing to look after any more.
+    Over,
+    Renew,
+    /// Nothing to do before this moment.
+    Later(Moment),
 }
 
 impl Rounds {
@@ -114,21 +136,22 @@ impl Rounds {
     async fn go(&self) {
         loop {
             // One message for those that can wait for its answer equally long.
-            let mut batches: BTreeMap<Duration, Vec<Arc<LeaseState>>> = BTreeMap::new();
-            for Due { lease, what } in self.held.due(&self.clock, BATCHED_WITHIN).await {
-                if lease.ended().is_some() {
-                    continue;
-                }
-                self.plan_end(&lease);
-                if let What::Renew = what {
-                    batches
-                        .entry(self.patience(&lease))
-                        .or_default()
-                        .push(lease);
+            let mut batches: BTreeMap<Duration, Vec<Arc<Tenure>>> = BTreeMap::new();
+            for tenure in self.held.due(&self.clock, BATCHED_WITHIN).await {
+                match self.look(&tenure) {
+                    Look::Over => {}
+                    Look::Later(moment) => self.plan(&tenure, moment),
+                    Look::Renew => {
+                        self.plan(&tenure, Moment::NEVER);
+                        batches
+                            .entry(self.patience(&tenure))
+                            .or_default()
+                            .push(tenure);
+                    }
                 }
             }
-            for (within, leases) in batches {
-                for batch in leases.chunks(LARGEST_BATCH) {
+            for (within, tenures) in batches {
+                for batch in tenures.chunks(LARGEST_BATCH) {
                     // Apart from this loop, so that a slow answer delays neither other renewals nor the end of a lease.
                     let (rounds, batch) = (self.clone(), batch.to_vec());
                     drop(tokio::spawn(
@@ -139,30 +162,54 @@ impl Rounds {
         }
     }
 
+    fn look(&self, tenure: &Tenure) -> Look {
+        let Some(lease) = tenure.holder() else {
+            return Look::Over;
+        };
+        if lease.ended().is_some() {
+            return Look::Over;
+        }
+        let soon = self.clock.now().after(BATCHED_WITHIN);
+        if !lease.is_claimed() {
+            // A task that is not polled keeps the lock from others: for half of the ttl, and not renewed.
+            let patience_ends = tenure.half_time();
+            if soon < patience_ends {
+                return Look::Later(patience_ends);
+            }
+            lease.pass_on();
+            return Look::Later(Moment::NEVER);
+        }
+        let renew_at = Moment::from_nanos(tenure.renew_at.load(Ordering::Relaxed));
+        if soon < renew_at {
+            return Look::Later(renew_at);
+        }
+        Look::Renew
+    }
+
     /// How long one attempt may take: a tenth of the ttl, but time enough for a few round trips.
-    fn patience(&self, lease: &LeaseState) -> Duration {
+    fn patience(&self, tenure: &Tenure) -> Duration {
         let enough = (self.backend.round_trip() * 4).max(Duration::from_millis(20));
-        (lease.terms.ttl / 10)
+        (tenure.ttl / 10)
             .max(enough)
             .min(Duration::from_millis(500))
     }
 
-    async fn renew(&self, leases: &[Arc<LeaseState>], within: Duration) {
+    async fn renew(&self, tenures: &[Arc<Tenure>], within: Duration) {
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = self.clock.now();
-        let batch = leases
+        let batch = tenures
             .iter()
-            .map(|lease| lease.renew_request(lease.terms.ttl))
+            .map(|tenure| tenure.renew_request(tenure.ttl))
             .collect();
         match self.backend.renew(batch, within).await {
             Ok(answers) => {
-                for (lease, answer) in leases.iter().zip(answers) {
-                    self.apply(lease, sent, answer, within);
+                for (tenure, answer) in tenures.iter().zip(answers) {
+                    self.apply(tenure, sent, answer, within);
                 }
             }
             Err(failure) => {
-                for lease in leases {
-                    self.apply(lease, sent, Err(failure.clone()), within);
+                for tenure in tenures {
+                    self.apply(tenure, sent, Err(failure.clone()), within);
                 }
             }
         }
@@ -170,7 +217,7 @@ impl Rounds {
 
     fn apply(
         &self,
-        lease: &Arc<LeaseState>,
+        tenure: &Arc<Tenure>,
         sent: Moment,
         answer: Result<Renewed, Failure>,
         within: Duration,
@@ -178,55 +225,49 @@ impl Rounds {
         match answer {
             // An answer that came after the lease ran out changes nothing: the end is looked at first.
             Ok(Renewed::Yes) => {
-                lease.extend(validity(sent, lease.terms.ttl));
-                self.plan_renewal(lease);
+                tenure.extend(validity(sent, tenure.ttl));
+                self.plan_renewal(tenure);
             }
-            Ok(Renewed::NotOurs) => {
-                lease.end(LeaseLost::TakenAway);
-            }
+            Ok(Renewed::NotOurs) => tenure.lose(LeaseLost::TakenAway),
             // Retried until the lease ends, at the pace of the attempts themselves.
             Err(failure) => {
-                tracing::debug!(key = %lease.key, ?failure, "a renewal failed");
-                let pause = jittered(within / 2);
-                self.plan(lease, self.clock.now().after(pause), What::Renew);
+                tracing::debug!(key = %tenure.key, ?failure, "a renewal failed");
+                self.renew_at(tenure, self.clock.now().after(jittered(within / 2)));
             }
         }
     }
 
     /// Plans the next renewal, or the end where there is to be none.
-    fn plan_renewal(&self, lease: &Arc<LeaseState>) {
-        if !lease.is_renewed() {
-            return self.plan_end(lease);
+    fn plan_renewal(&self, tenure: &Arc<Tenure>) {
+        if tenure.renew == Renew::Off {
+            tenure
+                .renew_at
+                .store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
+            // Somebody has to see whether it is claimed.
+            let half = tenure.half_time();
+            return self.plan(tenure, half);
         }
         let now = self.clock.now();
-        let third = lease.valid_until().since(now).min(lease.terms.ttl) / 3;
-        let at = now.after(third * 4 / 5 + jittered(third / 5));
-        self.plan(lease, at, What::Renew);
+        let third = tenure.valid_until().since(now).min(tenure.ttl) / 3;
+        self.renew_at(tenure, now.after(third * 4 / 5 + jittered(third / 5)));
     }
 
-    fn plan_end(&self, lease: &Arc<LeaseState>) {
-        self.plan(lease, lease.deadline(), What::End);
+    fn renew_at(&self, tenure: &Arc<Tenure>, at: Moment) {
+        tenure.renew_at.store(at.as_nanos(), Ordering::Relaxed);
+        self.plan(tenure, at);
     }
 
-    fn plan(&self, lease: &Arc<LeaseState>, at: Moment, what: What) {
-        let end = lease.deadline();
-        let (at, what) = if at < end {
-            (at, what)
-        } else {
-            (end, What::End)
-        };
-        let due = Due {
-            lease: lease.clone(),
-            what,
-        };
-        let ticket = self.held.insert(at, due);
-        if let Some(earlier) = lease.swap_ticket(Some(ticket)) {
+    /// Looks at it then, or when the lease of its holder ends, if that is sooner.
+    fn plan(&self, tenure: &Arc<Tenure>, at: Moment) {
+        let Some(lease) = tenure.holder() else { return };
+        let ticket = self.held.insert(at.min(lease.deadline()), tenure.clone());
+        if let Some(earlier) = tenure.swap_ticket(Some(ticket)) {
             self.held.remove(earlier);
         }
-        if lease.ended().is_some()
-            && let Some(ticket) = lease.swap_ticket(None)
+        if tenure.holder().is_none()
+            && let Some(ticket) = tenure.swap_ticket(None)
         {
-            // Released while this was planned: `forget` may have come before the new ticket was there.
+            // Let go while this was planned: `forget` may have come before the new ticket was there.
             self.held.remove(ticket);
         }
     }

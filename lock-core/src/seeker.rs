@@ -1,23 +1,32 @@
-//! Asks the backend for a key, on behalf of the tasks that stand in its line.
+//! Asks the backend for a key, on behalf of the tasks that stand in its line, and waits for the grant.
 //!
 //! Runs as the manager's own work. Each of its awaits may be the last one it sees: of the manager's runtime, never of a
 //! user's future. Then [`Seeker`] is dropped, which takes the request back and leaves the line to the next seeker.
+//!
+//! Waiting is one wish in the backend's queue for all tasks of the line. A grant ends it; but a message can be lost, its
+//! holder can die, its lock can be another library's. So the seeker asks by itself, too: when the holder's lease must have
+//! ended, after each new connection, and at each beat.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
 use crate::{
-    arbiter::{Arbiter, LastWord},
-    backend::{AcquireOutcome, AcquireRequest, Failure},
+    ahead,
+    arbiter::{Arbiter, Offered},
+    backend::{
+        AcquireOutcome, AcquireRequest, Asks, Busy, Comes, Expiry, Failure, RenewRequest, Renewed,
+    },
     clock::Moment,
-    engine::{Engine, jittered, validity},
+    engine::{Engine, Open, jittered, validity},
     error::LockError,
+    grants::Wish,
     key::LockKey,
-    lease::Grant,
-    line::Waiter,
+    options::{Terms, Wait},
     release::Release,
-    token::{FencingToken, OwnerToken},
+    slot::LastWord,
+    tenure::Grant,
+    token::{FencingToken, OwnerToken, TokenBlock},
     trail::Trail,
 };
 
@@ -27,6 +36,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause before asking again for a key that is about to expire.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// A waiter shows at least this often that it is alive. The backend passes over one that missed two.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How soon after taking a place it is checked for the first time, which tells when the holder's lease ends.
+const FIRST_CHECK: Duration = Duration::from_millis(150);
+
 pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) {
     let seeker = Seeker {
         arbiter: arbiter.clone(),
@@ -34,6 +49,7 @@ pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) 
         signal,
         attempt: None,
         finished: false,
+        _on_its_way: arbiter.engine.on_its_way.open(),
     };
     arbiter.engine.spawner.spawn(seeker.run());
 }
@@ -45,23 +61,32 @@ struct Seeker {
     attempt: Option<Attempt>,
     /// Whether the slot has been left in order.
     finished: bool,
+    /// A shutdown waits for it.
+    _on_its_way: Open,
 }
 
 /// One owner token on its way.
 struct Attempt {
     full_key: Arc<str>,
     token: OwnerToken,
+    wish: Wish,
     trail: Arc<Trail>,
-    /// The longest ttl asked for so far: for so long a request that is executed late can block others.
-    longest_ttl: Duration,
-    /// Whether a request left that has no definite answer, so that the key may be ours without our knowing.
+    asks: Asks,
+    /// The last ttl asked for, which only grows: for so long a request that is executed late can block others.
+    ttl: Duration,
+    /// The ttl that a grant by a message certainly has.
+    queued_ttl: Duration,
+    /// Before the last question left that was answered with "wait", or the first one of all: a grant is younger.
+    waits_since: Moment,
+    /// Whether a request left that has no definite answer, or a wish is in the queue: the key may be ours without our
+    /// knowing.
     armed: bool,
 }
 
 /// What one round ended with.
 enum Round {
     Granted(Grant),
-    Busy(Option<Duration>),
+    Busy(Busy),
     Failed(Failure),
     /// Granted, but too late to be of use.
     TooSlow(LockError),
@@ -69,18 +94,30 @@ enum Round {
     Deserted,
 }
 
+/// What a pause ended with.
+enum Pause {
+    Over,
+    Granted(FencingToken),
+}
+
 impl Seeker {
     async fn run(mut self) {
         let mut failures = 0_u32;
         // Bounded by those who wait: each has its own patience, and without them the line is empty.
-        while let Some(head) = self.arbiter.head(&self.key) {
-            let pause = match self.round(&head).await {
-                Round::Granted(grant) => return self.hand_over(grant),
-                Round::Busy(remaining) => {
+        while let Some((terms, behind)) = self.arbiter.head(&self.key) {
+            let pause = match self.ask(&terms, behind).await {
+                Round::Granted(grant) => match self.hand_over(grant) {
+                    Some(seeker) => {
+                        self = seeker;
+                        continue;
+                    }
+                    None => return,
+                },
+                Round::Busy(busy) => {
                     failures = 0;
-                    let until = remaining.map(|left| self.now().after(left));
+                    let until = busy.expiry.moment(self.now(), terms.ttl);
                     self.arbiter.tell(&self.key, LastWord::Busy(until));
-                    self.polling_pause(remaining)
+                    self.checking_pause(&busy)
                 }
                 Round::Failed(failure) if failure.is_transient() => {
                     failures += 1;
@@ -94,7 +131,7 @@ impl Seeker {
                     continue;
                 }
                 Round::TooSlow(error) => {
-                    self.arbiter.tell_all(&self.key, &error);
+                    self.arbiter.tell_short(&self.key, terms.ttl, &error);
                     continue;
                 }
                 Round::Deserted => continue,
@@ -103,56 +140,113 @@ impl Seeker {
             if self.arbiter.head(&self.key).is_none() {
                 break;
             }
-            self.pause(pause).await;
+            if let Pause::Granted(fencing) = self.pause(pause).await
+                && let Round::Granted(grant) = self.accept(fencing).await
+            {
+                match self.hand_over(grant) {
+                    Some(seeker) => self = seeker,
+                    None => return,
+                }
+            }
         }
         // Nobody waits: `head` has removed the slot, and dropping `self` takes back what may still be on its way.
         self.finished = true;
     }
 
     /// Asks once. On an answer that never came the same token serves again: acquiring is idempotent by it.
-    async fn round(&mut self, head: &Waiter) -> Round {
+    async fn ask(&mut self, terms: &Terms, behind: usize) -> Round {
         let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
         let engine = arbiter.engine.clone();
+        // What was asked for before, with a longer ttl, may still block others for so long.
+        if let Some(longer) = self.attempt.take_if(|attempt| attempt.ttl > terms.ttl) {
+            longer.take_back(&engine, &key);
+        }
         let attempt = self
             .attempt
-            .get_or_insert_with(|| Attempt::new(&engine, head.full_key.clone()));
+            .get_or_insert_with(|| Attempt::new(&engine, arbiter.full_key(&key)));
+        let tokens = u32::try_from(behind + 1)
+            .unwrap_or(ahead::BLOCK)
+            .min(ahead::BLOCK);
         tokio::select! {
             biased;
-            round = attempt.ask(&engine, head.terms.ttl) => round,
+            round = attempt.ask(&engine, terms, tokens) => round,
             // The answer may be on its way. The token stays armed, and the clean-up follows on the same connection.
             () = arbiter.deserted(&key, &signal) => Round::Deserted,
         }
     }
 
-    fn hand_over(mut self, grant: Grant) {
-        self.finished = true;
-        let ttl = self
-            .attempt
-            .take()
-            .map_or(Duration::ZERO, |attempt| attempt.longest_ttl);
-        if let Err(grant) = self.arbiter.offer(&self.key, grant) {
-            release(&self.arbiter.engine, &self.key, grant, ttl);
-        }
-    }
-
-    async fn pause(&self, pause: Duration) {
+    /// Waits for a grant, at most for so long.
+    async fn pause(&self, pause: Duration) -> Pause {
         let clock = &self.arbiter.engine.clock;
+        let Some(attempt) = &self.attempt else {
+            return Pause::Over;
+        };
         tokio::select! {
-            () = clock.sleep_until(clock.now().after(pause)) => {}
-            () = self.arbiter.deserted(&self.key, &self.signal) => {}
+            biased;
+            news = attempt.wish.news() => news.map_or(Pause::Over, Pause::Granted),
+            () = self.arbiter.deserted(&self.key, &self.signal) => Pause::Over,
+            () = clock.sleep_until(clock.now().after(pause)) => Pause::Over,
         }
     }
 
-    /// Until the holder's lease ends, but no longer than the pause of the builder: it may be released before.
-    fn polling_pause(&self, remaining: Option<Duration>) -> Duration {
-        let pause = jittered(self.arbiter.engine.timing.polling_pause);
-        // One millisecond more, since the server counts in whole ones.
-        let expiry = remaining.map(|left| left + Duration::from_millis(1));
-        expiry.map_or(pause, |expiry| pause.min(expiry).max(SHORTEST_PAUSE))
+    /// A grant has arrived.
+    async fn accept(&mut self, fencing: FencingToken) -> Round {
+        let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
+        let engine = arbiter.engine.clone();
+        let Some(attempt) = &mut self.attempt else {
+            return Round::Deserted;
+        };
+        let tokens = TokenBlock::new(fencing.into(), 1);
+        tokio::select! {
+            biased;
+            round = attempt.granted(&engine, attempt.waits_since, attempt.queued_ttl, tokens) => round,
+            () = arbiter.deserted(&key, &signal) => Round::Deserted,
+        }
+    }
+
+    /// Hands a grant to whoever is next; returns itself if there is more to do.
+    fn hand_over(mut self, grant: Grant) -> Option<Self> {
+        match self.arbiter.offer(&self.key, grant) {
+            Offered::Taken => {
+                self.attempt = None;
+                self.finished = true;
+                None
+            }
+            Offered::ToNobody => {
+                // Dropping `self` gives it back.
+                self.finished = true;
+                None
+            }
+            // It is ours, and asking again with the same token gives it the other ttl.
+            Offered::Unlike => Some(self),
+        }
+    }
+
+    /// Until the place is to be checked: at a beat, or when the holder's lease must have ended. Where no grant will come,
+    /// after the pause of the builder.
+    fn checking_pause(&self, busy: &Busy) -> Duration {
+        let pause = match (busy.comes, busy.expiry) {
+            (Comes::ByAsking, _) => jittered(self.arbiter.engine.timing.polling_pause),
+            (Comes::ByGrant, Expiry::Unknown) => jittered(FIRST_CHECK),
+            // Sooner than the beat, so that two late ones are not yet two missed ones.
+            (Comes::ByGrant, _) => BEAT * 4 / 5 + jittered(BEAT / 10),
+        };
+        match busy.expiry {
+            // One millisecond more, since the server counts in whole ones.
+            Expiry::In(left) => pause
+                .min(left + Duration::from_millis(1))
+                .max(SHORTEST_PAUSE),
+            Expiry::Never | Expiry::Unknown => pause,
+        }
     }
 
     fn failure_pause(&self, failures: u32) -> Duration {
-        let doubled = self.arbiter.engine.timing.polling_pause * 2_u32.pow(failures.min(6));
+        let doubled = self
+            .arbiter
+            .engine
+            .timing
+            .polling_pause
+            .saturating_mul(2_u32.pow(failures.min(6)));
         jittered(doubled.min(LONGEST_PAUSE))
     }
 
@@ -177,8 +271,12 @@ impl Attempt {
         Self {
             full_key,
             token: OwnerToken::new(&engine.label),
+            wish: engine.grants.wish(),
             trail: Arc::default(),
-            longest_ttl: Duration::ZERO,
+            asks: Asks::Once,
+            ttl: Duration::ZERO,
+            queued_ttl: Duration::ZERO,
+            waits_since: Moment::from_nanos(0),
             armed: false,
         }
     }
@@ -188,26 +286,52 @@ impl Attempt {
     /// # Cancel safety
     ///
     /// Armed from before the first byte leaves until a definite answer to every request that left.
-    async fn ask(&mut self, engine: &Engine, ttl: Duration) -> Round {
-        self.longest_ttl = self.longest_ttl.max(ttl);
+    async fn ask(&mut self, engine: &Engine, terms: &Terms, tokens: u32) -> Round {
+        let asks = match (self.asks, terms.wait) {
+            (Asks::AfterIts(place), _) => Asks::AfterIts(place),
+            (_, Wait::No) => Asks::Once,
+            (_, Wait::For(_) | Wait::Forever) => Asks::ToWait,
+        };
         let was_armed = std::mem::replace(&mut self.armed, true);
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = engine.clock.now();
+        if asks == Asks::ToWait {
+            // Only the first request of its kind may put a wish into the queue without looking for one.
+            self.asks = Asks::AfterIts(None);
+            self.waits_since = sent;
+            self.queued_ttl = terms.ttl;
+        }
+        self.ttl = terms.ttl;
         let request = AcquireRequest {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
-            ttl,
-            floor: engine.known_token(),
+            ttl: terms.ttl,
+            known_token: engine.known_token(),
+            tokens,
+            asks,
+            entry: self.wish.number(),
             trail: self.trail.clone(),
         };
         match engine.backend.acquire(request).await {
             Ok(acquired) => {
-                self.armed = !self.trail.is_settled_by(acquired.connection);
+                if self.trail.is_settled_by(acquired.connection) {
+                    self.trail.settle();
+                    self.armed = false;
+                }
                 match acquired.outcome {
-                    AcquireOutcome::Granted(fencing) => {
-                        self.granted(engine, sent, ttl, fencing).await
+                    AcquireOutcome::Granted(tokens) => {
+                        self.granted(engine, sent, terms.ttl, tokens).await
                     }
-                    AcquireOutcome::Busy { remaining } => Round::Busy(remaining),
+                    AcquireOutcome::Busy(busy) => {
+                        if asks != Asks::Once {
+                            // The wish is in the queue, as it was sent.
+                            self.armed = true;
+                            self.waits_since = sent;
+                            self.queued_ttl = terms.ttl;
+                            self.asks = Asks::AfterIts(busy.place);
+                        }
+                        Round::Busy(busy)
+                    }
                 }
             }
             Err(failure) => {
@@ -220,30 +344,35 @@ impl Attempt {
     }
 
     /// A grant is of use if at least half of its ttl is left: it is renewed once, and given up if still short.
+    ///
+    /// `since` is earlier than the grant. For one that came by a message, that is when the wait was last confirmed, so it
+    /// may look older than it is: then the renewal confirms it.
     async fn granted(
         &mut self,
         engine: &Engine,
-        sent: Moment,
+        since: Moment,
         ttl: Duration,
-        fencing: FencingToken,
+        tokens: TokenBlock,
     ) -> Round {
         // Ours until it is handed over.
         self.armed = true;
-        engine.learn_token(fencing);
+        engine.learn_token(tokens.last());
         let mut grant = Grant {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
-            fencing,
+            entry: self.wish.number(),
             trail: self.trail.clone(),
-            valid_until: validity(sent, ttl),
+            tokens,
+            ttl,
+            valid_until: validity(since, ttl),
         };
-        if is_short(&grant, engine, ttl) {
+        if is_short(&grant, engine) {
             let again = engine.clock.now();
             if let Err(round) = self.extend(engine, ttl).await {
                 return round;
             }
             grant.valid_until = validity(again, ttl);
-            if is_short(&grant, engine, ttl) {
+            if is_short(&grant, engine) {
                 let took = engine.clock.now().since(again);
                 return Round::TooSlow(LockError::invalid(format!(
                     "a round trip to the backend took {took:?}, more than half of the ttl of {ttl:?}: choose a longer ttl"
@@ -254,7 +383,7 @@ impl Attempt {
     }
 
     async fn extend(&self, engine: &Engine, ttl: Duration) -> Result<(), Round> {
-        let request = crate::backend::RenewRequest {
+        let request = RenewRequest {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
@@ -264,46 +393,62 @@ impl Attempt {
             .renew(vec![request], engine.timing.command_timeout)
             .await;
         match renewed.map(|answers| answers.into_iter().next()) {
-            Ok(Some(Ok(crate::backend::Renewed::Yes))) => Ok(()),
-            // Expired while the answer was on its way: as if it had been busy.
-            Ok(Some(Ok(crate::backend::Renewed::NotOurs)) | None) => {
-                Err(Round::Busy(Some(Duration::ZERO)))
-            }
+            Ok(Some(Ok(Renewed::Yes))) => Ok(()),
+            // Expired while the answer was on its way: as if it had been busy, and about to be free.
+            Ok(Some(Ok(Renewed::NotOurs)) | None) => Err(Round::Busy(Busy {
+                expiry: Expiry::In(Duration::ZERO),
+                place: None,
+                comes: Comes::ByGrant,
+            })),
             Ok(Some(Err(failure))) | Err(failure) => Err(Round::Failed(failure)),
         }
     }
 
-    /// Has the key released, if it may be ours.
+    /// Has the wish taken out of the queue, and the key released, if it may be ours.
     fn take_back(self, engine: &Arc<Engine>, key: &LockKey) {
-        if !self.armed || self.trail.is_empty() {
+        if !self.armed {
             return;
         }
         let grant = Grant {
             full_key: self.full_key,
             token: self.token,
-            fencing: FencingToken::new(0),
+            entry: self.wish.number(),
+            tokens: TokenBlock::EMPTY,
+            ttl: self.ttl,
             trail: self.trail,
             valid_until: engine.clock.now(),
         };
-        release(engine, key, grant, self.longest_ttl);
+        release(engine, key, grant);
     }
 }
 
-fn is_short(grant: &Grant, engine: &Engine, ttl: Duration) -> bool {
-    grant.valid_until.since(engine.clock.now()) < ttl / 2
+impl Expiry {
+    /// Until when a lock is busy, as far as is known; `None`: without an expiry.
+    fn moment(self, now: Moment, guess: Duration) -> Option<Moment> {
+        match self {
+            Self::In(left) => Some(now.after(left)),
+            Self::Never => None,
+            Self::Unknown => Some(now.after(guess)),
+        }
+    }
+}
+
+fn is_short(grant: &Grant, engine: &Engine) -> bool {
+    grant.valid_until.since(engine.clock.now()) < grant.ttl / 2
 }
 
 /// Gives back what nobody took.
-fn release(engine: &Arc<Engine>, key: &LockKey, grant: Grant, ttl: Duration) {
+fn release(engine: &Arc<Engine>, key: &LockKey, grant: Grant) {
     let release = Release {
         key: key.clone(),
         full_key: grant.full_key,
         token: grant.token,
+        entry: Some(grant.entry),
         trail: grant.trail,
-        ttl,
+        ttl: grant.ttl,
         kept_until: None,
         valid_until: grant.valid_until,
         lost: None,
     };
-    release.start(engine, engine.open.open(), None);
+    release.start(engine, None);
 }

@@ -113,6 +113,41 @@ impl FencingToken {
     }
 }
 
+/// Fencing tokens that follow each other, taken ahead for tasks to which a lease will be handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenBlock {
+    next: u64,
+    left: u32,
+}
+
+impl TokenBlock {
+    pub(crate) const EMPTY: Self = Self { next: 0, left: 0 };
+
+    pub(crate) const fn new(first: u64, count: u32) -> Self {
+        Self {
+            next: first,
+            left: count,
+        }
+    }
+
+    pub(crate) const fn left(self) -> u32 {
+        self.left
+    }
+
+    /// Takes the smallest.
+    pub(crate) fn take(&mut self) -> Option<FencingToken> {
+        self.left = self.left.checked_sub(1)?;
+        let token = FencingToken(self.next);
+        self.next += 1;
+        Some(token)
+    }
+
+    /// The largest, which the process then knows.
+    pub(crate) const fn last(self) -> FencingToken {
+        FencingToken((self.next + self.left as u64).saturating_sub(1))
+    }
+}
+
 impl From<FencingToken> for u64 {
     fn from(token: FencingToken) -> Self {
         token.0

@@ -46,6 +46,16 @@ impl Trail {
         self.0.load(Ordering::Acquire) == NONE
     }
 
+    /// Forgets what left: all of it has a definite answer.
+    pub(crate) fn settle(&self) {
+        self.0.store(NONE, Ordering::Release);
+    }
+
+    /// Whether everything that is not settled left on one connection.
+    pub(crate) fn is_single(&self) -> bool {
+        self.0.load(Ordering::Acquire) != SEVERAL
+    }
+
     /// Whether an answer on `connection` means that every request that left was executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
         let trail = self.0.load(Ordering::Acquire);

@@ -8,12 +8,13 @@ use std::{
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Acquired, Answer, Backend, Failure, ReleaseOutcome,
-        ReleaseRequest, Released, RenewRequest, Renewed,
+        AcquireOutcome, AcquireRequest, Acquired, Answer, Backend, Busy, Comes, Expiry,
+        ExtendRequest, Extended, Failure, Others, ReleaseOutcome, ReleaseRequest, Released,
+        RenewRequest, Renewed,
     },
     clock::{Clock, Moment},
     inspect::{Health, Sighting},
-    token::FencingToken,
+    token::TokenBlock,
     trail::ConnectionId,
 };
 
@@ -71,14 +72,17 @@ impl State {
     }
 
     /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that
-    /// outlives the process accepts the tokens of the next one.
-    fn next_token(&mut self, floor: u64) -> FencingToken {
+    /// outlives the process accepts the tokens of the next one. As a server does, gives out no more than the clock is ahead.
+    fn take_tokens(&mut self, known: u64, count: u32) -> TokenBlock {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(0);
-        self.last_token = micros.max(self.last_token + 1).max(floor + 1);
-        FencingToken::new(self.last_token)
+        let counter = self.last_token.max(known);
+        let ahead = u32::try_from(micros.saturating_sub(counter)).unwrap_or(u32::MAX);
+        let count = count.min(ahead).max(1);
+        self.last_token = micros.max(counter + u64::from(count));
+        TokenBlock::new(self.last_token + 1 - u64::from(count), count)
     }
 
     fn sweep(&mut self, now: Moment) {
@@ -101,18 +105,21 @@ impl Backend for MemoryBackend {
         let mut state = self.lock();
         let token = request.token.expose();
         let outcome = match state.alive(&request.full_key, now) {
-            Some(entry) if entry.token != token => AcquireOutcome::Busy {
-                remaining: Some(entry.expires.since(now)),
-            },
+            Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
+                expiry: Expiry::In(entry.expires.since(now)),
+                place: None,
+                // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
+                comes: Comes::ByGrant,
+            }),
             _ => {
-                let fencing = state.next_token(request.floor);
+                let tokens = state.take_tokens(request.known_token, request.tokens);
                 let entry = Entry {
                     token: token.to_owned(),
                     expires: now.after(request.ttl),
                 };
                 state.sweep(now);
                 state.entries.insert(request.full_key.clone(), entry);
-                AcquireOutcome::Granted(fencing)
+                AcquireOutcome::Granted(tokens)
             }
         };
         drop(state);
@@ -135,7 +142,24 @@ impl Backend for MemoryBackend {
         )
     }
 
+    fn extend(&self, request: ExtendRequest) -> Answer<Extended> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let extended = match state.alive(&request.full_key, now) {
+            Some(entry) if entry.token == request.token.expose() => {
+                entry.expires = entry.expires.max(now.after(request.ttl));
+                Extended::Yes {
+                    tokens: state.take_tokens(request.known_token, request.tokens),
+                    others: Others::DoNot,
+                }
+            }
+            _ => Extended::NotOurs,
+        };
+        at_once(extended)
+    }
+
     fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+        request.trail.departs_on(ConnectionId::LOCAL);
         let now = self.clock.now();
         let mut state = self.lock();
         let outcome = match state.alive(&request.full_key, now) {
@@ -159,10 +183,10 @@ impl Backend for MemoryBackend {
         let now = self.clock.now();
         let mut state = self.lock();
         let entry = state.alive(&full_key, now);
-        at_once(entry.map(|entry| Sighting::new(&entry.token, Some(entry.expires.since(now)))))
+        at_once(entry.map(|entry| Sighting::new(&entry.token, Some(entry.expires.since(now)), 0)))
     }
 
-    fn force_release(&self, full_key: Arc<str>) -> Answer<()> {
+    fn force_release(&self, full_key: Arc<str>, _known_token: u64) -> Answer<()> {
         self.lock().entries.remove(&full_key);
         at_once(())
     }

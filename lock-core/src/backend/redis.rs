@@ -1,19 +1,21 @@
 //! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU64, sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Acquired, Answer, Backend, Failure, ReleaseOutcome,
-        ReleaseRequest, Released, RenewRequest, Renewed,
+        AcquireOutcome, AcquireRequest, Acquired, Answer, Asks, Backend, Busy, Comes, Expiry,
+        ExtendRequest, Extended, Failure, Others, ReleaseOutcome, ReleaseRequest, Released,
+        RenewRequest, Renewed,
     },
     engine::Timing,
     error::LockError,
+    grants::Grants,
     inspect::{Health, Sighting},
     options::RESERVED,
-    token::FencingToken,
+    token::TokenBlock,
 };
 
 mod address;
@@ -21,10 +23,12 @@ mod connection;
 mod failure;
 mod health;
 mod lua;
+mod mailbox;
 
 use address::Address;
 use connection::Link;
-use lua::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use lua::{ACQUIRE, Call, EXTEND, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use mailbox::Mailbox;
 
 #[derive(Clone)]
 pub(crate) struct RedisBackend {
@@ -32,16 +36,21 @@ pub(crate) struct RedisBackend {
     /// One for the whole database, without an expiry: nothing grows with the number of locks, and eviction policies for
     /// expiring keys spare it.
     fence: Arc<str>,
+    /// Names this manager to the servers: where its grants are published.
+    channel: Arc<str>,
     within: Duration,
 }
 
 impl RedisBackend {
     /// Connects with the first request.
-    pub(crate) fn new(url: &str, timing: Timing) -> Result<Self, LockError> {
+    pub(crate) fn new(url: &str, timing: Timing, grants: Arc<Grants>) -> Result<Self, LockError> {
         let address = Address::parse(url, timing.command_timeout)?;
+        let channel = uuid::Uuid::new_v4().simple().to_string();
+        let mailbox = Mailbox::new(format!("{RESERVED}grants:{channel}"), grants);
         Ok(Self {
-            link: Arc::new(Link::new(address, timing)),
+            link: Arc::new(Link::new(address, timing, mailbox)),
             fence: format!("{RESERVED}fence").into(),
+            channel: channel.into(),
             within: timing.command_timeout,
         })
     }
@@ -61,6 +70,20 @@ impl RedisBackend {
     }
 }
 
+impl RedisBackend {
+    /// The lock and its companions.
+    fn keys(&self, full_key: Arc<str>) -> Vec<Arc<str>> {
+        let queue = queue_of(&full_key);
+        vec![full_key, self.fence.clone(), queue]
+    }
+}
+
+/// Where the processes stand that wait for a lock: named from the full key, whatever the prefix, so that managers with
+/// different prefixes that mean the same lock stand in the same queue.
+fn queue_of(full_key: &str) -> Arc<str> {
+    format!("{RESERVED}queue:{full_key}").into()
+}
+
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.link.address().fmt(f)
@@ -69,24 +92,65 @@ impl fmt::Debug for RedisBackend {
 
 impl Backend for RedisBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
-        let (link, fence, within) = (self.link.clone(), self.fence.clone(), self.within);
+        let backend = self.clone();
         Box::pin(async move {
+            // Without a way for grants, a wish in the queue would only be passed over.
+            let asks = if backend.link.has_grants() {
+                request.asks
+            } else {
+                Asks::Once
+            };
+            let (mode, place) = match asks {
+                Asks::Once => ("try", None),
+                Asks::ToWait => ("wait", None),
+                Asks::AfterIts(place) => ("check", place),
+            };
             let call = Call {
-                keys: vec![request.full_key, fence],
+                keys: backend.keys(request.full_key),
                 arguments: vec![
                     request.token.expose().to_owned(),
                     millis(request.ttl).to_string(),
-                    request.floor.to_string(),
+                    request.known_token.to_string(),
+                    request.tokens.to_string(),
+                    mode.to_owned(),
+                    backend.channel.to_string(),
+                    request.entry.to_string(),
+                    place.map_or(0, NonZeroU64::get).to_string(),
                 ],
             };
             let (connection, answer) = ACQUIRE
-                .run(&link, call, within, Some(&request.trail))
+                .run(&backend.link, call, backend.within, Some(&request.trail))
                 .await?;
-            let outcome = read_acquired(&answer).ok_or_else(|| failure::nonsense("an acquire"))?;
+            let mut outcome =
+                read_acquired(&answer).ok_or_else(|| failure::nonsense("an acquire"))?;
+            if let AcquireOutcome::Busy(busy) = &mut outcome
+                && asks == Asks::Once
+            {
+                busy.comes = Comes::ByAsking;
+            }
             Ok(Acquired {
                 outcome,
                 connection,
             })
+        })
+    }
+
+    fn extend(&self, request: ExtendRequest) -> Answer<Extended> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let call = Call {
+                keys: backend.keys(request.full_key),
+                arguments: vec![
+                    request.token.expose().to_owned(),
+                    millis(request.ttl).to_string(),
+                    request.known_token.to_string(),
+                    request.tokens.to_string(),
+                ],
+            };
+            let (_, answer) = EXTEND
+                .run(&backend.link, call, backend.within, None)
+                .await?;
+            read_extended(&answer).ok_or_else(|| failure::nonsense("an extension"))
         })
     }
 
@@ -113,14 +177,21 @@ impl Backend for RedisBackend {
     }
 
     fn release(&self, request: ReleaseRequest) -> Answer<Released> {
-        let (link, within) = (self.link.clone(), self.within);
+        let backend = self.clone();
         Box::pin(async move {
-            let keep = request.keep.map_or(0, millis);
             let call = Call {
-                keys: vec![request.full_key],
-                arguments: vec![request.token.expose().to_owned(), keep.to_string()],
+                keys: backend.keys(request.full_key),
+                arguments: vec![
+                    request.token.expose().to_owned(),
+                    request.keep.map_or(0, millis).to_string(),
+                    request.known_token.to_string(),
+                    backend.channel.to_string(),
+                    request.entry.unwrap_or(0).to_string(),
+                ],
             };
-            let (connection, answer) = RELEASE.run(&link, call, within, None).await?;
+            let (connection, answer) = RELEASE
+                .run(&backend.link, call, backend.within, Some(&request.trail))
+                .await?;
             let outcome = match answer {
                 Value::Int(1) => ReleaseOutcome::Done,
                 Value::Int(0) => ReleaseOutcome::NotOurs,
@@ -136,18 +207,29 @@ impl Backend for RedisBackend {
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
         let (link, within) = (self.link.clone(), self.within);
         Box::pin(async move {
-            let (_, answer) = INSPECT.run(&link, on_key(full_key), within, None).await?;
+            let call = Call {
+                keys: vec![full_key.clone(), queue_of(&full_key)],
+                arguments: Vec::new(),
+            };
+            let (_, answer) = INSPECT.run(&link, call, within, None).await?;
             read_sighting(&answer)
         })
     }
 
-    fn force_release(&self, full_key: Arc<str>) -> Answer<()> {
-        let (link, within) = (self.link.clone(), self.within);
+    fn force_release(&self, full_key: Arc<str>, known_token: u64) -> Answer<()> {
+        let backend = self.clone();
         Box::pin(async move {
-            FORCE_RELEASE
-                .run(&link, on_key(full_key), within, None)
-                .await?;
-            Ok(())
+            let call = Call {
+                keys: backend.keys(full_key),
+                arguments: vec![known_token.to_string()],
+            };
+            match FORCE_RELEASE
+                .run(&backend.link, call, backend.within, None)
+                .await?
+            {
+                (_, Value::Int(_)) => Ok(()),
+                _ => Err(failure::nonsense("a forced release")),
+            }
         })
     }
 
@@ -161,21 +243,9 @@ impl Backend for RedisBackend {
     }
 }
 
-fn on_key(full_key: Arc<str>) -> Call {
-    Call {
-        keys: vec![full_key],
-        arguments: Vec::new(),
-    }
-}
-
 /// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// Redis tells a missing expiry by a negative number.
-fn remaining(millis: i64) -> Option<Duration> {
-    u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
 fn read_acquired(answer: &Value) -> Option<AcquireOutcome> {
@@ -183,14 +253,58 @@ fn read_acquired(answer: &Value) -> Option<AcquireOutcome> {
         return None;
     };
     match parts[..] {
-        [Value::Int(1), Value::Int(token)] => Some(AcquireOutcome::Granted(FencingToken::new(
-            u64::try_from(token).ok()?,
-        ))),
-        [Value::Int(0), Value::Int(millis)] => Some(AcquireOutcome::Busy {
-            remaining: remaining(millis),
-        }),
+        [Value::Int(1), Value::Int(first), Value::Int(count)] => {
+            Some(AcquireOutcome::Granted(read_tokens(first, count)?))
+        }
+        [
+            Value::Int(0),
+            Value::Int(millis),
+            Value::Int(place),
+            Value::Int(ours),
+        ] => Some(AcquireOutcome::Busy(Busy {
+            expiry: match millis {
+                -1 => Expiry::Never,
+                -2 => Expiry::Unknown,
+                millis => Expiry::In(Duration::from_millis(u64::try_from(millis).ok()?)),
+            },
+            place: u64::try_from(place).ok().and_then(NonZeroU64::new),
+            comes: if ours == 1 {
+                Comes::ByGrant
+            } else {
+                Comes::ByAsking
+            },
+        })),
         _ => None,
     }
+}
+
+fn read_extended(answer: &Value) -> Option<Extended> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    match parts[..] {
+        [
+            Value::Int(1),
+            Value::Int(first),
+            Value::Int(count),
+            Value::Int(others),
+        ] => Some(Extended::Yes {
+            tokens: read_tokens(first, count)?,
+            others: if others == 0 {
+                Others::DoNot
+            } else {
+                Others::Wait
+            },
+        }),
+        [Value::Int(0)] => Some(Extended::NotOurs),
+        _ => None,
+    }
+}
+
+/// One token at least.
+fn read_tokens(first: i64, count: i64) -> Option<TokenBlock> {
+    let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
+    (first > 0 && count > 0).then(|| TokenBlock::new(first, count))
 }
 
 fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
@@ -208,9 +322,16 @@ fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {
     };
     match &parts[..] {
         [] => Ok(None),
-        [Value::BulkString(token), Value::Int(millis)] => {
+        [
+            Value::BulkString(token),
+            Value::Int(millis),
+            Value::Int(waiting),
+        ] => {
             let token = String::from_utf8_lossy(token);
-            Ok(Some(Sighting::new(&token, remaining(*millis))))
+            // A missing expiry is told by a negative number.
+            let remaining = u64::try_from(*millis).ok().map(Duration::from_millis);
+            let waiting = usize::try_from(*waiting).unwrap_or(0);
+            Ok(Some(Sighting::new(&token, remaining, waiting)))
         }
         _ => Err(failure::nonsense("an inspection")),
     }
@@ -234,9 +355,17 @@ mod tests {
             Value::Int(1),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![Value::Int(1), Value::Int(-1)]),
-            Value::Array(vec![Value::Int(2), Value::Int(1)]),
-            Value::Array(vec![Value::Int(1), Value::Nil]),
+            Value::Array(vec![Value::Int(1), Value::Int(5)]),
+            Value::Array(vec![Value::Int(1), Value::Int(-1), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(5), Value::Int(0)]),
+            Value::Array(vec![Value::Int(2), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Nil, Value::Int(1)]),
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Int(-3),
+                Value::Int(0),
+                Value::Int(1),
+            ]),
         ];
         for answer in odd {
             assert!(read_acquired(&answer).is_none(), "{answer:?}");

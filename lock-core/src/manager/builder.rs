@@ -9,6 +9,7 @@ use crate::{
     clock::Clock,
     engine::{Engine, Timing},
     error::LockError,
+    grants::Grants,
     manager::{Inner, LockManager},
     options::{Defaults, Wait, check_prefix},
     spawner::Spawner,
@@ -124,6 +125,23 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 64.
+    ///
+    /// Handing on inside the process costs no message, so many in a row are fast; other processes wait for as long.
+    pub fn max_handoffs(mut self, most: u32) -> Self {
+        self.limits.handoffs = most;
+        self
+    }
+
+    /// Bounds for how long a lock is handed on inside this process while other processes wait for it. Defaults to 20 ms.
+    ///
+    /// As [`max_handoffs`](Self::max_handoffs), and whichever comes first. It is also how often a lock that is handed on
+    /// is asked for others who wait.
+    pub fn max_handoff_time(mut self, most: Duration) -> Self {
+        self.limits.handoff_time = most;
+        self
+    }
+
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
     ///
     /// # Errors
@@ -149,20 +167,21 @@ impl LockManagerBuilder {
         let clock = Clock::tokio();
         let backend = Arc::new(MemoryBackend::new(clock.clone()));
         let alarm = Alarm::of_the_caller(clock.clone());
-        self.finish(backend, Spawner::Caller, clock, alarm)
+        self.finish(backend, Arc::default(), Spawner::Caller, clock, alarm)
     }
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
         use crate::{backend::redis::RedisBackend, io_thread::IoThread};
 
-        let backend = RedisBackend::new(url, self.timing)?;
+        let grants = Arc::<Grants>::default();
+        let backend = RedisBackend::new(url, self.timing, grants.clone())?;
         let thread = IoThread::start().map_err(LockError::unavailable)?;
         let spawner = Spawner::Thread(Arc::new(thread));
         let clock = Clock::Boot;
         let alarm = Alarm::of_a_thread(clock.clone());
         spawner.spawn(alarm.ring());
-        let manager = self.finish(Arc::new(backend.clone()), spawner, clock, alarm);
+        let manager = self.finish(Arc::new(backend.clone()), grants, spawner, clock, alarm);
         manager
             .engine()
             .ask(async move { backend.greet().await })
@@ -184,16 +203,24 @@ impl LockManagerBuilder {
     fn finish(
         self,
         backend: Arc<dyn Backend>,
+        grants: Arc<Grants>,
         spawner: Spawner,
         clock: Clock,
         alarm: Alarm,
     ) -> LockManager {
-        let engine = Arc::new(Engine::new(backend, spawner, clock, alarm, self.timing));
+        let defaults = self.check().map(|()| self.defaults);
+        let engine = Arc::new(Engine::new(
+            backend,
+            grants,
+            spawner,
+            clock,
+            alarm,
+            self.timing,
+        ));
         LockManager {
             inner: Arc::new(Inner {
-                arbiter: Arc::new(Arbiter::new(engine, self.limits)),
-                prefix: self.prefix,
-                defaults: self.defaults,
+                arbiter: Arc::new(Arbiter::new(engine, self.prefix, self.limits)),
+                defaults,
             }),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{
-    ConnectionInfo, IntoConnectionInfo,
+    ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
@@ -12,7 +12,9 @@ use crate::error::LockError;
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]
 pub(super) struct Address {
-    pub(super) info: ConnectionInfo,
+    info: ConnectionInfo,
+    /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
+    pub(super) pushes: bool,
     shown: String,
 }
 
@@ -20,7 +22,12 @@ const SCHEMES: &str = "`redis://`, `valkey://`, `redis+unix://` or `memory://`";
 
 impl Address {
     pub(super) fn parse(url: &str, command_timeout: Duration) -> Result<Self, LockError> {
-        let Some(parsed) = redis::parse_redis_url(url) else {
+        // An `@` behind the host is a password that was not encoded, cut at its first `/`, `?` or `#`.
+        let parsed = redis::parse_redis_url(url).filter(|parsed| {
+            let rest = [Some(parsed.path()), parsed.query(), parsed.fragment()];
+            !rest.into_iter().flatten().any(|part| part.contains('@'))
+        });
+        let Some(parsed) = parsed else {
             return Err(LockError::invalid(malformed(url)));
         };
         let shown = match parsed.host_str() {
@@ -36,6 +43,9 @@ impl Address {
                  TLS tunnel if need be"
             )));
         }
+        let asks_for_resp2 = parsed
+            .query_pairs()
+            .any(|(name, value)| name == "protocol" && value.ends_with('2'));
         // The client's message says what is wrong before the first dash, and after it perhaps with which text.
         let info = parsed.into_connection_info().map_err(|error| {
             let text = error.to_string();
@@ -44,8 +54,15 @@ impl Address {
         })?;
         Ok(Self {
             info: info.set_tcp_settings(tcp_settings(command_timeout)),
+            pushes: !asks_for_resp2,
             shown,
         })
+    }
+
+    /// What the client library connects by.
+    pub(super) fn info(&self, protocol: ProtocolVersion) -> ConnectionInfo {
+        let settings = self.info.redis_settings().clone().set_protocol(protocol);
+        self.info.clone().set_redis_settings(settings)
     }
 
     pub(super) fn shown(&self) -> &str {
@@ -86,6 +103,7 @@ fn malformed(url: &str) -> String {
     let example = "write it as in `redis://user:password@host:6379/0`, with special characters in the password \
                    percent-encoded";
     match scheme {
+        "memory" => "`memory://` stands alone, without a host or a path".to_owned(),
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
             format!("the url `{scheme}://…` is malformed: {example}")
         }
@@ -136,6 +154,11 @@ mod tests {
             ("redis://:hunter2@host:99999", "malformed"),
             ("redis://:hunter2@host/db", "Invalid database number"),
             ("redis://:hunter2@", "malformed"),
+            ("redis://app:2024/hunter2@db", "malformed"),
+            ("redis://h?unter2@db", "malformed"),
+            ("redis://h#unter2@db", "malformed"),
+            ("redis://s3cr/etter2@host", "malformed"),
+            ("memory://x", "alone"),
             ("rediss://:hunter2@host", "TLS"),
         ];
         for (url, reason) in refused {

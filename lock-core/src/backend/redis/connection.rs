@@ -13,14 +13,16 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Cmd, Pipeline, RedisError, ServerError, Value,
-    aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
+    RedisError, Value,
+    aio::{MultiplexedConnection, SendError},
 };
+use tokio::sync::watch;
 
 use crate::{
     backend::{
         Failure,
-        redis::{address::Address, failure},
+        redis::{address::Address, failure, mailbox::Mailbox},
     },
     clock::{Clock, Moment},
     engine::Timing,
@@ -41,9 +43,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Link {
     address: Address,
     timing: Timing,
+    mailbox: Mailbox,
     state: Mutex<State>,
-    /// Held by whoever connects; the others wait for what comes of it, each within its own time-out.
-    connecting: tokio::sync::Mutex<()>,
     /// Smoothed, in nanoseconds; zero if not known.
     round_trip: AtomicU64,
 }
@@ -53,13 +54,19 @@ struct State {
     current: Option<Arc<Connection>>,
     last_number: u64,
     last_failure: Option<(Moment, Failure)>,
+    /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
+    connecting: Option<watch::Receiver<Option<Connected>>>,
 }
+
+type Connected = Result<Arc<Connection>, Failure>;
 
 /// One connection, from its handshake to its end.
 #[derive(Debug)]
 struct Connection {
     id: ConnectionId,
     pipe: MultiplexedConnection,
+    /// Whether grants arrive on it.
+    grants: bool,
     /// When something last came back, in nanoseconds of the clock.
     heard: AtomicU64,
     /// Whether a PING is on its way that decides over it.
@@ -69,12 +76,12 @@ struct Connection {
 const CLOCK: Clock = Clock::Boot;
 
 impl Link {
-    pub(super) fn new(address: Address, timing: Timing) -> Self {
+    pub(super) fn new(address: Address, timing: Timing, mailbox: Mailbox) -> Self {
         Self {
             address,
             timing,
+            mailbox,
             state: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
             round_trip: AtomicU64::new(0),
         }
     }
@@ -100,10 +107,13 @@ impl Link {
         within: Duration,
         trail: Option<&Trail>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        self.exchange(within, trail, async |mut pipe: MultiplexedConnection| {
-            pipe.send_packed_command(command).await
-        })
-        .await
+        let (id, answer) = self
+            .exchange(within, trail, async |mut pipe: MultiplexedConnection| {
+                pipe.send_packed_command(command).await
+            })
+            .await?;
+        self.heed(id, &answer);
+        Ok((id, answer))
     }
 
     /// Sends several commands in one message, with one time-out; one answer each.
@@ -113,11 +123,15 @@ impl Link {
         count: usize,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
-        self.exchange(within, None, async |mut pipe: MultiplexedConnection| {
-            pipe.send_packed_commands(commands, 0, count).await
-        })
-        .await
-        .map(|(_, values)| values)
+        let (id, answers) = self
+            .exchange(within, None, async |mut pipe: MultiplexedConnection| {
+                pipe.send_packed_commands(commands, 0, count).await
+            })
+            .await?;
+        for answer in &answers {
+            self.heed(id, answer);
+        }
+        Ok(answers)
     }
 
     async fn exchange<T>(
@@ -134,14 +148,15 @@ impl Link {
                 trail.departs_on(connection.id);
             }
             used = Some(connection.clone());
+            let left = CLOCK.now();
             let answer = send(connection.pipe.clone()).await;
             match answer {
                 Ok(value) => {
-                    self.measure(connection.hear(start));
+                    self.measure(connection.hear(left));
                     Ok((connection.id, value))
                 }
                 Err(error) => {
-                    self.discard(&connection);
+                    self.forget(connection.id);
                     Err(failure::broken(&error))
                 }
             }
@@ -159,64 +174,142 @@ impl Link {
     }
 
     /// The current connection, or a new one.
-    async fn connection(&self) -> Result<Arc<Connection>, Failure> {
-        if let Some(connection) = self.current() {
-            return Ok(connection);
-        }
-        let _connecting = self.connecting.lock().await;
-        if let Some(connection) = self.current() {
-            return Ok(connection);
-        }
-        if let Some((at, failure)) = self.lock().last_failure.clone()
-            && CLOCK.now().since(at) < RECONNECT_PAUSE
-        {
-            return Err(failure);
-        }
-        // Dropped here, by a caller's time-out: the half-made connection is closed, and the next caller makes another.
-        match self.connect().await {
-            Ok(pipe) => Ok(self.install(pipe)),
-            Err(failure) => {
-                self.lock().last_failure = Some((CLOCK.now(), failure.clone()));
-                Err(failure)
+    ///
+    /// # Cancel safety
+    ///
+    /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
+    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        let mut made = {
+            let mut state = self.lock();
+            if let Some(connection) = &state.current {
+                return Ok(connection.clone());
             }
-        }
+            if let Some((at, failure)) = &state.last_failure
+                && CLOCK.now().since(*at) < RECONNECT_PAUSE
+            {
+                return Err(failure.clone());
+            }
+            state
+                .connecting
+                .get_or_insert_with(|| self.start_connecting())
+                .clone()
+        };
+        let result = made
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|result| result.clone());
+        result.unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
     }
 
-    /// Makes a connection; the handshake is bounded too.
-    async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
-        let client = redis::Client::open(self.address.info.clone())
-            .map_err(|error| failure::broken(&error))?;
-        // Time-outs are ours, and there are no retries: a request that is sent twice must be sent knowingly.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE);
+    /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
+    fn start_connecting(self: &Arc<Self>) -> watch::Receiver<Option<Connected>> {
+        let (tell, made) = watch::channel(None);
+        let link = self.clone();
+        drop(tokio::spawn(async move {
+            let result = match link.connect().await {
+                Ok((pipe, grants)) => Ok(link.install(pipe, grants)),
+                Err(failure) => Err(failure),
+            };
+            let mut state = link.lock();
+            state.connecting = None;
+            state.last_failure = result
+                .as_ref()
+                .err()
+                .map(|failure| (CLOCK.now(), failure.clone()));
+            drop(state);
+            tell.send_replace(Some(result));
+        }));
+        made
+    }
+
+    /// Makes a connection; its opening is bounded too. Returns whether grants arrive on it.
+    async fn connect(&self) -> Result<(MultiplexedConnection, bool), Failure> {
         let timeout = self.timing.connect_timeout;
-        let handshake = client.get_multiplexed_async_connection_with_config(&config);
-        match tokio::time::timeout(timeout, handshake).await {
-            Ok(Ok(pipe)) => Ok(pipe),
-            Ok(Err(error)) => Err(failure::connecting(&error, &self.address)),
-            Err(_) => Err(Failure::no_answer(format!(
+        let opening = tokio::time::timeout(timeout, self.open()).await;
+        opening.unwrap_or_else(|_| {
+            Err(Failure::no_answer(format!(
                 "no connection to {} within {timeout:?}",
                 self.address.shown()
-            ))),
+            )))
+        })
+    }
+
+    async fn open(&self) -> Result<(MultiplexedConnection, bool), Failure> {
+        if self.address.pushes
+            && let Some(opened) = self.open_with_grants().await?
+        {
+            return Ok(opened);
+        }
+        let client = self.client(self.address.info(ProtocolVersion::RESP2))?;
+        let pipe = client
+            .get_multiplexed_async_connection_with_config(&config())
+            .await;
+        Ok((
+            pipe.map_err(|error| failure::connecting(&error, &self.address))?,
+            false,
+        ))
+    }
+
+    /// `None` if the server, or a proxy before it, does not speak RESP3.
+    async fn open_with_grants(&self) -> Result<Option<(MultiplexedConnection, bool)>, Failure> {
+        let client = self.client(self.address.info(ProtocolVersion::RESP3))?;
+        let mailbox = self.mailbox.clone();
+        let config = config().set_push_sender(move |push: PushInfo| {
+            mailbox.take(&push);
+            Ok::<_, SendError>(())
+        });
+        let mut pipe = match client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+        {
+            Ok(pipe) => pipe,
+            Err(error) if failure::knows_no_resp3(&error) => return Ok(None),
+            Err(error) => return Err(failure::connecting(&error, &self.address)),
+        };
+        // Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it.
+        match pipe.subscribe(&*self.mailbox.channel).await {
+            Ok(()) => Ok(Some((pipe, true))),
+            Err(error) if error.code() == Some("NOPERM") => {
+                tracing::warn!(
+                    server = self.address.shown(),
+                    "this user may not subscribe to `{}`, so waiters ask again and again instead of being told",
+                    self.mailbox.channel
+                );
+                Ok(Some((pipe, false)))
+            }
+            Err(error) => Err(failure::connecting(&error, &self.address)),
         }
     }
 
-    fn install(&self, pipe: MultiplexedConnection) -> Arc<Connection> {
+    fn client(&self, info: ConnectionInfo) -> Result<Client, Failure> {
+        Client::open(info).map_err(|error| failure::connecting(&error, &self.address))
+    }
+
+    fn install(&self, pipe: MultiplexedConnection, grants: bool) -> Arc<Connection> {
         let mut state = self.lock();
         state.last_number += 1;
-        state.last_failure = None;
         let connection = Arc::new(Connection {
             id: ConnectionId::new(state.last_number),
             pipe,
+            grants,
             heard: AtomicU64::new(CLOCK.now().as_nanos()),
             probed: AtomicBool::new(false),
         });
         state.current = Some(connection.clone());
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
+        // Grants may have been published while nobody listened.
+        self.mailbox.rouse_all();
         connection
+    }
+
+    /// Whether grants arrive; without a connection, they will on the next one as far as is known.
+    pub(super) fn has_grants(&self) -> bool {
+        self.lock()
+            .current
+            .as_ref()
+            .map_or(self.address.pushes, |connection| connection.grants)
     }
 
     /// Nothing came back in time: finds out whether the connection is dead, unless something came back meanwhile.
@@ -243,28 +336,13 @@ impl Link {
                     server = link.address.shown(),
                     "the connection is dead; making a new one"
                 );
-                link.discard(&connection);
+                link.forget(connection.id);
             }
         }));
     }
 
     /// Never uses a connection again. It closes when the last request on it has been given up.
-    fn discard(&self, connection: &Arc<Connection>) {
-        let mut state = self.lock();
-        if state
-            .current
-            .as_ref()
-            .is_some_and(|current| current.id == connection.id)
-        {
-            state.current = None;
-        }
-    }
-
-    /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
-    pub(super) fn heed(&self, id: ConnectionId, error: &ServerError) {
-        if error.code() != "READONLY" {
-            return;
-        }
+    fn forget(&self, id: ConnectionId) {
         let mut state = self.lock();
         if state
             .current
@@ -275,8 +353,13 @@ impl Link {
         }
     }
 
-    fn current(&self) -> Option<Arc<Connection>> {
-        self.lock().current.clone()
+    /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
+    fn heed(&self, id: ConnectionId, answer: &Value) {
+        if let Value::ServerError(error) = answer
+            && failure::code_of(error) == "READONLY"
+        {
+            self.forget(id);
+        }
     }
 
     /// An eighth of each new measurement, as TCP does.
@@ -294,6 +377,14 @@ impl Link {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Time-outs are ours, and there are no retries: a request that is sent twice must be sent knowingly.
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE)
 }
 
 impl Connection {

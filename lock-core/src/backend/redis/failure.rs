@@ -14,53 +14,98 @@ pub(super) fn broken(error: &RedisError) -> Failure {
     Failure::no_answer(redact(&error.to_string()))
 }
 
-/// An error while connecting, when no request has left yet.
+/// An error while connecting, when no request has left yet. Its details may quote the password.
 pub(super) fn connecting(error: &RedisError, address: &Address) -> Failure {
     let server = address.shown();
     match error.kind() {
         ErrorKind::Io => Failure::no_answer(format!("cannot connect to {server}: {error}")),
         ErrorKind::AuthenticationFailed => wrong_credentials(server),
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => no_redis(server),
-        _ => match error.code() {
-            Some("WRONGPASS" | "NOAUTH") => wrong_credentials(server),
-            Some(code) if is_transient(code, error.detail().unwrap_or_default()) => {
-                Failure::NotNow(source(format!("{server} refuses connections: {code}")))
+        _ => {
+            let (code, details) = (
+                error.code().unwrap_or_default(),
+                told(error.detail().unwrap_or_default()),
+            );
+            match code {
+                "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
+                _ if is_transient(code, &details) => {
+                    Failure::NotNow(source(format!("{server} refuses connections: {code}")))
+                }
+                _ => Failure::Invalid(
+                    format!("{server} refuses the connection: {code} {details}").into(),
+                ),
             }
-            _ => Failure::Invalid(
-                format!(
-                    "{server} refuses the connection: {}",
-                    redact(&error.to_string())
-                )
-                .into(),
-            ),
-        },
+        }
     }
+}
+
+/// Whether the opening failed because the server, or a proxy before it, does not know RESP3.
+pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
+    let details = error.detail().unwrap_or_default();
+    let refused = details.contains("unknown command")
+        || details.contains("NOPROTO")
+        || details.contains("protocol version");
+    error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO") || refused
 }
 
 /// An error that the server answered to a command.
 pub(super) fn answered(error: &ServerError) -> Failure {
-    let (code, details) = (error.code(), error.details().unwrap_or_default());
+    let (code, details) = (code_of(error), told(error.details().unwrap_or_default()));
     if code == "WRONGTYPE" {
         return Failure::Invalid(
             "the key holds something that is no lock: choose another key or prefix".into(),
         );
     }
-    // The arguments of an unknown command are quoted back, and the owner token is one of them.
-    let details = details
-        .split(", with args beginning with")
-        .next()
-        .unwrap_or_default();
-    let text = source(redact(&format!("{code} {details}")));
-    if is_transient(code, details) {
-        Failure::NotNow(text)
-    } else {
+    let text = source(format!("{code} {details}"));
+    if is_transient(code, &details) {
+        return Failure::NotNow(text);
+    }
+    // The server says this before it does anything. Anything else may come from a proxy, or from the middle of a script.
+    let before = matches!(code, "NOPERM" | "NOAUTH")
+        || details.contains("unknown command")
+        || details.contains(OUT_OF_BOUNDS);
+    if before {
         Failure::Refused(text)
+    } else {
+        Failure::NoAnswer(text)
     }
 }
 
-/// An answer of a form that no server of this kind gives.
+/// What the scripts answer if they cannot give a fencing token.
+const OUT_OF_BOUNDS: &str = "no fencing token can be given";
+
+/// An error's code. Redis 6 wraps an error inside a script into one of the script.
+pub(super) fn code_of(error: &ServerError) -> &str {
+    let details = error.details().unwrap_or_default();
+    if !details.starts_with("Error running script") {
+        return error.code();
+    }
+    let inner = details
+        .rsplit_once(": ")
+        .map_or(details, |(_, inner)| inner);
+    let code = inner
+        .trim_start_matches('-')
+        .split(' ')
+        .next()
+        .unwrap_or_default();
+    let is_code = code.len() > 1 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if is_code { code } else { error.code() }
+}
+
+/// What may be told of an error's details: an unknown command has its arguments quoted back, with owner tokens and
+/// passwords among them.
+fn told(details: &str) -> String {
+    redact(
+        details
+            .split(", with args beginning with")
+            .next()
+            .unwrap_or_default(),
+    )
+}
+
+/// An answer of a form that no server of this kind gives: nobody knows what was done.
 pub(super) fn nonsense(what: &str) -> Failure {
-    Failure::Refused(source(format!(
+    Failure::NoAnswer(source(format!(
         "the server's answer to {what} has the wrong form"
     )))
 }
@@ -100,4 +145,59 @@ fn is_transient(code: &str, details: &str) -> bool {
 
 fn source(message: String) -> Source {
     Arc::from(Box::<dyn Error + Send + Sync>::from(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    fn error(line: &str) -> ServerError {
+        match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => error,
+            other => panic!("no error: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:25: @user_script: 25: -OOM command not allowed \
+                       when used memory > 'maxmemory'.";
+        assert_eq!(code_of(&error(wrapped)), "OOM");
+        assert!(matches!(answered(&error(wrapped)), Failure::NotNow(_)));
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:17: WRONGTYPE Operation against a key";
+        assert!(matches!(answered(&error(wrapped)), Failure::Invalid(_)));
+        assert!(matches!(
+            answered(&error("OOM command not allowed")),
+            Failure::NotNow(_)
+        ));
+        let lua = "ERR Error running script (call to f_0123): @user_script:1: user_script:1: attempt to index a nil value";
+        assert!(matches!(answered(&error(lua)), Failure::NoAnswer(_)));
+    }
+
+    #[test]
+    fn only_what_was_certainly_not_executed_is_definite() {
+        for line in [
+            "NOPERM no",
+            "NOAUTH no",
+            "ERR unknown command 'EVALSHA', with args",
+            "LOADING wait",
+            "READONLY no",
+        ] {
+            assert!(answered(&error(line)).is_definite(), "{line}");
+        }
+        for line in ["ERR upstream failure", "ERR anything"] {
+            assert!(!answered(&error(line)).is_definite(), "{line}");
+        }
+        assert!(!nonsense("an acquire").is_definite());
+    }
+
+    #[test]
+    fn quoted_arguments_are_not_told() {
+        let quoting =
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2'";
+        let failure = format!("{:?}", answered(&error(quoting)));
+        assert!(!failure.contains("hunter2"), "{failure}");
+    }
 }

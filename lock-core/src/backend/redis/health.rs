@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Backend, Failure, ReleaseOutcome, ReleaseRequest,
+        AcquireOutcome, AcquireRequest, Asks, Backend, Failure, ReleaseOutcome, ReleaseRequest,
         RenewRequest, Renewed,
         redis::{RedisBackend, failure},
     },
@@ -46,7 +46,10 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
             full_key: full_key.clone(),
             token: token.clone(),
             ttl: PROBE_TTL,
-            floor: 0,
+            known_token: 0,
+            tokens: 1,
+            asks: Asks::Once,
+            entry: 0,
             trail: Arc::default(),
         })
         .await?;
@@ -70,6 +73,9 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
         full_key,
         token,
         keep: None,
+        known_token: 0,
+        entry: None,
+        trail: Arc::default(),
     };
     match backend.release(release).await?.outcome {
         ReleaseOutcome::Done => Ok(()),

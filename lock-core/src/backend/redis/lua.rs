@@ -13,16 +13,27 @@ use crate::{
     trail::{ConnectionId, Trail},
 };
 
-pub(super) static ACQUIRE: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(include_str!("scripts/acquire.lua")));
-pub(super) static RENEW: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(include_str!("scripts/renew.lua")));
-pub(super) static RELEASE: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(include_str!("scripts/release.lua")));
-pub(super) static INSPECT: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(include_str!("scripts/inspect.lua")));
-pub(super) static FORCE_RELEASE: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new(include_str!("scripts/force_release.lua")));
+/// A script of its own file, with what the scripts share before it.
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| {
+            Lua::new(concat!(
+                include_str!("scripts/queue.lua"),
+                include_str!($file)
+            ))
+        })
+    };
+    (alone $file:literal) => {
+        LazyLock::new(|| Lua::new(include_str!($file)))
+    };
+}
+
+pub(super) static ACQUIRE: LazyLock<Lua> = script!("scripts/acquire.lua");
+pub(super) static EXTEND: LazyLock<Lua> = script!("scripts/extend.lua");
+pub(super) static RELEASE: LazyLock<Lua> = script!("scripts/release.lua");
+pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("scripts/force_release.lua");
+pub(super) static RENEW: LazyLock<Lua> = script!(alone "scripts/renew.lua");
+pub(super) static INSPECT: LazyLock<Lua> = script!(alone "scripts/inspect.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
 pub(super) struct Lua {
@@ -67,7 +78,6 @@ impl Lua {
             return Ok((id, value));
         };
         if error.code() != "NOSCRIPT" {
-            link.heed(id, &error);
             return Err(failure::answered(&error));
         }
         let left = within.saturating_sub(Clock::Boot.now().since(started));

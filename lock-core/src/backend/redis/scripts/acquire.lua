@@ -1,35 +1,92 @@
--- Takes a key, with a fencing token, if it is free or holds this very owner token.
+-- Takes a lock if it is free or holds this very owner token; else takes a place in its queue, or checks on that place.
 --
 -- KEYS[1]  the lock: a string that holds the owner token, with an expiry
 -- KEYS[2]  the fencing counter: the largest fencing token given out, without an expiry
+-- KEYS[3]  the queue
 -- ARGV[1]  the owner token
 -- ARGV[2]  the ttl in milliseconds
 -- ARGV[3]  the largest fencing token that the asking process knows
+-- ARGV[4]  how many fencing tokens it would like
+-- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; 'check': the same, at any later time
+-- ARGV[6]  the channel of the asking process
+-- ARGV[7]  the number of its entry, if it waits or waited
+-- ARGV[8]  the place that it had, if a check told one; else 0
 --
--- Returns {1, fencing token} if taken, {0, remaining milliseconds} if another's; -1: without an expiry.
+-- Returns {1, first fencing token, how many} if taken;
+-- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
+-- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not.
 --
 -- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
--- lock: a lock without a larger counter would be a lock without a fencing token. Numbers are doubles here, exact up to
--- 2^53, but are printed with 14 digits unless told otherwise.
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
-  return {0, redis.call('PTTL', KEYS[1])}
+-- lock: a lock without a larger counter would be a lock without a fencing token.
+local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local own = name_of(ARGV[6], ARGV[7])
+
+local holder = redis.call('GET', lock)
+if holder == token then
+  -- Granted meanwhile, or by a request whose answer was lost.
+  leave(queue, own)
+elseif not holder and redis.call('EXISTS', queue) == 1 then
+  -- Whoever waits comes first: nobody barges in.
+  holder = grant_next(lock, queue, fence, known, own)
 end
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local counter = tonumber(redis.call('GET', KEYS[2]) or '0') or 0
-local known = tonumber(ARGV[3])
-
--- A process whose knowledge lies an hour ahead of both is mad, and must not drag everybody into the future.
-if known > math.max(now, counter) + 3600000000 then
-  return redis.error_reply('ERR the fencing token known to this process is more than an hour ahead of the server')
+if not holder or holder == token then
+  local first, taken = take_tokens(fence, known, count)
+  if not first then
+    return redis.error_reply(OUT_OF_BOUNDS)
+  end
+  -- A lock that is ours already may have a longer ttl: never shorten it.
+  if not holder or redis.call('PTTL', lock) < tonumber(ttl) then
+    redis.call('SET', lock, token, 'PX', ttl)
+  end
+  return {1, first, taken}
 end
 
-local token = math.max(now, counter + 1, known + 1)
-redis.call('SET', KEYS[2], string.format('%.0f', token))
--- After a lost answer the key may be ours already, by a request with a longer ttl: never shorten it.
-if not holder or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local ours = string.sub(holder, 1, 4) == 'lc1:' and 1 or 0
+if mode == 'try' then
+  return {0, redis.call('PTTL', lock), 0, ours}
 end
-return {1, token}
+
+local function entry(place, beat)
+  return string.format('%.0f %.0f %s %s %s %s', place, beat, ttl, ARGV[6], ARGV[7], token)
+end
+
+if mode == 'wait' then
+  if redis.call('LINSERT', queue, 'BEFORE', '', entry(0, 0)) <= 0 then
+    redis.call('RPUSH', queue, entry(0, 0), '')
+    redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
+  end
+  return {0, -2, 0, ours}
+end
+
+-- Checks on the queue: stamps the entries that nobody has stamped yet, so that the silent ones among them are found out,
+-- and moves on the own one, or puts it back before the first one that came later.
+local now = microseconds()
+local place = tonumber(ARGV[8])
+local found, later
+for index, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+  local stamp, rest = string.match(other, '^(%d+) %d+ (.+)$')
+  if stamp then
+    -- Different places for those that are stamped together.
+    local stamped = stamp == '0' and now + index or tonumber(stamp)
+    if string.find(other, own, 1, true) then
+      found, place = true, stamped
+      redis.call('LSET', queue, index - 1, entry(place, now))
+    elseif stamp == '0' then
+      other = string.format('%.0f %.0f %s', stamped, now, rest)
+      redis.call('LSET', queue, index - 1, other)
+    end
+    if not later and place > 0 and stamped > place then
+      later = other
+    end
+  end
+end
+if not found then
+  place = place > 0 and place or now
+  if redis.call('LINSERT', queue, 'BEFORE', later or '', entry(place, now)) <= 0 then
+    redis.call('RPUSH', queue, entry(place, now), '')
+  end
+end
+redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
+return {0, redis.call('PTTL', lock), place, ours}

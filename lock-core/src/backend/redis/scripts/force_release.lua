@@ -1,7 +1,13 @@
--- Deletes a lock, whoever holds it. A key of another type than a string is no lock: reading it fails, and it stays.
+-- Takes a lock from whoever holds it, and gives it to the next waiter. A key of another type than a string is no lock:
+-- reading it fails, and it stays.
 --
 -- KEYS[1]  the lock
+-- KEYS[2]  the fencing counter
+-- KEYS[3]  the queue
+-- ARGV[1]  the largest fencing token that the asking process knows
 --
--- Returns 1 if there was one, 0 if not.
-redis.call('GET', KEYS[1])
-return redis.call('DEL', KEYS[1])
+-- Returns 1 if somebody held it, 0 if not.
+local holder = redis.call('GET', KEYS[1])
+redis.call('DEL', KEYS[1])
+grant_next(KEYS[1], KEYS[3], KEYS[2], tonumber(ARGV[1]))
+return holder and 1 or 0

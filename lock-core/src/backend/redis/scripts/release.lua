@@ -1,21 +1,33 @@
--- Lets go of a key, if it still holds the owner token.
+-- Lets go of a lock, if it still holds the owner token, and gives it to the next waiter. Takes a wish back, too.
 --
 -- KEYS[1]  the lock
+-- KEYS[2]  the fencing counter
+-- KEYS[3]  the queue
 -- ARGV[1]  the owner token
--- ARGV[2]  for how many milliseconds to keep the key before it expires; 0: delete it now
+-- ARGV[2]  for how many milliseconds to keep the key before it expires; 0: let go now
+-- ARGV[3]  the largest fencing token that the asking process knows, the lease's own included
+-- ARGV[4]  the channel of the asking process
+-- ARGV[5]  the number of the entry that may stand in the queue for this token; 0: there is none
 --
--- Returns 1 if released, 0 if the key is gone or another's.
-local holder = redis.pcall('GET', KEYS[1])
+-- Returns 1 if let go, 0 if the key is gone or another's.
+local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+if ARGV[5] ~= '0' then
+  leave(queue, name_of(ARGV[4], ARGV[5]))
+end
+local holder = redis.pcall('GET', lock)
 -- A key of another type is another's, too. Any other error is one.
 if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
   return holder
 end
-if holder ~= ARGV[1] then
-  return 0
+if holder == ARGV[1] then
+  if tonumber(ARGV[2]) > 0 then
+    redis.call('PEXPIRE', lock, ARGV[2])
+  elseif not grant_next(lock, queue, fence, tonumber(ARGV[3])) then
+    redis.call('DEL', lock)
+  end
+  return 1
 end
-if tonumber(ARGV[2]) > 0 then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-else
-  redis.call('DEL', KEYS[1])
+if not holder then
+  grant_next(lock, queue, fence, tonumber(ARGV[3]))
 end
-return 1
+return 0

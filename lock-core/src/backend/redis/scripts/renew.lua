@@ -15,8 +15,8 @@ end
 if holder ~= ARGV[1] then
   return 0
 end
-local remaining = redis.call('PTTL', KEYS[1])
-if remaining >= 0 and remaining < tonumber(ARGV[2]) then
+-- A key of ours whose expiry somebody took away gets one again.
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return 1

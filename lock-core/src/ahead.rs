@@ -1,0 +1,54 @@
+//! Asks the server, while a lease is held, for what its next holders in this process will need: fencing tokens, more time,
+//! and whether other processes wait.
+//!
+//! It runs beside the holder, so that handing over costs no message. An answer that comes too late, or never, has the lease
+//! go back to the server: there is no harm in it.
+
+use std::sync::Arc;
+
+use crate::{
+    arbiter::Arbiter,
+    backend::{ExtendRequest, Extended},
+    engine::validity,
+    lease::LeaseLost,
+    tenure::Tenure,
+};
+
+/// How many fencing tokens are taken ahead at the most. Those that are not used are lost, and the server gives no more than
+/// its clock is ahead of its counter.
+pub(crate) const BLOCK: u32 = 64;
+
+/// Starts to ask. The turn has noted that a question is on its way.
+pub(crate) fn ask(arbiter: &Arc<Arbiter>, tenure: &Arc<Tenure>) {
+    let (arbiter, tenure) = (arbiter.clone(), tenure.clone());
+    let spawner = arbiter.engine.spawner.clone();
+    spawner.spawn(async move {
+        let engine = &arbiter.engine;
+        // Before the request is handed over: the server's time starts later than this, never earlier.
+        let sent = engine.clock.now();
+        let request = ExtendRequest {
+            full_key: tenure.full_key.clone(),
+            token: tenure.token.clone(),
+            ttl: tenure.ttl,
+            known_token: engine.known_token(),
+            tokens: BLOCK,
+        };
+        let answer = match engine.backend.extend(request).await {
+            Ok(Extended::Yes { tokens, others }) => {
+                engine.learn_token(tokens.last());
+                tenure.extend(validity(sent, tenure.ttl));
+                Some((tokens, others))
+            }
+            // The task that has it then, or had it, hears of it; a release that came first is no loss.
+            Ok(Extended::NotOurs) => {
+                tenure.lose(LeaseLost::TakenAway);
+                None
+            }
+            Err(failure) => {
+                tracing::debug!(key = %tenure.key, ?failure, "no fencing tokens ahead");
+                None
+            }
+        };
+        arbiter.end_asking(&tenure, answer);
+    });
+}

@@ -1,0 +1,111 @@
+-- What the scripts share. It stands before each of them.
+--
+-- The queue of a lock is a list of entries, first come first, and an empty string as the last one, so that the list, and
+-- with it its expiry, outlives a short while without waiters. An entry is the wish of one process:
+--
+--   "place beat ttl channel number token"
+--
+-- place    orders entries; 0 until somebody who checks on the queue gives it the server's time in microseconds
+-- beat     when the process was last heard of, in microseconds of the server; 0 until then, too
+-- ttl      in milliseconds, for the lease that it is to get
+-- channel  of the process, where the grant is published; with number, the name of the entry
+-- token    the owner token that the lock is to hold
+--
+-- A process that was not heard of for two beats is passed over. It puts itself back at its place if it comes back.
+
+local SILENT = 2000000
+local QUEUE_EXPIRY = 30000
+local CHANNEL = '__lock_core__:grants:'
+
+local function microseconds()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- Takes the next fencing tokens, `count` at the most; returns the first and how many.
+--
+-- The last one is the server's time, unless the counter or what the asking process knows is ahead of it: so tokens grow
+-- after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least. Returns nothing if
+-- the counter, or what the process knows, is out of bounds.
+local function take_tokens(fence, known, count)
+  local now = microseconds()
+  local counter = tonumber(redis.call('GET', fence) or '0') or 0
+  -- A process whose knowledge lies an hour ahead of both is mad, and must not drag everybody into the future.
+  if known > math.max(now, counter) + 3600000000 then
+    return nil
+  end
+  counter = math.max(counter, known)
+  count = math.max(1, math.min(count, now - counter))
+  local last = math.max(now, counter + count)
+  -- Beyond 2^53 one more is the same number.
+  if not (last > counter and last < 9007199254740992) then
+    return nil
+  end
+  -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
+  redis.call('SET', fence, string.format('%.0f', last))
+  return last - count + 1, count
+end
+
+-- The same for a lock that passes from one holder to the next, without asking for the time: the asking process knows the
+-- token of the last holder, so one more is enough, unless the counter was lost.
+local function next_token(fence, known)
+  local token = redis.pcall('INCR', fence)
+  if type(token) == 'number' and token > known and token < 9007199254740992 then
+    return token
+  end
+  return (take_tokens(fence, known, 1))
+end
+
+local OUT_OF_BOUNDS = 'ERR no fencing token can be given: the counter, or what this process knows, is out of bounds'
+
+local function name_of(channel, number)
+  return ' ' .. channel .. ' ' .. number .. ' '
+end
+
+-- Gives the lock, which must be free, to the first waiter that is alive. Returns the token that holds it then; nothing, if
+-- nobody waits. The waiter named `own` is the one who asks: it is taken out, and nobody else is given the lock.
+--
+-- Taking an entry out is the first write, so that a server that is out of memory lets the others pass.
+local function grant_next(lock, queue, fence, known, own)
+  local now
+  -- Bounded by the queue: each round takes one entry out.
+  while true do
+    local entry = redis.call('LPOP', queue)
+    if not entry or entry == '' then
+      return nil
+    end
+    local beat, ttl, channel, number, token = string.match(entry, '^%d+ (%d+) (%d+) (%S+) (%d+) (.+)$')
+    -- What is no entry was not written by us, and is passed over too.
+    if token and name_of(channel, number) == own then
+      return nil
+    end
+    local silent = not token
+    if token and beat ~= '0' then
+      now = now or microseconds()
+      silent = tonumber(beat) + SILENT < now
+    end
+    if not silent then
+      local fencing = next_token(fence, known)
+      if not fencing then
+        return nil
+      end
+      -- A message that reached nobody means that the process is gone. An error counts as that.
+      local message = number .. ' ' .. string.format('%.0f', fencing)
+      local reached = redis.pcall('PUBLISH', CHANNEL .. channel, message)
+      if type(reached) == 'number' and reached > 0 then
+        redis.call('SET', lock, token, 'PX', ttl)
+        return token
+      end
+    end
+  end
+end
+
+-- Takes an entry out, wherever it stands.
+local function leave(queue, own)
+  for _, entry in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+    if string.find(entry, own, 1, true) then
+      redis.call('LREM', queue, 1, entry)
+      return
+    end
+  end
+end

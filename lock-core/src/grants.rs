@@ -1,0 +1,100 @@
+//! Where grants arrive: the server passes a lock straight to a waiter, and tells the waiter's process by a message.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::Notify;
+
+use crate::token::FencingToken;
+
+/// Names one wish for a key inside a manager; never zero, never reused.
+pub(crate) type EntryNumber = u64;
+
+/// The wishes of a manager that wait for a grant.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    last_number: AtomicU64,
+    waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
+}
+
+/// What arrived for one wish.
+#[derive(Debug, Default)]
+struct Inbox {
+    news: Notify,
+    granted: Mutex<Option<FencingToken>>,
+}
+
+/// One wish; forgotten when dropped.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    number: EntryNumber,
+    inbox: Arc<Inbox>,
+    grants: Arc<Grants>,
+}
+
+impl Grants {
+    pub(crate) fn wish(self: &Arc<Self>) -> Wish {
+        let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let inbox = Arc::<Inbox>::default();
+        self.lock().insert(number, inbox.clone());
+        Wish {
+            number,
+            inbox,
+            grants: self.clone(),
+        }
+    }
+
+    /// A grant has arrived. For a wish that nobody has any more there is nothing to do: whoever gave it up has the server
+    /// take it back, which gives the lock to the next one if it was granted before.
+    #[cfg(feature = "redis")]
+    pub(crate) fn deliver(&self, number: EntryNumber, token: FencingToken) {
+        let inbox = self.lock().get(&number).cloned();
+        if let Some(inbox) = inbox {
+            *inbox.lock() = Some(token);
+            inbox.news.notify_one();
+        }
+    }
+
+    /// Messages may have been missed: everybody shall ask.
+    #[cfg(feature = "redis")]
+    pub(crate) fn rouse_all(&self) {
+        for inbox in self.lock().values() {
+            inbox.news.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<EntryNumber, Arc<Inbox>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Option<FencingToken>> {
+        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wish {
+    pub(crate) fn number(&self) -> EntryNumber {
+        self.number
+    }
+
+    /// Waits for news: a grant, if there is one, or a reason to ask.
+    ///
+    /// Dropping the future loses no grant.
+    pub(crate) async fn news(&self) -> Option<FencingToken> {
+        self.inbox.news.notified().await;
+        self.inbox.lock().take()
+    }
+}
+
+impl Drop for Wish {
+    fn drop(&mut self) {
+        self.grants.lock().remove(&self.number);
+    }
+}
