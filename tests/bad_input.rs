@@ -384,6 +384,21 @@ async fn a_server_that_does_not_know_scripts_is_unavailable_and_no_token_is_told
     assert!(!text.contains("lc1:"), "{text}");
 }
 
+#[tokio::test]
+async fn a_server_that_quotes_the_password_back_is_not_quoted() {
+    // As a server does whose administrator has renamed HELLO.
+    let server = FakeServer::start(|request| {
+        let arguments = request[1..].join("' '");
+        lock_tests::Answer::line(&format!(
+            "-ERR unknown command '{}', with args beginning with: '{arguments}'",
+            request[0]
+        ))
+    });
+    let url = format!("redis://:{SECRET}@127.0.0.1:{}", server.port());
+    refused(&url).await;
+    refused(&format!("{url}/?protocol=resp3")).await;
+}
+
 /// Collects what is logged.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);

@@ -443,3 +443,213 @@ async fn a_check_tells_what_may_hurt() {
         Err(LockError::Unavailable { .. })
     ));
 }
+
+#[tokio::test]
+async fn a_wait_that_ends_while_an_answer_is_due_ends_with_it() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    proxy.delay(Direction::Replies, Duration::from_millis(300));
+    let holding = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .run("k", options(), |_| std::future::pending::<()>())
+                .await
+        }
+    });
+    eventually(HANG, "the holder asks", async || {
+        proxy.requests("EVALSHA") == 1
+    })
+    .await;
+    // Its time is over before the holder's answer comes, which is what it waits for then, and for nothing else.
+    let busy = timeout(
+        HANG,
+        locks.acquire("k", options().wait(Duration::from_millis(20))),
+    )
+    .await
+    .expect("no hang");
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    holding.abort();
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_an_acquire_in_flight_and_takes_it_back() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    proxy.delay(Direction::Replies, Duration::from_millis(300));
+    let acquiring = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await }
+    });
+    eventually(HANG, "the server took it", async || {
+        server.get("lock:k").is_some()
+    })
+    .await;
+    locks.shutdown(HANG).await;
+    assert_eq!(
+        server.get("lock:k"),
+        None,
+        "taken back before the shutdown returns"
+    );
+    let refused = acquiring.await.expect("no panic");
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_is_held_across_a_reconnect_is_released_once() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    proxy.reset();
+    eventually(HANG, "connected again", async || {
+        guard.lease().verify().await.is_ok()
+    })
+    .await;
+    proxy.clear_log();
+    guard.release().await.expect("held");
+    locks.shutdown(HANG).await;
+    assert_eq!(proxy.log().len(), 1, "{:?}", proxy.log());
+    assert!(server.get("lock:k").is_none());
+}
+
+#[tokio::test]
+async fn a_counter_that_is_out_of_bounds_costs_the_lock_and_leaves_none() {
+    for counter in [
+        "1e19",
+        "1e300",
+        "inf",
+        "nan",
+        "9007199254740992",
+        "9000000000000000000",
+    ] {
+        let (server, _proxy, locks) = through_a_proxy().await;
+        server.cli(&["SET", "__lock_core__:fence", counter]);
+        match locks.acquire("k", options().no_wait()).await {
+            // What is no number counts for nothing.
+            Ok(guard) => {
+                let token = u64::from(guard.lease().fencing_token());
+                assert!(
+                    token > 1_700_000_000_000_000 && token < 1 << 53,
+                    "{counter}: {token}"
+                );
+                guard.release().await.expect("held");
+            }
+            Err(error) => assert!(
+                matches!(error, LockError::Unavailable { .. }),
+                "{counter}: {error:?}"
+            ),
+        }
+        nothing_is_left(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_looked_up_anew() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(3)))
+        .await
+        .expect("free");
+    let before = proxy.connections();
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    eventually(HANG, "connected anew", async || {
+        proxy.connections() > before
+    })
+    .await;
+    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    drop(guard);
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_connection_may_take_longer_than_a_command() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let command = Duration::from_millis(400);
+    let locks = LockManager::builder()
+        .command_timeout(command)
+        .connect_timeout(Duration::from_secs(20))
+        .connect(&proxy.url())
+        .await
+        .expect("the server is up");
+    // The scripts are known to the server from now on.
+    locks
+        .acquire("k", options())
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
+    // Opening takes two round trips; each command alone is in time.
+    proxy.delay(Direction::Replies, command / 2 + Duration::from_millis(50));
+    proxy.reset();
+    let guard = timeout(HANG, locks.acquire("k", options().wait(HANG)))
+        .await
+        .expect("no hang");
+    guard
+        .expect("by a new connection")
+        .release()
+        .await
+        .expect("held");
+}
+
+#[tokio::test]
+async fn a_ttl_that_is_too_short_for_the_network_fails_only_who_asked_for_it() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    proxy.delay(Direction::Replies, Duration::from_millis(120));
+    let short = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .acquire("k", LockOptions::new(Duration::from_millis(200)))
+                .await
+        }
+    });
+    eventually(HANG, "it asks", async || proxy.requests("EVALSHA") == 1).await;
+    let long = timeout(HANG, locks.acquire("k", options()))
+        .await
+        .expect("no hang")
+        .expect("its ttl is long enough");
+    let short = short.await.expect("no panic");
+    assert!(matches!(short, Err(LockError::Invalid { .. })), "{short:?}");
+    long.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_waiter_never_gets_a_lease_that_was_asked_for_with_another_ttl() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    for (first, second) in [(3600, 2), (2, 60)] {
+        proxy.delay(Direction::Replies, Duration::from_millis(100));
+        let asked = proxy.requests("EVALSHA");
+        let dropped = tokio::spawn({
+            let locks = locks.clone();
+            async move {
+                locks
+                    .acquire("k", LockOptions::new(Duration::from_secs(first)))
+                    .await
+            }
+        });
+        eventually(HANG, "it asks", async || proxy.requests("EVALSHA") > asked).await;
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            let options = LockOptions::new(Duration::from_secs(second)).without_renewal();
+            async move { locks.acquire("k", options).await }
+        });
+        tokio::task::yield_now().await;
+        dropped.abort();
+        let guard = timeout(HANG, waiting)
+            .await
+            .expect("no hang")
+            .expect("no panic")
+            .expect("its turn");
+        proxy.pass();
+        let pttl = server.pttl("lock:k").expect("held");
+        assert!(
+            pttl <= Duration::from_secs(second) && pttl > Duration::from_secs(second) / 2,
+            "{pttl:?} of {second} s"
+        );
+        assert!(guard.lease().remaining() <= pttl);
+        assert!(guard.lease().remaining() > Duration::from_secs(second) / 2);
+        guard.release().await.expect("held");
+    }
+}

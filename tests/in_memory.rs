@@ -832,3 +832,104 @@ fn a_manager_outlives_the_runtime_that_waited_with_it() {
         );
     });
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_nobody_takes_goes_to_the_next_when_half_of_its_ttl_is_gone() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k", options()).await.expect("free");
+    let mut unpolled = Box::pin(locks.acquire("k", options().wait_forever()));
+    assert!(timeout(SECOND, &mut unpolled).await.is_err());
+    first.release().await.expect("held");
+    let start = Instant::now();
+    let next = locks
+        .acquire("k", options().wait_forever())
+        .await
+        .expect("granted");
+    assert!(start.elapsed() < SECOND * 6, "{:?}", start.elapsed());
+    next.release().await.expect("held");
+    let late = unpolled
+        .await
+        .expect("its turn again, now that it is polled");
+    assert!(!late.lease().is_lost());
+    late.release().await.expect("held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_a_grant_that_nobody_took() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k", options()).await.expect("free");
+    let mut unpolled = Box::pin(locks.acquire("k", options().wait_forever()));
+    assert!(timeout(SECOND, &mut unpolled).await.is_err());
+    first.release().await.expect("held");
+    locks.shutdown(Duration::ZERO).await;
+    let late = unpolled.await;
+    assert!(
+        matches!(late, Err(LockError::Unavailable { .. })),
+        "{late:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_keeps_no_lock_under_which_nothing_ran() {
+    let locks = LockManager::in_memory();
+    let first = locks.acquire("k", options()).await.expect("free");
+    let mut dropped =
+        Box::pin(locks.acquire("k", options().wait_forever().min_hold(SECOND * 3600)));
+    assert!(timeout(SECOND, &mut dropped).await.is_err());
+    first.release().await.expect("held");
+    // Granted, and dropped before it was polled.
+    drop(dropped);
+    assert!(
+        locks
+            .try_acquire("k", options())
+            .await
+            .expect("an answer")
+            .is_some()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_setting_that_is_out_of_bounds_is_told_by_the_first_acquire() {
+    let locks = LockManager::builder()
+        .command_timeout(Duration::MAX)
+        .in_memory();
+    for _ in 0..2 {
+        let refused = locks.acquire("k", options()).await;
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{refused:?}"
+        );
+    }
+    locks.shutdown(Duration::MAX).await;
+}
+
+#[test]
+fn a_lease_is_renewed_though_the_runtime_that_renewed_it_ended() {
+    let locks = LockManager::in_memory();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()
+            .expect("a runtime")
+    };
+    let (first, second) = (runtime(), runtime());
+    let short = || LockOptions::new(SECOND / 2);
+    let other = first
+        .block_on(locks.acquire("first", short()))
+        .expect("free");
+    let running = second.spawn({
+        let locks = locks.clone();
+        async move { locks.run("second", short(), |_| sleep(SECOND * 2)).await }
+    });
+    lock_tests::eventually_blocking(SECOND * 10, "both are held", || {
+        second
+            .block_on(locks.inspect("second"))
+            .expect("works")
+            .is_some()
+    });
+    drop(first);
+    let ran = second.block_on(running).expect("no panic");
+    assert!(ran.is_ok(), "{ran:?}");
+    drop(other);
+}

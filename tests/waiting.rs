@@ -1,0 +1,585 @@
+//! Every way a wait can end or go wrong, on a real server. A manager stands for a process: it has a connection, a thread and
+//! a place in the queue of its own. Where a process is to die or to stop, it is one.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{Direction, Process, Proxy, RedisServer, Scope, eventually};
+use redis::Value;
+use tokio::{task::JoinHandle, time::timeout};
+
+const HANG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+const QUEUE: &str = "__lock_core__:queue:lock:k";
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10).wait(HANG)
+}
+
+async fn connect(url: &str) -> LockManager {
+    LockManager::connect(url).await.expect("the server is up")
+}
+
+/// A manager that waits for `k`, and stands in the server's queue when this returns.
+async fn in_line(
+    server: &RedisServer,
+    url: &str,
+    options: LockOptions,
+) -> JoinHandle<Result<LockGuard, LockError>> {
+    let locks = connect(url).await;
+    let before = queue_length(server);
+    let waiting = tokio::spawn(async move { locks.acquire("k", options).await });
+    eventually(HANG, "it stands in line", async || {
+        queue_length(server) > before
+    })
+    .await;
+    waiting
+}
+
+/// How many processes wait.
+fn queue_length(server: &RedisServer) -> usize {
+    match server.cli(&["LRANGE", QUEUE, "0", "-1"]) {
+        Value::Array(entries) => entries
+            .iter()
+            .filter(|entry| **entry != Value::BulkString(Vec::new()))
+            .count(),
+        other => panic!("not a list: {other:?}"),
+    }
+}
+
+async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard {
+    let granted = timeout(HANG, waiting)
+        .await
+        .expect("no missed wake-up")
+        .expect("no panic");
+    granted.expect("granted")
+}
+
+/// A process that waits for the lock of `k`'s queue, in the middle of its increments.
+async fn process_in_line(server: &RedisServer) -> Process {
+    let url = server.url();
+    let before = queue_length_of(server, "lock:contender:k");
+    let mut process = Process::spawn(
+        env!("CARGO_BIN_EXE_contender"),
+        &[&url, &url, "k", "1", "1", "locked"],
+        &[],
+    );
+    assert_eq!(process.line(), "ready");
+    process.say("go");
+    eventually(HANG, "it stands in line", async || {
+        queue_length_of(server, "lock:contender:k") > before
+    })
+    .await;
+    process
+}
+
+fn queue_length_of(server: &RedisServer, full_key: &str) -> usize {
+    match server.cli(&["LLEN", &format!("__lock_core__:queue:{full_key}")]) {
+        // The last entry is no waiter.
+        Value::Int(length) => usize::try_from(length).expect("a length").saturating_sub(1),
+        other => panic!("not a length: {other:?}"),
+    }
+}
+
+/// Nothing but the counter is left, or will be when its expiry is over.
+async fn nothing_stays(server: &RedisServer) {
+    eventually(HANG, "everybody has left", async || {
+        server.keys("lock:*").is_empty() && queue_length(server) == 0
+    })
+    .await;
+    for key in server.keys("__lock_core__:queue:*") {
+        let expiry = server.pttl(&key).expect("no queue without an expiry");
+        assert!(expiry <= SECOND * 30, "{key}: {expiry:?}");
+    }
+    let others: Vec<_> = server
+        .keys("*")
+        .into_iter()
+        .filter(|key| !key.starts_with("__lock_core__:queue:"))
+        .collect();
+    assert!(
+        others.iter().all(|key| key == "__lock_core__:fence"),
+        "{others:?}"
+    );
+}
+
+#[tokio::test]
+async fn processes_are_served_first_come_first_served() {
+    let server = RedisServer::start();
+    let first = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for number in 0..8 {
+        let waits = in_line(&server, &server.url(), options()).await;
+        let order = order.clone();
+        waiting.push(tokio::spawn(async move {
+            let guard = granted(waits).await;
+            order
+                .lock()
+                .expect("no panic")
+                .push((number, u64::from(guard.lease().fencing_token())));
+            guard.release().await.expect("held");
+        }));
+    }
+    first.release().await.expect("held");
+    for task in waiting {
+        task.await.expect("no assertion failed");
+    }
+    let order = order.lock().expect("no panic").clone();
+    assert!(
+        order
+            .windows(2)
+            .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1),
+        "{order:?}"
+    );
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let waiting = in_line(&server, &proxy.url(), options()).await;
+    let started = Instant::now();
+    eventually(HANG, "it shows that it is alive", async || {
+        proxy.requests("EVALSHA") >= 4
+    })
+    .await;
+    assert!(
+        started.elapsed() > SECOND,
+        "four questions in {:?}",
+        started.elapsed()
+    );
+    let asked = proxy.requests("EVALSHA");
+    guard.release().await.expect("held");
+    let granted = granted(waiting).await;
+    // By a message, unless a beat came in between.
+    assert!(
+        proxy.requests("EVALSHA") <= asked + 1,
+        "{} after {asked}",
+        proxy.requests("EVALSHA")
+    );
+    granted.release().await.expect("held");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_leaves_the_queue() {
+    let server = RedisServer::start();
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let locks = connect(&server.url()).await;
+    let busy = locks
+        .acquire("k", options().wait(Duration::from_millis(400)))
+        .await;
+    let Err(LockError::Busy {
+        retry_after: Some(retry_after),
+        ..
+    }) = busy
+    else {
+        panic!("not busy: {busy:?}")
+    };
+    assert!(retry_after <= SECOND * 10, "{retry_after:?}");
+    eventually(HANG, "it left the queue", async || {
+        queue_length(&server) == 0
+    })
+    .await;
+    guard.release().await.expect("held");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_dropped_leaves_the_lock_to_the_next() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    for delay in [0, 1, 2, 5] {
+        proxy.delay(Direction::Replies, Duration::from_millis(delay));
+        let guard = connect(&server.url())
+            .await
+            .acquire("k", options())
+            .await
+            .expect("free");
+        let dropped = in_line(&server, &proxy.url(), options()).await;
+        let next = in_line(&server, &server.url(), options()).await;
+        // Before the grant, on its way, or after it has arrived, as the delay has it.
+        let released = tokio::spawn(guard.release());
+        if delay > 0 {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+        }
+        dropped.abort();
+        let next = granted(next).await;
+        drop(released.await);
+        next.release().await.expect("held");
+        proxy.pass();
+        nothing_stays(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_killed_is_passed_over() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire("contender:k", options()).await.expect("free");
+    let mut killed = process_in_line(&server).await;
+    let survivor = process_in_line(&server).await;
+    killed.kill9();
+    guard.release().await.expect("held");
+    // It gets its turn at once, though the ttl of the killed one would block it for ten seconds.
+    let started = Instant::now();
+    survivor.join();
+    assert!(started.elapsed() < SECOND * 8, "{:?}", started.elapsed());
+    assert_eq!(server.get("k").as_deref(), Some("1"), "one of them counted");
+    server.cli(&["DEL", "k"]);
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_stopped_is_passed_over_and_comes_back_to_its_place() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire("contender:k", options()).await.expect("free");
+    let stopped = process_in_line(&server).await;
+    let other = process_in_line(&server).await;
+    stopped.stop();
+    // Two beats, in which the other one shows that it is alive.
+    tokio::time::sleep(SECOND * 3).await;
+    guard.release().await.expect("held");
+    let started = Instant::now();
+    other.join();
+    assert!(
+        started.elapsed() < SECOND * 8,
+        "not blocked by the stopped one: {:?}",
+        started.elapsed()
+    );
+    stopped.cont();
+    stopped.join();
+    assert_eq!(server.get("k").as_deref(), Some("2"), "both had their turn");
+}
+
+#[tokio::test]
+async fn the_lock_of_a_holder_that_died_goes_to_the_next_at_its_expiry() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let holder = connect(&proxy.url()).await;
+    let guard = holder
+        .acquire("k", LockOptions::new(SECOND))
+        .await
+        .expect("free");
+    proxy.black_hole(Scope::All);
+    let waiting = in_line(&server, &server.url(), options()).await;
+    let next = granted(waiting).await;
+    assert!(guard.lease().is_lost(), "it knew before");
+    next.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn the_lock_of_another_library_is_waited_for() {
+    let server = RedisServer::start();
+    server.cli(&["SET", "lock:k", "theirs", "NX", "PX", "60000"]);
+    let waiting = in_line(&server, &server.url(), options()).await;
+    server.cli(&["DEL", "lock:k"]);
+    let guard = granted(waiting).await;
+    assert_eq!(
+        server.cli(&["SET", "lock:k", "theirs", "NX", "PX", "60000"]),
+        Value::Nil,
+        "and excludes it"
+    );
+    guard.release().await.expect("held");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn a_key_that_was_deleted_or_cut_short_by_hand_is_noticed() {
+    for command in [&["DEL", "lock:k"][..], &["PEXPIRE", "lock:k", "20"]] {
+        let server = RedisServer::start();
+        let guard = connect(&server.url())
+            .await
+            .acquire("k", options())
+            .await
+            .expect("free");
+        let waiting = in_line(&server, &server.url(), options()).await;
+        server.cli(command);
+        let started = Instant::now();
+        let next = granted(waiting).await;
+        // At a beat: long before the renewal of the first holder, or the expiry that it believes in.
+        assert!(started.elapsed() < SECOND * 8, "{:?}", started.elapsed());
+        assert!(next.lease().fencing_token() > guard.lease().fencing_token());
+        next.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_of_the_last_holder_changes_nothing_after_a_hand_off() {
+    let server = RedisServer::start();
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let last = server.get("lock:k").expect("held");
+    let waiting = in_line(
+        &server,
+        &server.url(),
+        LockOptions::new(SECOND * 2).wait(HANG).without_renewal(),
+    )
+    .await;
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    let late = include_str!("../lock-core/src/backend/redis/scripts/renew.lua");
+    let renewed = server.cli(&["EVAL", late, "1", "lock:k", &last, "60000"]);
+    assert_eq!(renewed, Value::Int(0));
+    assert!(server.pttl("lock:k").expect("held") <= SECOND * 2);
+    next.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_grant_to_a_task_that_is_not_polled_goes_on() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let first = locks.acquire("k", options()).await.expect("free");
+    let short = LockOptions::new(SECOND).wait(HANG);
+    let mut unpolled = Box::pin(locks.acquire("k", short.clone()));
+    assert!(
+        timeout(Duration::from_millis(10), &mut unpolled)
+            .await
+            .is_err()
+    );
+    let other = in_line_behind(&server, short.clone()).await;
+    first.release().await.expect("held");
+    let guard = granted(other).await;
+    guard.release().await.expect("held");
+    let late = timeout(HANG, unpolled)
+        .await
+        .expect("polled again")
+        .expect("its turn after all");
+    late.release().await.expect("held");
+    nothing_stays(&server).await;
+}
+
+/// As [`in_line`], behind a local line that is in the queue already or not.
+async fn in_line_behind(
+    server: &RedisServer,
+    options: LockOptions,
+) -> JoinHandle<Result<LockGuard, LockError>> {
+    in_line(server, &server.url(), options).await
+}
+
+#[tokio::test]
+async fn a_waiter_survives_whatever_cuts_it_off() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    for command in [
+        &["CLIENT", "KILL", "TYPE", "pubsub"][..],
+        &["CLIENT", "KILL", "TYPE", "normal"],
+        &["SCRIPT", "FLUSH"],
+        &["FLUSHALL"],
+    ] {
+        let guard = connect(&server.url())
+            .await
+            .acquire("k", options())
+            .await
+            .expect("free");
+        let waiting = in_line(&server, &proxy.url(), options()).await;
+        server.cli(command);
+        // A connection is opened again, a lost place is taken again.
+        eventually(HANG, "it stands in line, or has the lock", async || {
+            queue_length(&server) == 1 || server.get("lock:k").is_none_or(|_| waiting.is_finished())
+        })
+        .await;
+        drop(guard);
+        let next = granted(waiting).await;
+        next.release().await.expect("held");
+        nothing_stays(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_survives_a_restart_of_the_server() {
+    let server = RedisServer::start();
+    let holder = connect(&server.url()).await;
+    let guard = holder.acquire("k", options()).await.expect("free");
+    let first = guard.lease().fencing_token();
+    let waiting = in_line(&server, &server.url(), options()).await;
+    server.kill9();
+    server.restart();
+    // The server has forgotten the holder. Its lease is lost, at its next renewal at the latest.
+    let next = granted(waiting).await;
+    assert!(next.lease().fencing_token() > first);
+    next.release().await.expect("held");
+    drop(guard);
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn each_waiter_gets_the_ttl_that_it_asked_for() {
+    let server = RedisServer::start();
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let ttls = [5, 40, 10];
+    let mut waiting = Vec::new();
+    for ttl in ttls {
+        let options = LockOptions::new(SECOND * ttl).wait(HANG).without_renewal();
+        waiting.push(in_line(&server, &server.url(), options).await);
+    }
+    guard.release().await.expect("held");
+    for (ttl, waits) in ttls.into_iter().zip(waiting) {
+        let guard = granted(waits).await;
+        let pttl = server.pttl("lock:k").expect("held");
+        assert!(
+            pttl <= SECOND * ttl && pttl > SECOND * (ttl - 1),
+            "{pttl:?} of {ttl} s"
+        );
+        assert!(guard.lease().remaining() <= pttl);
+        guard.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_may_be_longer_than_the_holders_ttl() {
+    let server = RedisServer::start();
+    let holder = connect(&server.url()).await;
+    let guard = holder
+        .acquire("k", LockOptions::new(SECOND / 2))
+        .await
+        .expect("free");
+    let waiting = in_line(&server, &server.url(), options()).await;
+    tokio::time::sleep(SECOND * 2).await;
+    assert!(!waiting.is_finished(), "renewed all the time");
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn tasks_of_one_process_hand_over_without_a_message_and_with_growing_tokens() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..16)
+        .map(|_| {
+            let (locks, tokens) = (locks.clone(), tokens.clone());
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    let guard = locks.acquire("k", options()).await.expect("its turn");
+                    tokens
+                        .lock()
+                        .expect("no panic")
+                        .push(guard.lease().fencing_token());
+                    tokio::task::yield_now().await;
+                    guard.release().await.expect("held");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        timeout(HANG, task)
+            .await
+            .expect("no missed wake-up")
+            .expect("no panic");
+    }
+    let tokens = tokens.lock().expect("no panic").clone();
+    assert_eq!(tokens.len(), 1600);
+    assert!(
+        tokens.windows(2).all(|pair| pair[0] < pair[1]),
+        "a token that does not grow"
+    );
+    let messages = proxy.log().len();
+    assert!(messages < 800, "{messages} messages for 1600 holders");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn a_busy_process_lets_another_one_in() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (locks, stop) = (locks.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                    let guard = locks.acquire("k", options()).await.expect("its turn");
+                    tokio::task::yield_now().await;
+                    guard.release().await.expect("held");
+                }
+            })
+        })
+        .collect();
+    let other = connect(&server.url()).await;
+    for _ in 0..50 {
+        let guard = timeout(HANG, other.acquire("k", options()))
+            .await
+            .expect("not starved")
+            .expect("its turn");
+        guard.release().await.expect("held");
+    }
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn without_messages_from_the_server_waiters_ask() {
+    let server = RedisServer::start();
+    let url = format!("{}?protocol=2", server.url());
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let locks = connect(&url).await;
+    let waiting = tokio::spawn(async move { locks.acquire("k", options()).await });
+    eventually(HANG, "asked a few times", async || {
+        server.calls("evalsha") + server.calls("eval") >= 5
+    })
+    .await;
+    assert_eq!(queue_length(&server), 0);
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn inspecting_counts_the_processes_and_tasks_that_wait() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let other = in_line(&server, &server.url(), options()).await;
+    let here = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await }
+    });
+    eventually(HANG, "both wait", async || {
+        locks
+            .inspect("k")
+            .await
+            .expect("works")
+            .expect("held")
+            .waiters
+            >= 1
+    })
+    .await;
+    other.abort();
+    here.abort();
+    guard.release().await.expect("held");
+    nothing_stays(&server).await;
+}
