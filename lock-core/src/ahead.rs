@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     arbiter::Arbiter,
-    backend::{ExtendRequest, Extended},
+    backend::{Ahead, AheadRequest},
     engine::validity,
     lease::LeaseLost,
     tenure::Tenure,
@@ -26,21 +26,21 @@ pub(crate) fn ask(arbiter: &Arc<Arbiter>, tenure: &Arc<Tenure>) {
         let engine = &arbiter.engine;
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = engine.clock.now();
-        let request = ExtendRequest {
+        let request = AheadRequest {
             full_key: tenure.full_key.clone(),
             token: tenure.token.clone(),
             ttl: tenure.ttl,
             known_token: engine.known_token(),
             tokens: BLOCK,
         };
-        let answer = match engine.backend.extend(request).await {
-            Ok(Extended::Yes { tokens, others }) => {
+        let answer = match engine.backend.renew_ahead(request).await {
+            Ok(Ahead::Yes { tokens, others }) => {
                 engine.learn_token(tokens.last());
-                tenure.extend(validity(sent, tenure.ttl));
+                tenure.renewed_until(validity(sent, tenure.ttl));
                 Some((tokens, others))
             }
             // The task that has it then, or had it, hears of it; a release that came first is no loss.
-            Ok(Extended::NotOurs) => {
+            Ok(Ahead::NotOurs) => {
                 tenure.lose(LeaseLost::TakenAway);
                 None
             }

@@ -26,15 +26,15 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// takes a place in its queue, or checks on that place, as the request says.
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired>;
 
-    /// Extends leases, all in one message; never shortens one, never makes a missing key anew. One result a request.
+    /// Renews leases, all in one message; never shortens one, never makes a missing key anew. One result a request.
     fn renew(
         &self,
         batch: Vec<RenewRequest>,
         within: Duration,
     ) -> Answer<Vec<Result<Renewed, Failure>>>;
 
-    /// Extends one lease and takes fencing tokens ahead, for tasks to which it is handed without a message.
-    fn extend(&self, request: ExtendRequest) -> Answer<Extended>;
+    /// Renews one lease and takes fencing tokens ahead, for tasks to which it is handed without a message.
+    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead>;
 
     /// Lets go of the key if it holds this token, and of the place in its queue; grants it to the next waiter.
     fn release(&self, request: ReleaseRequest) -> Answer<Released>;
@@ -62,7 +62,7 @@ pub(crate) struct AcquireRequest {
     /// How many fencing tokens would be of use.
     pub(crate) tokens: u32,
     pub(crate) asks: Asks,
-    /// By which a grant names this wish.
+    /// By which a grant names this entry.
     pub(crate) entry: EntryNumber,
     /// Where the backend notes each connection that the request leaves on, before its first byte does.
     pub(crate) trail: Arc<Trail>,
@@ -121,7 +121,7 @@ pub(crate) enum Comes {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct ExtendRequest {
+pub(crate) struct AheadRequest {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
@@ -130,7 +130,7 @@ pub(crate) struct ExtendRequest {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Extended {
+pub(crate) enum Ahead {
     Yes {
         tokens: TokenBlock,
         others: Others,

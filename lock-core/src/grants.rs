@@ -12,44 +12,44 @@ use tokio::sync::Notify;
 
 use crate::token::FencingToken;
 
-/// Names one wish for a key inside a manager; never zero, never reused.
+/// Names one entry for a key inside a manager; never zero, never reused.
 pub(crate) type EntryNumber = u64;
 
-/// The wishes of a manager that wait for a grant.
+/// The entries of a manager in the queues that wait for a grant.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     last_number: AtomicU64,
     waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
 }
 
-/// What arrived for one wish.
+/// What arrived for one entry.
 #[derive(Debug, Default)]
 struct Inbox {
     news: Notify,
     granted: Mutex<Option<FencingToken>>,
 }
 
-/// One wish; forgotten when dropped.
+/// One entry; forgotten when dropped.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Entry {
     number: EntryNumber,
     inbox: Arc<Inbox>,
     grants: Arc<Grants>,
 }
 
 impl Grants {
-    pub(crate) fn wish(self: &Arc<Self>) -> Wish {
+    pub(crate) fn entry(self: &Arc<Self>) -> Entry {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let inbox = Arc::<Inbox>::default();
         self.lock().insert(number, inbox.clone());
-        Wish {
+        Entry {
             number,
             inbox,
             grants: self.clone(),
         }
     }
 
-    /// A grant has arrived. For a wish that nobody has any more there is nothing to do: whoever gave it up has the server
+    /// A grant has arrived. For an entry that nobody has any more there is nothing to do: whoever gave it up has the server
     /// take it back, which gives the lock to the next one if it was granted before.
     #[cfg(feature = "redis")]
     pub(crate) fn deliver(&self, number: EntryNumber, token: FencingToken) {
@@ -79,7 +79,7 @@ impl Inbox {
     }
 }
 
-impl Wish {
+impl Entry {
     pub(crate) fn number(&self) -> EntryNumber {
         self.number
     }
@@ -93,7 +93,7 @@ impl Wish {
     }
 }
 
-impl Drop for Wish {
+impl Drop for Entry {
     fn drop(&mut self) {
         self.grants.lock().remove(&self.number);
     }

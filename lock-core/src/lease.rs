@@ -139,7 +139,7 @@ impl Lease {
 
     /// Asks the server whether the lease still holds. One round trip.
     ///
-    /// For a process that may have been paused by its hypervisor, which no local clock can show. It does not extend the
+    /// For a process that may have been paused by its hypervisor, which no local clock can show. It does not renew the
     /// lease.
     ///
     /// # Errors

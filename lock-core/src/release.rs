@@ -48,7 +48,7 @@ pub(crate) struct Release {
     pub(crate) key: LockKey,
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
-    /// The wish that may stand in the queue for this token; `None` after a normal end, since a granted wish stands in none.
+    /// The entry that may stand in the queue for this token; `None` after a normal end, since a granted entry stands in none.
     pub(crate) entry: Option<EntryNumber>,
     pub(crate) trail: Arc<Trail>,
     pub(crate) ttl: Duration,
@@ -70,7 +70,7 @@ impl Release {
             key: tenure.key.clone(),
             full_key: tenure.full_key.clone(),
             token: tenure.token.clone(),
-            // A copy of the wish that left on another connection may still be put into the queue.
+            // A copy of the entry that left on another connection may still be put into the queue.
             entry: (!tenure.trail.is_single()).then_some(tenure.entry),
             trail: tenure.trail.clone(),
             ttl: tenure.ttl,

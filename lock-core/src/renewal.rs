@@ -225,7 +225,7 @@ impl Rounds {
         match answer {
             // An answer that came after the lease ran out changes nothing: the end is looked at first.
             Ok(Renewed::Yes) => {
-                tenure.extend(validity(sent, tenure.ttl));
+                tenure.renewed_until(validity(sent, tenure.ttl));
                 self.plan_renewal(tenure);
             }
             Ok(Renewed::NotOurs) => tenure.lose(LeaseLost::TakenAway),

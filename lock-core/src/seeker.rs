@@ -3,7 +3,7 @@
 //! Runs as the manager's own work. Each of its awaits may be the last one it sees: of the manager's runtime, never of a
 //! user's future. Then [`Seeker`] is dropped, which takes the request back and leaves the line to the next seeker.
 //!
-//! Waiting is one wish in the backend's queue for all tasks of the line. A grant ends it; but a message can be lost, its
+//! Waiting is one entry in the backend's queue for all tasks of the line. A grant ends it; but a message can be lost, its
 //! holder can die, its lock can be another library's. So the seeker asks by itself, too: when the holder's lease must have
 //! ended, after each new connection, and at each beat.
 
@@ -20,7 +20,7 @@ use crate::{
     clock::Moment,
     engine::{Engine, Open, jittered, validity},
     error::LockError,
-    grants::Wish,
+    grants::Entry,
     key::LockKey,
     options::{Terms, Wait},
     release::Release,
@@ -69,7 +69,7 @@ struct Seeker {
 struct Attempt {
     full_key: Arc<str>,
     token: OwnerToken,
-    wish: Wish,
+    entry: Entry,
     trail: Arc<Trail>,
     asks: Asks,
     /// The last ttl asked for, which only grows: for so long a request that is executed late can block others.
@@ -78,7 +78,7 @@ struct Attempt {
     queued_ttl: Duration,
     /// Before the last question left that was answered with "wait", or the first one of all: a grant is younger.
     waits_since: Moment,
-    /// Whether a request left that has no definite answer, or a wish is in the queue: the key may be ours without our
+    /// Whether a request left that has no definite answer, or an entry is in the queue: the key may be ours without our
     /// knowing.
     armed: bool,
 }
@@ -183,7 +183,7 @@ impl Seeker {
         };
         tokio::select! {
             biased;
-            news = attempt.wish.news() => news.map_or(Pause::Over, Pause::Granted),
+            news = attempt.entry.news() => news.map_or(Pause::Over, Pause::Granted),
             () = self.arbiter.deserted(&self.key, &self.signal) => Pause::Over,
             () = clock.sleep_until(clock.now().after(pause)) => Pause::Over,
         }
@@ -271,7 +271,7 @@ impl Attempt {
         Self {
             full_key,
             token: OwnerToken::new(&engine.label),
-            wish: engine.grants.wish(),
+            entry: engine.grants.entry(),
             trail: Arc::default(),
             asks: Asks::Once,
             ttl: Duration::ZERO,
@@ -296,7 +296,7 @@ impl Attempt {
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = engine.clock.now();
         if asks == Asks::ToWait {
-            // Only the first request of its kind may put a wish into the queue without looking for one.
+            // Only the first request of its kind may put an entry into the queue without looking for one.
             self.asks = Asks::AfterIts(None);
             self.waits_since = sent;
             self.queued_ttl = terms.ttl;
@@ -309,7 +309,7 @@ impl Attempt {
             known_token: engine.known_token(),
             tokens,
             asks,
-            entry: self.wish.number(),
+            entry: self.entry.number(),
             trail: self.trail.clone(),
         };
         match engine.backend.acquire(request).await {
@@ -324,7 +324,7 @@ impl Attempt {
                     }
                     AcquireOutcome::Busy(busy) => {
                         if asks != Asks::Once {
-                            // The wish is in the queue, as it was sent.
+                            // The entry is in the queue, as it was sent.
                             self.armed = true;
                             self.waits_since = sent;
                             self.queued_ttl = terms.ttl;
@@ -360,7 +360,7 @@ impl Attempt {
         let mut grant = Grant {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
-            entry: self.wish.number(),
+            entry: self.entry.number(),
             trail: self.trail.clone(),
             tokens,
             ttl,
@@ -368,7 +368,7 @@ impl Attempt {
         };
         if is_short(&grant, engine) {
             let again = engine.clock.now();
-            if let Err(round) = self.extend(engine, ttl).await {
+            if let Err(round) = self.confirm(engine, ttl).await {
                 return round;
             }
             grant.valid_until = validity(again, ttl);
@@ -382,7 +382,7 @@ impl Attempt {
         Round::Granted(grant)
     }
 
-    async fn extend(&self, engine: &Engine, ttl: Duration) -> Result<(), Round> {
+    async fn confirm(&self, engine: &Engine, ttl: Duration) -> Result<(), Round> {
         let request = RenewRequest {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
@@ -404,7 +404,7 @@ impl Attempt {
         }
     }
 
-    /// Has the wish taken out of the queue, and the key released, if it may be ours.
+    /// Has the entry taken out of the queue, and the key released, if it may be ours.
     fn take_back(self, engine: &Arc<Engine>, key: &LockKey) {
         if !self.armed {
             return;
@@ -412,7 +412,7 @@ impl Attempt {
         let grant = Grant {
             full_key: self.full_key,
             token: self.token,
-            entry: self.wish.number(),
+            entry: self.entry.number(),
             tokens: TokenBlock::EMPTY,
             ttl: self.ttl,
             trail: self.trail,

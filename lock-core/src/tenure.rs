@@ -109,7 +109,7 @@ impl Tenure {
     }
 
     /// Moves its end further away. What is lost stays lost, since that is looked at first everywhere.
-    pub(crate) fn extend(&self, valid_until: Moment) {
+    pub(crate) fn renewed_until(&self, valid_until: Moment) {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
     }

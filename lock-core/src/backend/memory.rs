@@ -8,9 +8,9 @@ use std::{
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Acquired, Answer, Backend, Busy, Comes, Expiry,
-        ExtendRequest, Extended, Failure, Others, ReleaseOutcome, ReleaseRequest, Released,
-        RenewRequest, Renewed,
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Backend, Busy,
+        Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
+        Renewed,
     },
     clock::{Clock, Moment},
     inspect::{Health, Sighting},
@@ -142,20 +142,20 @@ impl Backend for MemoryBackend {
         )
     }
 
-    fn extend(&self, request: ExtendRequest) -> Answer<Extended> {
+    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
         let now = self.clock.now();
         let mut state = self.lock();
-        let extended = match state.alive(&request.full_key, now) {
+        let ahead = match state.alive(&request.full_key, now) {
             Some(entry) if entry.token == request.token.expose() => {
                 entry.expires = entry.expires.max(now.after(request.ttl));
-                Extended::Yes {
+                Ahead::Yes {
                     tokens: state.take_tokens(request.known_token, request.tokens),
                     others: Others::DoNot,
                 }
             }
-            _ => Extended::NotOurs,
+            _ => Ahead::NotOurs,
         };
-        at_once(extended)
+        at_once(ahead)
     }
 
     fn release(&self, request: ReleaseRequest) -> Answer<Released> {

@@ -6,9 +6,9 @@ use redis::Value;
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Acquired, Answer, Asks, Backend, Busy, Comes, Expiry,
-        ExtendRequest, Extended, Failure, Others, ReleaseOutcome, ReleaseRequest, Released,
-        RenewRequest, Renewed,
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend, Busy,
+        Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
+        Renewed,
     },
     engine::Timing,
     error::LockError,
@@ -27,7 +27,7 @@ mod mailbox;
 
 use address::Address;
 use connection::Link;
-use lua::{ACQUIRE, Call, EXTEND, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use mailbox::Mailbox;
 
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Backend for RedisBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
         let backend = self.clone();
         Box::pin(async move {
-            // Without a way for grants, a wish in the queue would only be passed over.
+            // Without a way for grants, an entry in the queue would only be passed over.
             let asks = if backend.link.has_grants() {
                 request.asks
             } else {
@@ -135,7 +135,7 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn extend(&self, request: ExtendRequest) -> Answer<Extended> {
+    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
         let backend = self.clone();
         Box::pin(async move {
             let call = Call {
@@ -147,10 +147,8 @@ impl Backend for RedisBackend {
                     request.tokens.to_string(),
                 ],
             };
-            let (_, answer) = EXTEND
-                .run(&backend.link, call, backend.within, None)
-                .await?;
-            read_extended(&answer).ok_or_else(|| failure::nonsense("an extension"))
+            let (_, answer) = AHEAD.run(&backend.link, call, backend.within, None).await?;
+            read_ahead(&answer).ok_or_else(|| failure::nonsense("a renewal ahead"))
         })
     }
 
@@ -278,7 +276,7 @@ fn read_acquired(answer: &Value) -> Option<AcquireOutcome> {
     }
 }
 
-fn read_extended(answer: &Value) -> Option<Extended> {
+fn read_ahead(answer: &Value) -> Option<Ahead> {
     let Value::Array(parts) = answer else {
         return None;
     };
@@ -288,7 +286,7 @@ fn read_extended(answer: &Value) -> Option<Extended> {
             Value::Int(first),
             Value::Int(count),
             Value::Int(others),
-        ] => Some(Extended::Yes {
+        ] => Some(Ahead::Yes {
             tokens: read_tokens(first, count)?,
             others: if others == 0 {
                 Others::DoNot
@@ -296,7 +294,7 @@ fn read_extended(answer: &Value) -> Option<Extended> {
                 Others::Wait
             },
         }),
-        [Value::Int(0)] => Some(Extended::NotOurs),
+        [Value::Int(0)] => Some(Ahead::NotOurs),
         _ => None,
     }
 }

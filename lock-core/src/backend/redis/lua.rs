@@ -29,7 +29,7 @@ macro_rules! script {
 }
 
 pub(super) static ACQUIRE: LazyLock<Lua> = script!("scripts/acquire.lua");
-pub(super) static EXTEND: LazyLock<Lua> = script!("scripts/extend.lua");
+pub(super) static AHEAD: LazyLock<Lua> = script!("scripts/ahead.lua");
 pub(super) static RELEASE: LazyLock<Lua> = script!("scripts/release.lua");
 pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("scripts/force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!(alone "scripts/renew.lua");

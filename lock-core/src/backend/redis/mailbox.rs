@@ -1,4 +1,4 @@
-//! Where the server tells a manager that one of its wishes was granted.
+//! Where the server tells a manager that one of its entries was granted.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Mailbox {
     }
 }
 
-/// The number of a wish, and its fencing token.
+/// The number of an entry, and its fencing token.
 fn read(message: &[u8]) -> Option<(u64, u64)> {
     let (number, token) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     Some((number.parse().ok()?, token.parse().ok()?))

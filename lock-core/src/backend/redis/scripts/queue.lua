@@ -1,7 +1,7 @@
 -- What the scripts share. It stands before each of them.
 --
 -- The queue of a lock is a list of entries, first come first, and an empty string as the last one, so that the list, and
--- with it its expiry, outlives a short while without waiters. An entry is the wish of one process:
+-- with it its expiry, outlives a short while without waiters. An entry is the entry of one process:
 --
 --   "place beat ttl channel number token"
 --

@@ -1,4 +1,4 @@
--- Lets go of a lock, if it still holds the owner token, and gives it to the next waiter. Takes a wish back, too.
+-- Lets go of a lock, if it still holds the owner token, and gives it to the next waiter. Takes an entry out, too.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  the fencing counter

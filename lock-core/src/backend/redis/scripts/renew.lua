@@ -1,4 +1,4 @@
--- Extends a lease, if the key still holds the owner token.
+-- Renews a lease, if the key still holds the owner token.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the owner token

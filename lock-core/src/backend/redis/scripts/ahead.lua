@@ -1,4 +1,4 @@
--- Extends a lease that is handed from task to task inside one process, and takes fencing tokens ahead for the next ones.
+-- Renews a lease that is handed from task to task inside one process, and takes fencing tokens ahead for the next ones.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  the fencing counter
