@@ -8,7 +8,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use crate::{
@@ -48,7 +47,7 @@ impl Alarm {
         async move {
             let Some(sleepers) = sleepers else { return };
             loop {
-                for sleeper in sleepers.due(&clock, Duration::ZERO).await {
+                for sleeper in sleepers.due(&clock, std::time::Duration::ZERO).await {
                     sleeper.wake();
                 }
             }

@@ -44,7 +44,7 @@ fn nanos(span: Duration) -> u64 {
 pub(crate) enum Clock {
     /// The machine's clock since boot, suspended time included: a laptop that slept through its lease must know it.
     #[cfg_attr(
-        not(feature = "redis"),
+        all(not(feature = "redis"), not(test)),
         expect(dead_code, reason = "only servers outlive a suspended process")
     )]
     Boot,

@@ -107,6 +107,7 @@ fn host_name() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
+#[cfg(feature = "redis")]
 impl FencingToken {
     pub(crate) const fn new(value: u64) -> Self {
         Self(value)
