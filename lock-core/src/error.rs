@@ -157,13 +157,16 @@ fn shown(key: &LockKey) -> String {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot carry a failed lock",
     label = "this return type cannot say that the lock was not acquired",
-    note = "return `Result<_, E>` where `E: From<lock_core::LockError>`, or write `on_error = |error| …` in the attribute"
+    note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
+    note = "or write `on_error = |error| …` in the attribute",
+    note = "or implement `lock_core::FromLockError` for a return type of your own"
 )]
 pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T, E: From<LockError>> FromLockError for Result<T, E> {
     fn from_lock_error(error: LockError) -> Self {
         Err(error.into())
@@ -174,7 +177,7 @@ impl<T, E: From<LockError>> FromLockError for Result<T, E> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that the body was skipped",
     label = "`on_busy = skip` needs `()`, `Option<_>`, or a `Result` of one of them",
-    note = "return `Option<_>` and get `None` when the lock is busy"
+    note = "return `Option<_>`, or `Result<Option<_>, _>`, and get `None` when the lock is busy"
 )]
 pub trait Skipped: Sized {
     /// Returns the value that says so.
@@ -191,6 +194,7 @@ impl<T> Skipped for Option<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Skipped, E> Skipped for Result<T, E> {
     fn skipped() -> Self {
         Ok(T::skipped())

@@ -199,3 +199,124 @@ impl fmt::Write for Encoder<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{Part::Text, *};
+
+    /// A template with a value before, between and behind its texts.
+    fn keyed(texts: &[&'static str], values: &[&str]) -> LockKey {
+        let mut parts = vec![Text(texts[0])];
+        for (value, text) in values.iter().zip(&texts[1..]) {
+            parts.extend([Part::Value(value), Text(text)]);
+        }
+        join(&parts)
+    }
+
+    #[test]
+    fn what_could_be_mistaken_is_encoded() {
+        for (value, encoded) in [
+            ("abc-42_x.y", "abc-42_x.y"),
+            ("a:b", "a%3Ab"),
+            ("100%", "100%25"),
+            ("{x}", "%7Bx%7D"),
+            ("a b\t\u{a0}", "a%20b%09%C2%A0"),
+            ("\0\u{7f}\u{85}", "%00%7F%C2%85"),
+            ("größe", "größe"),
+            ("a→b", "a→b"),
+            ("", ""),
+        ] {
+            assert_eq!(
+                keyed(&["k:", ""], &[value]).as_str(),
+                format!("k:{encoded}")
+            );
+        }
+    }
+
+    #[test]
+    fn the_templates_own_separators_are_encoded_and_its_letters_are_not() {
+        assert_eq!(
+            keyed(&["a/b→", ""], &["b/a→c-d"]).as_str(),
+            "a/b→b%2Fa%E2%86%92c-d"
+        );
+        assert_eq!(keyed(&["", "-", ""], &["x-y", "-"]).as_str(), "x%2Dy-%2D");
+    }
+
+    #[test]
+    fn values_are_encoded_in_whatever_pieces_they_are_written() {
+        struct Pieces;
+        impl Display for Pieces {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a:")?;
+                f.write_char(':')?;
+                write!(f, "{}%", 5)
+            }
+        }
+        assert_eq!(
+            join(&[Text("k:"), Part::Value(&Pieces)]).as_str(),
+            "k:a%3A%3A5%25"
+        );
+    }
+
+    #[test]
+    fn no_two_lists_of_hostile_values_make_the_same_key() {
+        const PIECES: [&str; 12] = ["", "a", "2", "5", "%", "%25", ":", "/", "3A", "é", "→", " "];
+        let pairs = || {
+            PIECES
+                .iter()
+                .flat_map(|a| PIECES.iter().map(move |b| format!("{a}{b}")))
+        };
+        let values: std::collections::BTreeSet<String> = pairs().collect();
+        for texts in [
+            ["", ":", ""],
+            ["k:", "/", ""],
+            ["", "%:", "%"],
+            ["2", "5%→a", "25"],
+            ["%", "a%25/2", "%2"],
+            ["", "é ", "é"],
+        ] {
+            let mut seen = HashMap::new();
+            for x in &values {
+                for y in &values {
+                    let clash = seen.insert(keyed(&texts, &[x, y]), (x, y));
+                    assert_eq!(clash, None, "{texts:?} with {:?} too", (x, y));
+                }
+            }
+        }
+    }
+
+    /// Why the attribute refuses templates with only letters, digits or `%` between two values.
+    #[test]
+    fn weaker_separators_would_not_do() {
+        assert_eq!(
+            keyed(&["", "x", ""], &["a", "bxc"]),
+            keyed(&["", "x", ""], &["axb", "c"])
+        );
+        let percent = |x, y| keyed(&["", "%", ""], &[x, y]);
+        assert_eq!(percent("%5", "25"), percent("", "255%"));
+    }
+
+    #[test]
+    fn every_text_becomes_its_own_key() {
+        let text = String::from("a:b {%}");
+        let key = LockKey::new("a:b {%}");
+        for made in [
+            text.as_str().into_lock_key(),
+            (&text).into_lock_key(),
+            text.clone().into_lock_key(),
+            Cow::Borrowed(text.as_str()).into_lock_key(),
+            Box::<str>::from(text.as_str()).into_lock_key(),
+            Arc::<str>::from(text.as_str()).into_lock_key(),
+            (&key).into_lock_key(),
+            key.clone().into_lock_key(),
+        ] {
+            assert_eq!(made, key);
+        }
+        assert_eq!(
+            format!("{key} {key:?} {key:>9}"),
+            "a:b {%} LockKey(\"a:b {%}\")   a:b {%}"
+        );
+    }
+}

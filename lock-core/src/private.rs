@@ -27,7 +27,7 @@ pub use crate::{
 /// stops in [`acquire`](Self::acquire) and leaves its request here; `locked`, which polls it, takes the lock, leaves the
 /// lease here, and polls on. So nothing of the function is torn out of its place, and what the compiler says about it
 /// (inference, lints, drop order) stays the same.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Entry(Arc<Mutex<State>>);
 
 #[derive(Debug)]
@@ -47,17 +47,14 @@ struct Request {
     options: LockOptions,
 }
 
-impl Entry {
-    /// Creates one for one call.
-    #[must_use]
-    #[expect(
-        clippy::new_without_default,
-        reason = "only called by the attribute's output"
-    )]
-    pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(State::Outside)))
-    }
+/// Makes the two sides of one call: the first for [`locked`], the second for the function.
+#[must_use]
+pub fn entry() -> (Entry, Entry) {
+    let state = Arc::new(Mutex::new(State::Outside));
+    (Entry(Arc::clone(&state)), Entry(state))
+}
 
+impl Entry {
     /// Waits until the lock is held. What follows in the same future is the body.
     pub async fn acquire(
         self,
@@ -181,11 +178,19 @@ impl<F> Drop for Scoped<'_, F> {
 }
 
 /// The task-local or the process-wide manager.
+///
+/// # Errors
+///
+/// [`LockError::NotConfigured`] if there is neither.
 pub fn default_manager() -> Result<LockManager, LockError> {
     LockManager::current_default()
 }
 
 /// The manager of `locks = …`.
+///
+/// # Errors
+///
+/// None; a `Result` as of [`default_manager`].
 pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, LockError> {
     Ok(source.lock_manager())
 }
@@ -270,14 +275,15 @@ mod editor {
     #[doc(hidden)]
     #[macro_export]
     macro_rules! __for_editor {
-        ($($tokens:tt)*) => {};
+        ($($seen:tt)*) => {};
     }
 
     #[cfg(rust_analyzer)]
     #[doc(hidden)]
     #[macro_export]
     macro_rules! __for_editor {
-        ($($tokens:tt)*) => {{ $($tokens)* }};
+        () => {};
+        ($($seen:tt)*) => {{ let _ = ($($seen)*,); }};
     }
 
     #[cfg(rust_analyzer)]

@@ -2,11 +2,11 @@
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, FnArg, Ident, Pat, Stmt, Type, parse_quote, spanned::Spanned as _};
+use syn::{Attribute, Expr, FnArg, Ident, Pat, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
     args::{Args, Key},
-    item::{Head, Item, Names, Shape, async_block, inferred},
+    item::{Item, inferred},
     key::Template,
 };
 
@@ -19,144 +19,63 @@ const LINTS: &str = "allow warn deny forbid expect";
 
 /// Everything that is known about a function and its lock.
 pub(crate) struct Model<'a> {
-    pub(crate) args: &'a Args,
-    pub(crate) template: Option<&'a Template>,
-    pub(crate) names: &'a Names,
-    pub(crate) item: Item,
+    args: &'a Args,
+    template: Option<&'a Template>,
+    item: Item,
+    /// The path of what the output calls.
+    private: TokenStream,
+    /// Of the body's value; `_` where it is not written, or cannot be.
+    output: Type,
 }
 
-impl Model<'_> {
-    /// Writes the function with its lock.
-    pub(crate) fn locked(self) -> TokenStream {
-        let output = self
-            .item
-            .output()
-            .filter(|output| !matches!(output, Type::Never(_)));
-        let lock = Lock {
-            private: private(self.args),
-            args: self.args,
-            template: self.template,
-            output: output.map_or_else(|| parse_quote!(_), inferred),
+impl<'a> Model<'a> {
+    pub(crate) fn new(args: &'a Args, template: Option<&'a Template>, item: Item) -> Self {
+        let private = args
+            .crate_path
+            .as_ref()
+            .map(|path| quote!(#path::__private));
+        let private = private.unwrap_or_else(|| quote!(::lock_core::__private));
+        let output = match item.output() {
+            Type::Never(_) => parse_quote!(_),
+            other => inferred(other),
         };
-        let Item { mut head, shape } = self.item;
-        let statements = match shape {
-            Shape::Async(body) => {
-                let bindings = rebind(&mut head, self.args.on_error.as_ref());
-                lock.call(&quote!(move), &quote!(#(#bindings)*), None, &body)
-            }
-            Shape::Block {
-                block,
-                bindings,
-                body,
-                receiver,
-            } => fill(block, |capture| {
-                lock.call(
-                    capture,
-                    &quote!(#(#bindings)*),
-                    receiver.as_ref(),
-                    &quote!({ #(#body)* }),
-                )
-            }),
-        };
-        head.with(&statements)
+        Self {
+            args,
+            template,
+            item,
+            private,
+            output,
+        }
     }
 
     /// Writes the function as it was, after a mistake, with what keeps the mistake from causing others.
     pub(crate) fn unlocked(self) -> TokenStream {
-        let private = private(self.args);
-        let editor = editor(self.args, None, &private);
-        let Names {
-            arguments, bound, ..
-        } = self.names;
-        let lease = self
-            .args
+        let (args, item, private) = (self.args, &self.item, &self.private);
+        let (arguments, bound) = (&item.names.arguments, &item.names.bound);
+        let (options_seen, bindings, body) = (self.options_seen(), &item.bindings, &item.body);
+        let lease = args
             .lease
             .iter()
-            .filter(|lease| self.names.find(lease).is_none());
-        let used = quote!(#(let _ = &#arguments;)*);
-        let prologue = quote!(#editor #(let _ = &#bound;)* #(let #lease = #private::lease();)*);
-        let Item { head, shape } = self.item;
-        let statements = match shape {
-            Shape::Async(body) => quote!(#used #prologue (#body)),
-            Shape::Block {
-                block,
-                bindings,
-                body,
-                ..
-            } => fill(
-                block,
-                |_| quote!(#used #(#bindings)* #prologue ({ #(#body)* })),
-            ),
-        };
-        head.with(&statements)
+            .filter(|lease| item.names.find(lease).is_none());
+        item.with(quote! {
+            #options_seen
+            #(let _ = &#arguments;)*
+            #bindings
+            #(let _ = &#bound;)*
+            #(let #lease = #private::lease();)*
+            (#body)
+        })
     }
-}
 
-/// Writes statements into the `async` block that a function returns.
-fn fill(
-    mut block: syn::Block,
-    statements: impl FnOnce(&TokenStream) -> TokenStream,
-) -> TokenStream {
-    if let Some(hole) = async_block(&mut block) {
-        let tokens = statements(&hole.capture.to_token_stream());
-        hole.block.stmts = vec![Stmt::Expr(Expr::Verbatim(tokens), None)];
-    }
-    let stmts = block.stmts;
-    quote!(#(#stmts)*)
-}
-
-/// The path of what the output calls.
-fn private(args: &Args) -> TokenStream {
-    match &args.crate_path {
-        Some(path) => quote!(#path::__private),
-        None => quote!(::lock_core::__private),
-    }
-}
-
-/// What only an editor sees: each option as a documented item, and the key as a format string or as its expressions.
-fn editor(args: &Args, template: Option<&Template>, private: &TokenStream) -> TokenStream {
-    let names = args.names.iter().filter(|name| *name != "crate");
-    let key = match template {
-        Some(template) if template.is_format_string() => {
-            let literal = &template.literal;
-            quote!(let _ = ::core::format_args!(#literal);)
+    /// Writes the function with its lock.
+    pub(crate) fn locked(mut self) -> TokenStream {
+        if self.item.sig.asyncness.is_some() {
+            self.item.bindings = rebind(&mut self.item, self.args.on_error.as_ref());
         }
-        Some(template) => template
-            .values()
-            .map(|value| quote!(let _ = &#value;))
-            .collect(),
-        None => TokenStream::new(),
-    };
-    quote!(#private::for_editor! { #(let _ = #private::option::#names;)* #key })
-}
-
-/// A name that nothing of the user's can have.
-fn hidden(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
-}
-
-struct Lock<'a> {
-    private: TokenStream,
-    args: &'a Args,
-    template: Option<&'a Template>,
-    /// `_` where it is not written, or cannot be.
-    output: Type,
-}
-
-impl Lock<'_> {
-    fn call(
-        &self,
-        capture: &TokenStream,
-        bindings: &TokenStream,
-        receiver: Option<&Ident>,
-        body: &TokenStream,
-    ) -> TokenStream {
-        let Self {
-            private, output, ..
-        } = self;
-        let (entry, value) = (hidden("entry"), hidden("value"));
-        let (key, manager, options) = (hidden("key"), hidden("manager"), hidden("options"));
-        let on_error = self.on_error();
+        let (args, item) = (self.args, &self.item);
+        let (private, output) = (&self.private, &self.output);
+        let [outside, inside, value] = ["outside", "inside", "value"].map(hidden);
+        let (on_error, arguments) = (self.on_error(), ["manager", "key", "options"].map(hidden));
         // By a `return` that never happens the compiler learns the type of the block's value, as from a signature.
         let typed = (!matches!(output, Type::Infer(_))).then(|| {
             quote! {
@@ -165,56 +84,51 @@ impl Lock<'_> {
                 }
             }
         });
-        let mut prologue = self.prologue();
-        if let Some(receiver) = receiver {
+        let mut prologue = self.prologue(&arguments);
+        if let Some(receiver) = &item.receiver {
             prologue = rename_self(prologue, receiver);
         }
-        let lease = self.args.lease.as_ref().map(|lease| quote!(let #lease =));
-        quote! {
-            let #entry = #private::Entry::new();
-            #private::locked(::core::clone::Clone::clone(&#entry), #on_error, async #capture {
+        let options_seen = self.options_seen();
+        let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
+        let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
+        item.with(quote! {
+            #options_seen
+            let (#outside, #inside) = #private::entry();
+            #private::locked(#outside, #on_error, async #capture {
                 #typed
                 #bindings
                 #prologue
-                #lease #entry.acquire(#manager, #key, #options).await;
+                #lease #inside.acquire(#(#arguments),*).await;
                 // In parentheses: the compiler takes the braces of a short body for superfluous.
                 (#body)
             })
             .await
-        }
+        })
     }
 
     /// Builds the key and the options, each in a statement of its own: no borrow and no temporary of an expression lives
     /// on while the function waits.
-    fn prologue(&self) -> TokenStream {
-        let Self {
-            private,
-            args,
-            template,
-            ..
-        } = self;
-        let (key, manager, options) = (hidden("key"), hidden("manager"), hidden("options"));
-        let editor = editor(args, *template, private);
-        let key_value = match (template, &args.key) {
+    fn prologue(&self, [manager, key, options]: &[Ident; 3]) -> TokenStream {
+        let (args, private) = (self.args, &self.private);
+        let key_seen = self.key_seen();
+        let key_value = match (self.template, &args.key) {
             (Some(template), _) => template.tokens(private),
             (None, Some(Key::Exact(expr))) => quote!(#private::exact_key(#expr)),
             (None, _) => TokenStream::new(),
         };
-        let manager_value = match &args.locks {
+        let manager_value = args.locks.as_ref().map(|locks| {
             // The reference stands at the expression, so that an error does, too.
-            Some(locks) => {
-                let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
-                quote!(#private::manager_of(#source))
-            }
-            None => quote!(#private::default_manager()),
-        };
-        let setters = args.options.iter().map(|(option, value)| {
+            let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
+            quote!(#private::manager_of(#source))
+        });
+        let manager_value = manager_value.unwrap_or_else(|| quote!(#private::default_manager()));
+        let setters = args.setters.iter().map(|(option, value)| {
             let setter = hidden(option);
             let prefix = (*option == "on_lost").then(|| quote!(#private::OnLost::));
             quote!(.#setter(#prefix #value))
         });
         quote! {
-            #editor
+            #key_seen
             let #key = #key_value;
             let #manager = #manager_value;
             let #options = #private::options() #(#setters)*;
@@ -223,43 +137,62 @@ impl Lock<'_> {
 
     /// How a failure becomes the function's value.
     fn on_error(&self) -> TokenStream {
-        let Self {
-            private,
-            output,
-            args,
-            ..
-        } = self;
+        let (private, output) = (&self.private, &self.output);
         let error = hidden("error");
-        let own = args
-            .on_error
-            .as_ref()
-            .map(|convert| quote!(#private::convert::<#output>(#convert, #error)));
-        let value = match (own, args.skip_busy) {
-            (Some(own), true) => {
-                quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else { #own })
+        let value = match (&self.args.on_error, self.args.skip_busy) {
+            (Some(own), skip) => {
+                let busy =
+                    quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else);
+                let busy = skip.then_some(busy);
+                quote!(#busy { #private::convert::<#output>(#own, #error) })
             }
-            (Some(own), false) => own,
             (None, true) => quote!(<#output as #private::SkipOrFail>::skip_or_fail(#error)),
             (None, false) => quote!(<#output as #private::FromLockError>::from_lock_error(#error)),
         };
         quote!(|#error| #value)
     }
+
+    /// What only an editor sees of the options: each as a documented item. It is the first statement with and without
+    /// mistakes, because an editor completes a name where it finds the same text before it.
+    fn options_seen(&self) -> TokenStream {
+        let private = &self.private;
+        let names = self.args.names.iter().filter(|name| *name != "crate");
+        quote!(#private::for_editor!(#(#private::option::#names),*);)
+    }
+
+    /// What only an editor sees of the key: a format string, or its expressions.
+    fn key_seen(&self) -> Option<TokenStream> {
+        let (private, template) = (&self.private, self.template?);
+        let literal = &template.literal;
+        let seen = if template.is_format_string() {
+            quote!(::core::format_args!(#literal))
+        } else {
+            let values = template.values();
+            quote!(#(&#values),*)
+        };
+        Some(quote!(#private::for_editor!(#seen);))
+    }
+}
+
+/// A name that nothing of the user's can have.
+fn hidden(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
 }
 
 /// Moves every argument into the body, where it lives and dies as it would without a lock; returns the statements.
 ///
 /// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has the compiler's own name
 /// for such an argument instead, unless another attribute is still to read the pattern.
-fn rebind(head: &mut Head, on_error: Option<&Expr>) -> Vec<TokenStream> {
-    let others_read = !head.attrs.iter().all(|attr| is_one_of(attr, INERT));
+fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
+    let others_read = !item.attrs.iter().all(|attr| is_one_of(attr, INERT));
     let on_error = on_error.map(ToTokens::to_token_stream).unwrap_or_default();
-    let mut bindings = Vec::new();
-    for (position, input) in head.sig.inputs.iter_mut().enumerate() {
+    let mut bindings = TokenStream::new();
+    for (position, input) in item.sig.inputs.iter_mut().enumerate() {
         let typed = match input {
             FnArg::Typed(typed) => typed,
             FnArg::Receiver(receiver) => {
                 let this = &receiver.self_token;
-                bindings.push(quote!(let _ = &#this;));
+                bindings.extend(quote!(let _ = &#this;));
                 continue;
             }
         };
@@ -270,7 +203,7 @@ fn rebind(head: &mut Head, on_error: Option<&Expr>) -> Vec<TokenStream> {
         let attrs = quote!(#(#conditions)* #(#lints)*);
         typed.attrs.clone_from(&others);
         let pat = typed.pat.to_token_stream();
-        bindings.push(match &mut *typed.pat {
+        bindings.extend(match &mut *typed.pat {
             Pat::Ident(named) if named.by_ref.is_none() && named.subpat.is_none() => {
                 let mut name = named.ident.clone();
                 named.mutability = None;
@@ -300,12 +233,10 @@ fn rebind(head: &mut Head, on_error: Option<&Expr>) -> Vec<TokenStream> {
 
 /// Whether the first word of an attribute is one of these.
 fn is_one_of(attr: &Attribute, words: &str) -> bool {
-    let first = attr
-        .path()
-        .segments
-        .first()
-        .map(|first| first.ident.to_string());
-    first.is_some_and(|first| words.split(' ').any(|word| first == word))
+    let path = attr.path().to_token_stream().to_string();
+    words
+        .split(' ')
+        .any(|word| path.split(' ').next() == Some(word))
 }
 
 fn mentions(tokens: TokenStream, name: &Ident) -> bool {

@@ -1,22 +1,34 @@
 //! The annotated function: from tokens to [`Item`].
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
-use quote::{ToTokens as _, quote_spanned};
+use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{
-    Attribute, Block, Error, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat,
-    PathArguments, Result, ReturnType, Safety, Signature, Stmt, Token, Type, TypeParamBound,
-    Visibility, ext::IdentExt as _, parse::ParseStream, parse::Parser as _, parse_quote_spanned,
-    visit::Visit, visit_mut::VisitMut,
+    Attribute, Block, Error, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat, PatIdent,
+    PathArguments, PathSegment, Result, ReturnType, Signature, Stmt, Token, Type, Visibility,
+    ext::IdentExt as _, parse::ParseStream, parse::Parser as _, parse_quote_spanned, token, visit,
+    visit::Visit, visit_mut, visit_mut::VisitMut,
 };
 
-/// A function that can be locked.
-pub(crate) struct Item {
-    pub(crate) head: Head,
-    pub(crate) shape: Shape,
-}
+use crate::args::refuse;
 
-/// All of a function but its statements.
-pub(crate) struct Head {
+/// What cannot be locked: a word in front of a function's name, or of another item, and why.
+const REFUSED: &str = "
+const: a `const` item cannot wait for a lock: remove `const`
+extern: an `extern` function cannot wait for a lock: call an `async fn` from it
+unsafe: an `unsafe` function cannot be locked: lock a safe one with an `unsafe` block in its body
+impl: only a function can be locked, not an impl block: put the attribute on each function inside
+trait: only a function can be locked, not a trait: put the attribute on each function inside
+mod: only a function can be locked, not a module: put the attribute on each function inside
+struct: only a function can be locked, not a type
+enum: only a function can be locked, not a type
+union: only a function can be locked, not a type
+type: only a function can be locked, not a type
+static: only a function can be locked, not a static
+use: only a function can be locked, not an import
+";
+
+/// A function.
+pub(crate) struct Item {
     pub(crate) attrs: Vec<Attribute>,
     vis: Visibility,
     pub(crate) sig: Signature,
@@ -24,21 +36,17 @@ pub(crate) struct Head {
     inner_attrs: Vec<Attribute>,
     /// Of the body's braces.
     braces: Span,
-}
-
-pub(crate) enum Shape {
-    /// `async fn`, and its body with the braces.
-    Async(TokenStream),
-    /// A function that returns the future of an `async` block: by itself, or because `async_trait` made it one.
-    Block {
-        /// With an empty `async` block where the body was.
-        block: Block,
-        /// The statements at its top that only give the arguments their names.
-        bindings: Vec<Stmt>,
-        body: Vec<Stmt>,
-        /// What `self` is called in the body.
-        receiver: Option<Ident>,
-    },
+    /// The statements that are to be locked, in braces.
+    pub(crate) body: TokenStream,
+    /// What a function that is not `async` returns: the future of an `async` block, which is empty here.
+    around: Option<Block>,
+    /// The statements at the top of that block that only give the arguments their names.
+    pub(crate) bindings: TokenStream,
+    /// `move`, or nothing.
+    pub(crate) capture: TokenStream,
+    /// What `async_trait` calls `self`.
+    pub(crate) receiver: Option<Ident>,
+    pub(crate) names: Names,
 }
 
 /// The names that a function gives its arguments.
@@ -52,21 +60,119 @@ pub(crate) struct Names {
     pub(crate) bound: Vec<Ident>,
 }
 
+impl Item {
+    /// Reads a function, and reports why it cannot be locked, one error for each reason.
+    pub(crate) fn parse(tokens: TokenStream, errors: &mut Vec<Error>) -> Option<Self> {
+        let mut refused = Vec::new();
+        let parsed = (|input: ParseStream| parse_item(input, &mut refused)).parse2(tokens);
+        let item = parsed.map(|mut item| {
+            if refused.is_empty() && item.sig.asyncness.is_none() {
+                item.take_block()
+                    .unwrap_or_else(|error| refused.push(error));
+            }
+            item
+        });
+        let item = item.map_err(|error| refused.is_empty().then(|| errors.push(error)));
+        errors.append(&mut refused);
+        item.ok()
+    }
+
+    /// The type of the body's value; `_` if it is not written anywhere.
+    pub(crate) fn output(&self) -> Type {
+        let written = match (&self.sig.output, &self.around) {
+            (ReturnType::Type(_, ty), None) => Some((**ty).clone()),
+            (ReturnType::Type(_, ty), Some(_)) => future_in(ty),
+            (ReturnType::Default, _) => Some(parse_quote_spanned!(self.sig.ident.span()=> ())),
+        };
+        written.unwrap_or_else(|| parse_quote_spanned!(self.sig.fn_token.span=> _))
+    }
+
+    /// Writes the function with other statements, between the braces that the user wrote.
+    pub(crate) fn with(&self, mut statements: TokenStream) -> TokenStream {
+        let (attrs, vis, sig, inner) = (&self.attrs, &self.vis, &self.sig, &self.inner_attrs);
+        if let Some(mut block) = self.around.clone() {
+            if let Some(hole) = async_block(&mut block) {
+                hole.block.stmts = vec![Stmt::Expr(Expr::Verbatim(statements), None)];
+            }
+            let stmts = block.stmts;
+            statements = quote!(#(#stmts)*);
+        }
+        quote_spanned!(self.braces=> #(#attrs)* #vis #sig { #(#inner)* #statements })
+    }
+
+    /// Finds the `async` block, and takes what is in it.
+    fn take_block(&mut self) -> Result<()> {
+        let mut block: Block = syn::parse2(self.body.clone())?;
+        let Some(found) = async_block(&mut block) else {
+            return self.not_async();
+        };
+        let mut bindings = std::mem::take(&mut found.block.stmts);
+        let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
+        for stmt in &bindings {
+            if let Stmt::Local(Local {
+                pat,
+                init: Some(init),
+                ..
+            }) = stmt
+            {
+                self.names.bound.extend(names_in(pat));
+                if init.expr.to_token_stream().to_string() == "self" {
+                    self.receiver = self.names.bound.last().cloned();
+                }
+            }
+        }
+        self.names.all.extend(self.names.bound.iter().cloned());
+        self.capture = found.capture.to_token_stream();
+        self.bindings = quote!(#(#bindings)*);
+        self.body = quote!({ #(#body)* });
+        self.around = Some(block);
+        Ok(())
+    }
+
+    fn not_async(&self) -> Result<()> {
+        let last = |attr: &Attribute| {
+            attr.path()
+                .segments
+                .last()
+                .is_some_and(|s| s.ident == "test")
+        };
+        let entry = if self.attrs.iter().any(last) {
+            "test"
+        } else {
+            "main"
+        };
+        let name = &self.sig.ident;
+        if entry == "test" || name == "main" {
+            let reason = "another attribute took the `async` away: put `#[distributed_lock]` above";
+            return refuse(name.span(), format!("{reason} `#[tokio::{entry}]`"));
+        }
+        if let ReturnType::Type(_, ty) = &self.sig.output
+            && future_in(ty).is_some()
+        {
+            let reason = "the `async` block of this future is not in sight: write an `async fn`, or end with \
+                          `async move { … }`, `Box::pin(async move { … })` or `async move { … }.boxed()`";
+            return Err(Error::new_spanned(ty, reason));
+        }
+        let reason = "a function that is not `async` cannot wait for a lock: write `async fn`";
+        refuse(self.sig.fn_token.span, reason)
+    }
+}
+
 impl Names {
     fn of(sig: &Signature) -> Self {
         let mut names = Self::default();
         for input in &sig.inputs {
-            match input {
-                FnArg::Receiver(receiver) => {
-                    names.all.push(Ident::new("self", receiver.self_token.span))
+            let (attrs, found) = match input {
+                FnArg::Typed(typed) => (&typed.attrs, names_in(&typed.pat)),
+                FnArg::Receiver(this) => {
+                    (&this.attrs, vec![Ident::new("self", this.self_token.span)])
                 }
-                FnArg::Typed(typed) => {
-                    let found = names_in(&typed.pat);
-                    names.all.extend(found.iter().cloned());
-                    if !typed.attrs.iter().any(|attr| attr.path().is_ident("cfg")) {
-                        names.arguments.extend(found);
-                    }
-                }
+            };
+            names.all.extend(found.iter().cloned());
+            if !attrs.iter().any(|attr| attr.path().is_ident("cfg")) {
+                names
+                    .arguments
+                    .extend(found.into_iter().filter(|name| name != "self"));
             }
         }
         names
@@ -74,10 +180,7 @@ impl Names {
 
     /// Finds the argument that an identifier means, raw or not.
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Ident> {
-        self.all
-            .iter()
-            .rev()
-            .find(|name| name.unraw() == ident.unraw())
+        self.all.iter().rfind(|name| name.unraw() == ident.unraw())
     }
 
     pub(crate) fn texts(&self) -> Vec<String> {
@@ -91,13 +194,13 @@ impl Names {
 fn names_in(pat: &Pat) -> Vec<Ident> {
     struct Search(Vec<Ident>);
     impl<'ast> Visit<'ast> for Search {
-        fn visit_pat_ident(&mut self, pat: &'ast syn::PatIdent) {
+        fn visit_pat_ident(&mut self, pat: &'ast PatIdent) {
             let marked = pat.by_ref.is_some() || pat.mutability.is_some();
             // An upper-case name without more is a constant or a unit struct.
             if marked || !pat.ident.to_string().starts_with(char::is_uppercase) {
                 self.0.push(pat.ident.clone());
             }
-            syn::visit::visit_pat_ident(self, pat);
+            visit::visit_pat_ident(self, pat);
         }
     }
     let mut search = Search(Vec::new());
@@ -105,93 +208,58 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     search.0
 }
 
-impl Item {
-    /// Reads the item and the names of its arguments. Reports why it cannot be locked, one error for each reason.
-    pub(crate) fn parse(
-        tokens: TokenStream,
-        errors: &mut Vec<Error>,
-    ) -> (Option<Self>, Option<Names>) {
-        let (head, body) = match parse_head.parse2(tokens) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                errors.push(error);
-                return (None, None);
-            }
-        };
-        let mut names = Names::of(&head.sig);
-        let before = errors.len();
-        refuse_modifiers(&head.sig, errors);
-        if errors.len() > before {
-            return (None, Some(names));
-        }
-        let shape = if head.sig.asyncness.is_some() {
-            Ok(Shape::Async(body))
-        } else {
-            block_shape(&head, body, &mut names)
-        };
-        let shape = shape.map_err(|error| errors.push(error)).ok();
-        (shape.map(|shape| Self { head, shape }), Some(names))
-    }
-
-    /// The type of the body's value, if it is written somewhere.
-    pub(crate) fn output(&self) -> Option<Type> {
-        match (&self.shape, &self.head.sig.output) {
-            (Shape::Async(_), ReturnType::Type(_, ty)) => Some((**ty).clone()),
-            (Shape::Async(_), ReturnType::Default) => {
-                Some(parse_quote_spanned!(self.head.sig.ident.span()=> ()))
-            }
-            (Shape::Block { .. }, ReturnType::Type(_, ty)) => future_in(ty).flatten(),
-            (Shape::Block { .. }, ReturnType::Default) => None,
-        }
-    }
-}
-
-impl Head {
-    /// Writes the function with these statements, between the braces that the user wrote.
-    pub(crate) fn with(&self, statements: &TokenStream) -> TokenStream {
-        let Self {
-            attrs,
-            vis,
-            sig,
-            inner_attrs,
-            ..
-        } = self;
-        quote_spanned!(self.braces=> #(#attrs)* #vis #sig { #(#inner_attrs)* #statements })
-    }
-}
-
-fn parse_head(input: ParseStream) -> Result<(Head, TokenStream)> {
+fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
     let attrs = input.call(Attribute::parse_outer)?;
     let vis: Visibility = input.parse()?;
-    refuse_other_items(input)?;
+    refuse_words(&input.fork(), refused)?;
     let sig: Signature = input.parse()?;
     if input.peek(Token![;]) {
-        let reason = format!(
-            "`{}` has no body to lock: annotate the functions that implement it",
-            sig.ident
-        );
-        return Err(Error::new(sig.ident.span(), reason));
+        let reason = "has no body to lock: annotate the functions that implement it";
+        return refuse(sig.ident.span(), format!("`{}` {reason}", sig.ident));
     }
     let group = braced(input.parse()?)?;
-    let braces = group.span();
     let split = |input: ParseStream| {
         Ok((
-            input.call(Attribute::parse_inner)?,
+            Attribute::parse_inner(input)?,
             input.parse::<TokenStream>()?,
         ))
     };
     let (inner_attrs, statements) = split.parse2(group.stream())?;
-    let body = quote_spanned!(braces=> { #statements });
-    Ok((
-        Head {
-            attrs,
-            vis,
-            sig,
-            inner_attrs,
-            braces,
-        },
-        body,
-    ))
+    let braces = group.span();
+    Ok(Item {
+        body: quote_spanned!(braces=> { #statements }),
+        names: Names::of(&sig),
+        capture: quote!(move),
+        around: None,
+        bindings: TokenStream::new(),
+        receiver: None,
+        attrs,
+        vis,
+        sig,
+        inner_attrs,
+        braces,
+    })
+}
+
+fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) -> Result<()> {
+    while !ahead.is_empty() && !ahead.peek(Token![fn]) && !ahead.peek(token::Brace) {
+        let TokenTree::Ident(word) = ahead.parse()? else {
+            continue;
+        };
+        let text = word.to_string();
+        let mut reasons = REFUSED.lines().filter_map(|line| line.split_once(": "));
+        if let Some((_, reason)) = reasons.find(|(refused, _)| *refused == text) {
+            refused.push(Error::new(word.span(), reason));
+        }
+        // Behind the first word that is no modifier, everything may be anything.
+        if !matches!(
+            text.as_str(),
+            "const" | "async" | "unsafe" | "extern" | "default"
+        ) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The body of a function, which may come through `$body:block` in an invisible group.
@@ -201,112 +269,7 @@ fn braced(tree: TokenTree) -> Result<Group> {
         TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
             braced(syn::parse2(group.stream())?)
         }
-        other => Err(Error::new(other.span(), "expected the body of a function")),
-    }
-}
-
-fn refuse_other_items(input: ParseStream) -> Result<()> {
-    let ahead = input.fork();
-    let word = ahead
-        .call(Ident::parse_any)
-        .map_or_else(|_| String::new(), |word| word.to_string());
-    let modifies = |ahead: ParseStream| {
-        ahead.peek(Token![fn])
-            || ahead.peek(Token![async])
-            || ahead.peek(Token![unsafe])
-            || ahead.peek(Token![extern])
-    };
-    let (what, where_to) = match word.as_str() {
-        "impl" => ("an impl block", "each function inside that is to be locked"),
-        "trait" => ("a trait", "each function inside that is to be locked"),
-        "mod" => ("a module", "each function inside that is to be locked"),
-        "struct" | "enum" | "union" | "type" => ("a type", "an `async fn`"),
-        "static" | "use" | "let" | "macro_rules" => ("this", "an `async fn`"),
-        "const" if !modifies(&ahead) => ("a constant", "an `async fn`"),
-        _ => return Ok(()),
-    };
-    Err(input.error(format!(
-        "only a function can be locked, not {what}: put the attribute on {where_to}"
-    )))
-}
-
-fn refuse_modifiers(sig: &Signature, errors: &mut Vec<Error>) {
-    if let Some(constness) = &sig.constness {
-        errors.push(Error::new(
-            constness.span,
-            "a `const` function cannot wait for a lock: remove `const`",
-        ));
-    }
-    if let Some(abi) = &sig.abi {
-        let reason = "an `extern` function cannot wait for a lock: call an `async fn` from it";
-        errors.push(Error::new(abi.extern_token.span, reason));
-    }
-    if let Safety::Unsafe(token) = &sig.safety {
-        let reason = "an `unsafe` function cannot be locked: lock a safe one with an `unsafe` block in its body";
-        errors.push(Error::new(token.span, reason));
-    }
-}
-
-/// Looks for the `async` block of a function that is not `async`.
-fn block_shape(head: &Head, body: TokenStream, names: &mut Names) -> Result<Shape> {
-    let mut block: Block = syn::parse2(body)?;
-    let Some(found) = async_block(&mut block) else {
-        return Err(not_async(head));
-    };
-    let mut bindings = std::mem::take(&mut found.block.stmts);
-    let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
-    let mut receiver = None;
-    for stmt in &bindings {
-        if let Stmt::Local(Local {
-            pat,
-            init: Some(init),
-            ..
-        }) = stmt
-        {
-            names.bound.extend(names_in(pat));
-            if init.expr.to_token_stream().to_string() == "self" {
-                receiver = names.bound.last().cloned();
-            }
-        }
-    }
-    names.all.extend(names.bound.iter().cloned());
-    Ok(Shape::Block {
-        block,
-        bindings,
-        body,
-        receiver,
-    })
-}
-
-fn not_async(Head { attrs, sig, .. }: &Head) -> Error {
-    let is_test = |attr: &Attribute| {
-        attr.path()
-            .segments
-            .last()
-            .is_some_and(|last| last.ident == "test")
-    };
-    let entry = if attrs.iter().any(is_test) {
-        "test"
-    } else {
-        "main"
-    };
-    if entry == "test" || sig.ident == "main" {
-        let reason = format!(
-            "another attribute took the `async` away before this one saw it: put `#[distributed_lock]` above \
-             `#[tokio::{entry}]`"
-        );
-        return Error::new(sig.ident.span(), reason);
-    }
-    match &sig.output {
-        ReturnType::Type(_, ty) if future_in(ty).is_some() => Error::new_spanned(
-            ty,
-            "the `async` block of this future is not in sight: make the function an `async fn`, or let it end with \
-             `async move { … }`, `Box::pin(async move { … })` or `async move { … }.boxed()`",
-        ),
-        _ => Error::new(
-            sig.fn_token.span,
-            "a function that is not `async` cannot wait for a lock: write `async fn`, or call it in `LockManager::run`",
-        ),
+        other => refuse(other.span(), "expected the body of a function"),
     }
 }
 
@@ -338,11 +301,11 @@ fn only_names(expr: &Expr) -> bool {
 }
 
 /// Finds the `async` block whose future a block returns.
-pub(crate) fn async_block(block: &mut Block) -> Option<&mut ExprAsync> {
-    match block.stmts.last_mut()? {
-        Stmt::Expr(expr, None) => async_in(expr),
-        _ => None,
-    }
+fn async_block(block: &mut Block) -> Option<&mut ExprAsync> {
+    let Stmt::Expr(expr, None) = block.stmts.last_mut()? else {
+        return None;
+    };
+    async_in(expr)
 }
 
 fn async_in(expr: &mut Expr) -> Option<&mut ExprAsync> {
@@ -358,26 +321,24 @@ fn async_in(expr: &mut Expr) -> Option<&mut ExprAsync> {
     }
 }
 
-/// Finds a future in a type, and what it is of: `T` in `impl Future<Output = T>`, `Pin<Box<dyn Future<Output = T>>>` and
-/// `BoxFuture<'_, T>`.
-fn future_in(ty: &Type) -> Option<Option<Type>> {
-    struct Search(Option<Option<Type>>);
+/// Finds `T` in `impl Future<Output = T>`, `Pin<Box<dyn Future<Output = T>>>` and `BoxFuture<'_, T>`.
+fn future_in(ty: &Type) -> Option<Type> {
+    struct Search(Option<Type>);
     impl<'ast> Visit<'ast> for Search {
-        fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
-            let futures = ["Future", "BoxFuture", "LocalBoxFuture"];
-            if self.0.is_some() || !futures.iter().any(|name| segment.ident == name) {
-                return syn::visit::visit_path_segment(self, segment);
-            }
-            let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
-                return;
-            };
-            self.0 = Some(arguments.args.iter().find_map(|argument| match argument {
-                GenericArgument::AssocType(output) if output.ident == "Output" => {
-                    Some(output.ty.clone())
+        fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
+            let named = ["Future", "BoxFuture", "LocalBoxFuture"]
+                .iter()
+                .any(|name| segment.ident == name);
+            match &segment.arguments {
+                PathArguments::AngleBracketed(of) if named && self.0.is_none() => {
+                    self.0 = of.args.iter().find_map(|argument| match argument {
+                        GenericArgument::AssocType(output) => Some(output.ty.clone()),
+                        GenericArgument::Type(ty) => Some(ty.clone()),
+                        _ => None,
+                    });
                 }
-                GenericArgument::Type(ty) => Some(ty.clone()),
-                _ => None,
-            }));
+                _ => visit::visit_path_segment(self, segment),
+            }
         }
     }
     let mut search = Search(None);
@@ -385,20 +346,10 @@ fn future_in(ty: &Type) -> Option<Option<Type>> {
     search.0
 }
 
-/// Whether a type is `impl Trait` as a whole, so that only the body knows what it is, and the trait is not one of those
-/// that a lock failure can be made into. There are none yet.
+/// Whether a type is `impl Trait` as a whole, so that only the body knows what it is. Traits that a lock failure can be made
+/// into, such as a web framework's, are to be let through here.
 pub(crate) fn is_opaque(ty: &Type) -> bool {
-    const RESPONSES: [&str; 0] = [];
-    let Type::ImplTrait(opaque) = ty else {
-        return false;
-    };
-    !opaque.bounds.iter().any(|bound| match bound {
-        TypeParamBound::Trait(bound) => {
-            let last = bound.path.segments.last();
-            last.is_some_and(|last| RESPONSES.iter().any(|name| last.ident == name))
-        }
-        _ => false,
-    })
+    matches!(ty, Type::ImplTrait(_))
 }
 
 /// Writes `_` for every `impl Trait` inside a type, so that it can stand in a body.
@@ -406,10 +357,9 @@ pub(crate) fn inferred(mut ty: Type) -> Type {
     struct Infer;
     impl VisitMut for Infer {
         fn visit_type_mut(&mut self, ty: &mut Type) {
-            if let Type::ImplTrait(opaque) = ty {
-                *ty = parse_quote_spanned!(opaque.impl_token.span=> _);
-            } else {
-                syn::visit_mut::visit_type_mut(self, ty);
+            match ty {
+                Type::ImplTrait(opaque) => *ty = parse_quote_spanned!(opaque.impl_token.span=> _),
+                _ => visit_mut::visit_type_mut(self, ty),
             }
         }
     }

@@ -21,38 +21,31 @@ enum Part {
     Value(TokenStream, String),
 }
 
-/// What is wrong with a template, and where: a range of bytes of its text.
-struct Refused {
-    at: (usize, usize),
-    reason: String,
-}
-
-fn refuse<T>(at: (usize, usize), reason: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused {
-        at,
-        reason: reason.into(),
-    })
-}
+/// A range of bytes of the template, and what is wrong there.
+type Refused = (usize, usize, String);
 
 impl Template {
-    /// Takes a template apart. `names` are the names that it may use; `None` if they are not known.
+    /// Takes a template apart. `names` are those that it may use; `None` if they are not known.
     pub(crate) fn parse(literal: LitStr, names: Option<&Names>) -> syn::Result<Self> {
-        let text = literal.value();
-        let span = literal.span();
+        let (text, at) = (literal.value(), literal.span());
         let mut scanner = Scanner {
             text: &text,
-            at: 0,
-            span,
             names,
+            at,
             parts: Vec::new(),
         };
-        match scanner.scan() {
-            Ok(()) => Ok(Self {
+        let Err((from, to, reason)) = scanner.scan() else {
+            return Ok(Self {
                 parts: scanner.parts,
                 literal,
-            }),
-            Err(refused) => Err(syn::Error::new(span, refused.shown_in(&text))),
-        }
+            });
+        };
+        let shown = text.replace(char::is_control, "�");
+        let before = " ".repeat(text[..from].chars().count());
+        let carets = "^".repeat(text[from..to].chars().count());
+        let excerpt = format!("\n    {shown}\n    {before}{carets}");
+        let excerpt = if carets.is_empty() { "" } else { &excerpt };
+        Err(syn::Error::new(at, reason + excerpt))
     }
 
     /// The values' expressions.
@@ -87,141 +80,111 @@ impl Template {
     }
 }
 
-impl Refused {
-    /// Adds the text, with a caret below what the message is about.
-    fn shown_in(&self, text: &str) -> String {
-        let Self {
-            at: (from, to),
-            reason,
-        } = self;
-        let shown = text.replace(char::is_control, "�");
-        let before = " ".repeat(text[..*from].chars().count());
-        let carets = "^".repeat(text[*from..*to].chars().count());
-        if carets.is_empty() {
-            reason.clone()
-        } else {
-            format!("{reason}\n    {shown}\n    {before}{carets}")
-        }
-    }
-}
-
 struct Scanner<'a> {
     text: &'a str,
-    at: usize,
-    span: Span,
     names: Option<&'a Names>,
+    at: Span,
     parts: Vec<Part>,
 }
 
 impl Scanner<'_> {
     fn scan(&mut self) -> Result<(), Refused> {
-        let whole = (0, self.text.len());
-        if self.text.is_empty() {
-            let reason = "the key is empty: say what is locked, as in `\"order:{order_id}\"`";
-            return refuse(whole, reason);
+        let (text, mut at, mut fixed) = (self.text, 0, 0);
+        let whole = |reason: &str| Err((0, text.len(), reason.to_owned()));
+        if text.is_empty() {
+            return whole("the key is empty: say what is locked, as in `\"order:{order_id}\"`");
         }
-        if let Some((at, c)) = self.text.char_indices().find(|(_, c)| c.is_control()) {
+        if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
             let reason = format!("a key has no control characters, and this is {c:?}: write `:`");
-            return refuse((at, at + c.len_utf8()), reason);
+            return Err((at, at + c.len_utf8(), reason));
         }
-        while let Some(c) = self.text[self.at..].chars().next() {
-            let doubled = self.text[self.at + c.len_utf8()..].starts_with(c);
+        while let Some(c) = text[at..].chars().next() {
+            let doubled = text[at + c.len_utf8()..].starts_with(c);
             match c {
-                '{' | '}' if doubled => self.push(c, 2),
-                '{' => self.value()?,
-                '}' => {
+                '{' if !doubled => at = self.value(at)?,
+                '}' if !doubled => {
                     let reason = "this `}` closes nothing: write `}}` for a brace in the key";
-                    return refuse((self.at, self.at + 1), reason);
+                    return Err((at, at + 1, reason.to_owned()));
                 }
-                _ => self.push(c, c.len_utf8()),
+                _ => {
+                    at += if matches!(c, '{' | '}') {
+                        2
+                    } else {
+                        c.len_utf8()
+                    };
+                    fixed += c.len_utf8();
+                    match self.parts.last_mut() {
+                        Some(Part::Text(text)) => text.push(c),
+                        _ => self.parts.push(Part::Text(c.into())),
+                    }
+                }
             }
         }
-        let texts = self.parts.iter().map(|part| {
-            if let Part::Text(text) = part {
-                text.len()
-            } else {
-                0
-            }
-        });
-        match texts.sum() {
-            0 => refuse(
-                whole,
-                "the key has no fixed text, so any other lock may have the same key: say what the value \
-                 is, as in `\"order:{order_id}\"`",
-            ),
-            fixed @ LONGEST.. if fixed > LONGEST => refuse(
-                (0, 0),
-                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}"),
-            ),
-            _ => Ok(()),
+        if fixed == 0 {
+            return whole(
+                "the key has no fixed text, and says nothing of what it is: write `order:{id}`",
+            );
         }
+        if fixed > LONGEST {
+            let reason =
+                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}");
+            return Err((0, 0, reason));
+        }
+        Ok(())
     }
 
-    fn push(&mut self, c: char, consumed: usize) {
-        self.at += consumed;
-        match self.parts.last_mut() {
-            Some(Part::Text(text)) => text.push(c),
-            _ => self.parts.push(Part::Text(c.into())),
-        }
-    }
-
-    fn value(&mut self) -> Result<(), Refused> {
-        let open = self.at;
+    /// Reads a value, from its brace on; returns where it ends.
+    fn value(&mut self, open: usize) -> Result<usize, Refused> {
         let inner = &self.text[open + 1..];
         let Some(length) = inner
             .find(['{', '}'])
             .filter(|&at| inner[at..].starts_with('}'))
         else {
             let reason = "this `{` is never closed: write `{{` for a brace in the key";
-            return refuse((open, open + 1), reason);
+            return Err((open, open + 1, reason.to_owned()));
         };
         let (inner, end) = (&inner[..length], open + length + 2);
-        self.check_distance((open, end))?;
+        self.check_distance(open, end)?;
         // A single colon begins the spec.
         let colon = inner.replace("::", "..").find(':').unwrap_or(length);
         let (expr, spec) = inner.split_at(colon);
-        if let Some(reason) = refused_spec(spec) {
-            return refuse((open + 1 + colon, end - 1), reason);
-        }
+        check_spec(spec).map_err(|reason| (open + 1 + colon, end - 1, reason.to_owned()))?;
         let from = open + 1 + expr.len() - expr.trim_start().len();
         let expr = expr.trim();
         if expr.is_empty() {
-            let reason =
-                "an empty `{}` names no value: write the name of a parameter, as in `{order_id}`";
-            return refuse((open, end), reason);
+            let reason = "an empty `{}` names no value: write a parameter, as in `{order_id}`";
+            return Err((open, end, reason.to_owned()));
         }
         let tokens = self
             .expression(expr)
-            .or_else(|reason| refuse((from, from + expr.len()), reason))?;
+            .map_err(|reason| (from, from + expr.len(), reason))?;
         self.parts.push(Part::Value(tokens, spec.to_owned()));
-        self.at = end;
-        Ok(())
+        Ok(end)
     }
 
     /// Between two values stands what neither can contain, or `("ab", "c")` and `("a", "bc")` make one key.
-    fn check_distance(&self, at: (usize, usize)) -> Result<(), Refused> {
-        match self.parts.as_slice() {
-            [.., Part::Value(..)] => refuse(
-                at,
-                "two values touch, so different ones could make one key: put a `:` between them",
+    fn check_distance(&self, open: usize, end: usize) -> Result<(), Refused> {
+        let cannot_part = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '%');
+        let (from, to, what) = match self.parts.as_slice() {
+            [.., Part::Value(..)] => (open, end, "two values touch".to_owned()),
+            [.., Part::Value(..), Part::Text(text)] if cannot_part(text) => (
+                open - text.len(),
+                open,
+                format!("only `{text}` stands between two values"),
             ),
-            [.., Part::Value(..), Part::Text(text)]
-                if text.chars().all(|c| c.is_alphanumeric() || c == '%') =>
-            {
-                let reason = format!(
-                    "only `{text}` stands between two values, which a value could contain: put a `:` between them"
-                );
-                refuse((at.0 - text.len(), at.0), reason)
-            }
-            _ => Ok(()),
-        }
+            _ => return Ok(()),
+        };
+        Err((
+            from,
+            to,
+            what + ", so different ones could make the same key: put a `:` between them",
+        ))
     }
 
     fn expression(&self, text: &str) -> Result<TokenStream, String> {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(
-                "values have names, not numbers: write the name of a parameter, as in `{order_id}`"
-                    .into(),
+                "values have names, not numbers: write a parameter, as in `{order_id}`".into(),
             );
         }
         let expr = match (
@@ -238,7 +201,7 @@ impl Scanner<'_> {
             }
             _ => {
                 return Err(format!(
-                    "`{text}` is not a value: write the name of a parameter, a field or a call"
+                    "`{text}` is not a value: write a parameter, a field or a call"
                 ));
             }
         };
@@ -246,44 +209,37 @@ impl Scanner<'_> {
     }
 
     fn check(&self, expr: &Expr, place: Place) -> Result<(), String> {
-        let refused = match expr {
-            Expr::Path(path) => match path.path.get_ident() {
-                Some(ident) if place == Place::Value => return self.check_name(ident),
-                _ => return Ok(()),
-            },
-            Expr::Field(field) => return self.check(&field.base, Place::Value),
-            Expr::Index(index) => {
+        let refused = match (expr, place) {
+            (Expr::Path(path), Place::Value) => return self.check_name(path.path.get_ident()),
+            (Expr::Path(_), _) | (Expr::Lit(_), Place::Argument) => return Ok(()),
+            (Expr::Field(field), _) => return self.check(&field.base, Place::Value),
+            (Expr::Index(index), _) => {
                 self.check(&index.expr, Place::Value)?;
                 return self.check(&index.index, Place::Argument);
             }
-            Expr::MethodCall(call) => {
+            (Expr::MethodCall(call), _) => {
                 self.check(&call.receiver, Place::Value)?;
                 return call
                     .args
                     .iter()
-                    .try_for_each(|argument| self.check(argument, Place::Argument));
+                    .try_for_each(|one| self.check(one, Place::Argument));
             }
-            Expr::Call(call) => {
+            (Expr::Call(call), _) => {
                 self.check(&call.func, Place::Function)?;
                 return call
                     .args
                     .iter()
-                    .try_for_each(|argument| self.check(argument, Place::Argument));
+                    .try_for_each(|one| self.check(one, Place::Argument));
             }
-            Expr::Paren(paren) => return self.check(&paren.expr, place),
-            Expr::Lit(_) if place == Place::Argument => return Ok(()),
-            Expr::Reference(reference) if place == Place::Argument => {
-                return self.check(&reference.expr, Place::Value);
+            (Expr::Paren(paren), _) => return self.check(&paren.expr, place),
+            (Expr::Reference(borrow), Place::Argument) => return self.check(&borrow.expr, place),
+            (Expr::Lit(_), _) => {
+                return Err("a literal needs no braces: write it as fixed text".into());
             }
-            Expr::Lit(_) => return Err("a literal needs no braces: write it as fixed text".into()),
-            Expr::Try(_) => "`?`",
-            Expr::Await(_) => "`.await`",
-            Expr::Macro(_) => "a macro",
-            Expr::Binary(_)
-            | Expr::Unary(_)
-            | Expr::Reference(_)
-            | Expr::Range(_)
-            | Expr::Cast(_) => "an operator",
+            (Expr::Try(_), _) => "`?`",
+            (Expr::Await(_), _) => "`.await`",
+            (Expr::Macro(_), _) => "a macro",
+            (Expr::Binary(_) | Expr::Unary(_) | Expr::Range(_) | Expr::Cast(_), _) => "an operator",
             _ => "more than a parameter, a path, a field, an index or a call",
         };
         Err(format!(
@@ -291,43 +247,38 @@ impl Scanner<'_> {
         ))
     }
 
-    fn check_name(&self, ident: &Ident) -> Result<(), String> {
-        let text = ident.to_string();
-        // A constant is as good as a parameter.
-        let constant = text.starts_with(char::is_uppercase);
-        let Some(names) = self
-            .names
-            .filter(|names| !constant && names.find(ident).is_none())
-        else {
+    fn check_name(&self, name: Option<&Ident>) -> Result<(), String> {
+        let (Some(names), Some(name)) = (self.names, name) else {
             return Ok(());
         };
+        let text = name.to_string();
+        // A constant is as good as an argument.
+        if names.find(name).is_some() || text.starts_with(char::is_uppercase) {
+            return Ok(());
+        }
         let known = names.texts();
-        let advice = match nearest(&text, known.iter().map(String::as_str)) {
-            _ if text == "self" => "the function has none".to_owned(),
-            Some(name) => format!("did you mean `{name}`?"),
-            None if known.is_empty() => "the function has none".to_owned(),
-            None => format!("there is `{}`", known.join("`, `")),
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        let advice = match nearest(&text, &known) {
+            Some(name) if text != "self" => format!("did you mean `{name}`?"),
+            None if !known.is_empty() => format!("there is `{}`", known.join("`, `")),
+            _ => "the function has none".to_owned(),
         };
         Err(format!("no parameter is called `{text}`: {advice}"))
     }
 
-    /// Gives tokens that were parsed from the literal's text the literal's place, and the hygiene of the arguments they name.
+    /// Gives tokens from the literal's text the literal's place, and the hygiene of the arguments they name.
     fn located(&self, tokens: TokenStream) -> TokenStream {
         let locate = |mut tree: TokenTree| {
-            match &mut tree {
-                TokenTree::Group(group) => {
-                    *group = Group::new(group.delimiter(), self.located(group.stream()))
-                }
-                TokenTree::Ident(ident) => {
-                    if let Some(name) = self.names.and_then(|names| names.find(ident)) {
-                        *ident = name.clone();
-                        ident.set_span(name.span().located_at(self.span));
-                        return tree;
-                    }
-                }
-                _ => {}
+            let mut span = self.at;
+            if let TokenTree::Group(group) = &tree {
+                tree = Group::new(group.delimiter(), self.located(group.stream())).into();
+            } else if let TokenTree::Ident(ident) = &tree
+                && let Some(name) = self.names.and_then(|names| names.find(ident))
+            {
+                span = name.span().located_at(span);
+                tree = name.clone().into();
             }
-            tree.set_span(self.span);
+            tree.set_span(span);
             tree
         };
         tokens.into_iter().map(locate).collect()
@@ -335,29 +286,29 @@ impl Scanner<'_> {
 }
 
 /// Where an expression stands decides what it may be.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Place {
     Value,
     Function,
     Argument,
 }
 
-fn refused_spec(spec: &str) -> Option<&'static str> {
+fn check_spec(spec: &str) -> Result<(), &'static str> {
     let spec = spec.trim_start_matches(':').trim_end();
     let mut chars = spec.chars();
     // The fill character may be any.
     let filled = matches!(chars.nth(1), Some('<' | '^' | '>'));
     let rest = if filled { chars.as_str() } else { spec };
-    match rest {
-        _ if rest.ends_with('?') => Some(
-            "`Debug` output may change with any release, and the key with it: use the `Display` form, `{x}`",
-        ),
-        _ if rest.ends_with('p') => {
-            Some("an address differs in every process, and so would the key")
-        }
-        _ if rest.contains('$') || rest.contains(".*") => {
-            Some("a width or precision in a key is a plain number")
-        }
-        _ => None,
+    if rest.ends_with('?') {
+        return Err(
+            "`Debug` output may change with any release, and the key with it: use `Display`",
+        );
     }
+    if rest.ends_with('p') {
+        return Err("an address differs in every process, and so would the key");
+    }
+    if rest.contains('$') || rest.contains(".*") {
+        return Err("a width or precision in a key is a plain number");
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use syn::{Error, LitStr, ReturnType, Type};
 use crate::{
     args::{Args, Key},
     expand::Model,
-    item::{Item, Names, Shape, is_opaque},
+    item::{Item, is_opaque},
     key::Template,
 };
 
@@ -45,66 +45,113 @@ pub fn key(template: proc_macro::TokenStream) -> proc_macro::TokenStream {
 fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
     let mut errors = Vec::new();
     let args = &Args::parse(arguments, &mut errors);
-    let (item, names) = Item::parse(tokens.clone(), &mut errors);
-    let template = match &args.key {
-        Some(Key::Template(literal)) => {
-            let template = Template::parse(literal.clone(), names.as_ref());
-            template.map_err(|error| errors.push(error)).ok()
-        }
-        _ => None,
-    };
-    let names = &names.unwrap_or_default();
-    let Some(item) = item else {
-        let errors = errors.iter().map(Error::to_compile_error);
-        return quote!(#(#errors)* #tokens);
-    };
-    check_lease(args, names, &mut errors);
-    check_output(args, &item, &mut errors);
-    let model = Model {
-        args,
-        template: template.as_ref(),
-        names,
-        item,
-    };
-    if errors.is_empty() {
-        return model.locked();
+    let of_args = errors.len();
+    let item = Item::parse(tokens.clone(), &mut errors);
+    let can_be_locked = errors.len() == of_args;
+    let mut template = None;
+    if let Some(Key::Template(literal)) = &args.key {
+        let parsed = Template::parse(literal.clone(), item.as_ref().map(|item| &item.names));
+        template = parsed.map_err(|error| errors.push(error)).ok();
     }
-    let item = model.unlocked();
+    if let Some(item) = item.as_ref().filter(|_| can_be_locked) {
+        check_lease(args, item, &mut errors);
+        check_output(args, item, &mut errors);
+    }
+    let item = match item.map(|item| Model::new(args, template.as_ref(), item)) {
+        Some(model) if errors.is_empty() => model.locked(),
+        Some(model) => model.unlocked(),
+        None => tokens,
+    };
     let errors = errors.iter().map(Error::to_compile_error);
-    quote!(#(#errors)* #item)
+    // Behind the item, so that an editor finds it where it was.
+    quote!(#item #(#errors)*)
 }
 
-fn check_lease(args: &Args, names: &Names, errors: &mut Vec<Error>) {
+fn check_lease(args: &Args, item: &Item, errors: &mut Vec<Error>) {
     if let Some(lease) = args
         .lease
         .as_ref()
-        .filter(|lease| names.find(lease).is_some())
+        .filter(|lease| item.names.find(lease).is_some())
     {
-        let reason = format!(
-            "`{lease}` is an argument of this function already: choose another name for the lease"
-        );
-        errors.push(Error::new(lease.span(), reason));
+        let reason = "is an argument of this function already: choose another name for the lease";
+        errors.push(Error::new(lease.span(), format!("`{lease}` {reason}")));
     }
 }
 
 /// Whether the function can tell its caller of a failed lock, as far as the words of its type say. The rest is a trait's.
 fn check_output(args: &Args, item: &Item, errors: &mut Vec<Error>) {
-    let name = &item.head.sig.ident;
-    let (Some(output), None) = (item.output(), &args.on_error) else {
-        return;
-    };
-    if let (Shape::Async(_), ReturnType::Default) = (&item.shape, &item.head.sig.output) {
-        let reason = format!(
+    let (name, output) = (&item.sig.ident, item.output());
+    let reason = match (&output, &item.sig.output) {
+        _ if args.on_error.is_some() || item.sig.asyncness.is_none() && !is_opaque(&output) => {
+            return;
+        }
+        (_, ReturnType::Default) if item.sig.asyncness.is_some() => &format!(
             "`{name}` returns nothing, so a failed lock would go unnoticed: return `Result<(), E>` where \
              `E: From<LockError>`, or write `on_error = |error| …`"
+        ),
+        (Type::Never(_), _) => {
+            "a function that never returns cannot report a failed lock: write `on_error = |error| …`"
+        }
+        _ if is_opaque(&output) => {
+            "a failed lock cannot become an `impl Trait`, whose type only the body knows: return \
+             `Result<impl Trait, E>` where `E: From<LockError>`, or write `on_error = |error| …`"
+        }
+        _ => return,
+    };
+    errors.push(Error::new_spanned(output, reason));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write as _, path::Path, process};
+
+    use super::*;
+
+    /// The attribute's documentation shows the expansion, and a file keeps it.
+    #[test]
+    fn the_expansion_is_the_one_that_is_documented() {
+        let expanded = attribute(
+            quote!(key = "order:{order_id}", ttl = "10s"),
+            quote! {
+                async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
+                    provider::charge(order_id, card).await
+                }
+            },
         );
-        errors.push(Error::new(name.span(), reason));
-    } else if matches!(output, Type::Never(_)) {
-        let reason = "a function that never returns cannot report a failed lock: write `on_error = |error| …`";
-        errors.push(Error::new_spanned(output, reason));
-    } else if is_opaque(&output) {
-        let reason = "a failed lock cannot become an `impl Trait`, whose type only the body knows: return \
-                      `Result<impl Trait, E>` where `E: From<LockError>`, or write `on_error = |error| …`";
-        errors.push(Error::new_spanned(output, reason));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let golden = root.join("../tests/ui/expansion.rs");
+        // With shorter paths than the real ones, or rustfmt gives up.
+        let expanded = expanded
+            .to_string()
+            .replace(":: lock_core :: __private ::", "__private::");
+        let expanded = formatted(&expanded.replace(":: core :: option :: Option ::", ""));
+        if std::env::var_os("BLESS").is_some() {
+            fs::write(&golden, &expanded).expect("the golden file can be written");
+        }
+        let expected = fs::read_to_string(golden).expect("tests/ui/expansion.rs is there");
+        assert_eq!(expanded, expected, "set BLESS=1 to accept it");
+        let docs = fs::read_to_string(root.join("docs/distributed_lock.md")).expect("the docs");
+        assert!(
+            docs.contains(&expanded),
+            "docs/distributed_lock.md shows another expansion"
+        );
+    }
+
+    fn formatted(tokens: &str) -> String {
+        let mut rustfmt = process::Command::new("rustfmt");
+        rustfmt.args(["--edition=2024", "--emit=stdout"]);
+        rustfmt
+            .stdin(process::Stdio::piped())
+            .stdout(process::Stdio::piped());
+        let mut child = rustfmt.spawn().expect("rustfmt starts");
+        let mut input = child.stdin.take().expect("is piped");
+        input.write_all(tokens.as_bytes()).expect("rustfmt reads");
+        drop(input);
+        let output = child.wait_with_output().expect("rustfmt ends");
+        assert!(
+            output.status.success(),
+            "the expansion does not parse:\n{tokens}"
+        );
+        String::from_utf8(output.stdout).expect("text")
     }
 }

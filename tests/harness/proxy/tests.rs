@@ -62,6 +62,15 @@ impl Client {
         self.line(LONG).unwrap()
     }
 
+    /// Whether a round trip is short. One may take long on a busy machine, but not every one.
+    fn is_fast(&mut self) -> bool {
+        (0..20).any(|_| {
+            let start = Instant::now();
+            self.ask(&["PING"]);
+            start.elapsed() < SHORT
+        })
+    }
+
     fn is_silent(&mut self) -> bool {
         let answer = self.line(SHORT);
         matches!(answer, Err(error) if error.kind() == ErrorKind::WouldBlock)
@@ -131,9 +140,7 @@ fn a_delay_holds_back_each_frame_but_not_the_ones_behind_it() {
         assert!(start.elapsed() >= SHORT);
         assert!(start.elapsed() < 10 * SHORT, "{:?}", start.elapsed());
         proxy.pass();
-        let start = Instant::now();
-        client.ask(&["PING"]);
-        assert!(start.elapsed() < SHORT);
+        assert!(client.is_fast());
     }
 }
 
@@ -332,10 +339,10 @@ fn a_slow_link_takes_its_time_over_large_frames() {
     assert_eq!(client.line(LONG).unwrap(), text);
     // A thousand bytes there and back at ten thousand a second.
     assert!(start.elapsed() >= 2 * SHORT, "{:?}", start.elapsed());
+    // A PING would take a fifth of a second at this rate.
+    proxy.slow(100);
     proxy.pass();
-    let start = Instant::now();
-    client.ask(&["PING"]);
-    assert!(start.elapsed() < SHORT);
+    assert!(client.is_fast());
 }
 
 #[test]

@@ -1,0 +1,836 @@
+//! What an annotated function does when it runs, on the memory backend.
+
+use std::{
+    cell::Cell,
+    fmt,
+    mem::size_of_val,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    LeaseLost, LockError, LockKey, LockManager, LockOptions, current, distributed_lock, key,
+    set_global, with_locks,
+};
+use tokio::{task::yield_now, time::sleep};
+
+/// The key that the running body holds.
+fn held() -> String {
+    current().expect("a lock is held").key().to_string()
+}
+
+fn memory() -> LockManager {
+    LockManager::in_memory()
+}
+
+/// A manager on which every acquire answers `Unavailable`.
+async fn closed() -> LockManager {
+    let manager = memory();
+    manager.shutdown(Duration::ZERO).await;
+    manager
+}
+
+mod keys {
+    use super::*;
+
+    struct Order {
+        id: u64,
+        lines: Vec<(u8, &'static str)>,
+    }
+
+    impl Order {
+        fn shard(&self, of: u64) -> u64 {
+            self.id % of
+        }
+    }
+
+    #[tokio::test]
+    async fn templates_come_out_as_designed() {
+        #[distributed_lock(key = "order:{id}")]
+        async fn plain(id: &str) -> Result<String, LockError> {
+            Ok(held())
+        }
+        #[distributed_lock(key = "{{tag:{id}}}:{id:04}:{id:>3}:{{}}")]
+        async fn tagged(id: u64) -> Result<String, LockError> {
+            Ok(held())
+        }
+        #[distributed_lock(
+            key = "{order.id}/{order.lines[0].1}/{order.shard(7)}/{u64::MAX}-{(order.lines[0].0)}"
+        )]
+        async fn reached(order: &Order) -> Result<String, LockError> {
+            Ok(held())
+        }
+        #[distributed_lock(key = "no values, 100%")]
+        async fn fixed() -> Result<String, LockError> {
+            Ok(held())
+        }
+        let order = Order {
+            id: 9,
+            lines: vec![(1, "a/b-c d")],
+        };
+        with_locks(memory(), async {
+            assert_eq!(plain("42").await.expect("not refused"), "order:42");
+            assert_eq!(
+                plain("a:b {c}%é\n").await.expect("not refused"),
+                "order:a%3Ab%20%7Bc%7D%25é%0A"
+            );
+            assert_eq!(
+                plain("a/b-c_d").await.expect("not refused"),
+                "order:a/b-c_d",
+                "no separator of this template"
+            );
+            assert_eq!(
+                tagged(42).await.expect("not refused"),
+                "{tag:42}:0042:%2042:{}"
+            );
+            assert_eq!(
+                reached(&order).await.expect("not refused"),
+                "9/a%2Fb%2Dc%20d/2/18446744073709551615-1"
+            );
+            assert_eq!(fixed().await.expect("not refused"), "no values, 100%");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn separators_beyond_ascii_are_encoded_as_their_bytes() {
+        #[distributed_lock(key = "{a}→{b}")]
+        async fn f(a: &str, b: &str) -> Result<String, LockError> {
+            Ok(held())
+        }
+        with_locks(memory(), async {
+            assert_eq!(
+                f("x→y", "→").await.expect("not refused"),
+                "x%E2%86%92y→%E2%86%92"
+            );
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn the_macro_makes_the_key_of_the_attribute() {
+        #[distributed_lock(key = "a-{x}:{y:>4}/{n}")]
+        async fn f(x: &str, y: &str, n: u64) -> Result<LockKey, LockError> {
+            assert_eq!(
+                current().expect("not refused").key(),
+                &key!("a-{x}:{y:>4}/{n}")
+            );
+            Ok(key!("a-{x}:{y:>4}/{n}"))
+        }
+        with_locks(memory(), async {
+            let (x, y, n) = ("a-b:c", "/", 7);
+            assert_eq!(
+                f(x, y, n).await.expect("not refused"),
+                key!("a-{x}:{y:>4}/{n}")
+            );
+            assert_eq!(
+                key!("a-{x}:{y:>4}/{n}").as_str(),
+                "a-a%2Db%3Ac:%20%20%20%2F/7"
+            );
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn an_expression_is_taken_byte_for_byte() {
+        #[distributed_lock(key = text)]
+        async fn f(text: &str) -> Result<String, LockError> {
+            Ok(held())
+        }
+        #[distributed_lock(key = LockKey::new(text))]
+        async fn g(text: String) -> Result<String, LockError> {
+            Ok(held())
+        }
+        with_locks(memory(), async {
+            for text in ["a:b", "{x}", "%25", " a b ", "\n", "ü→"] {
+                assert_eq!(f(text).await.expect("not refused"), text);
+                assert_eq!(g(text.to_owned()).await.expect("not refused"), text);
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn keys_that_cannot_be_used_are_invalid() {
+        #[distributed_lock(key = text)]
+        async fn f(text: String) -> Result<(), LockError> {
+            unreachable!("the body runs without a lock")
+        }
+        with_locks(memory(), async {
+            for text in [String::new(), "k".repeat(513)] {
+                assert!(matches!(f(text).await, Err(LockError::Invalid { .. })));
+            }
+        })
+        .await;
+    }
+
+    /// Every text of up to three characters that could confuse the templates below.
+    fn hostile() -> Vec<String> {
+        let alphabet = [
+            "", "a", "2", "5", "%", ":", "/", "-", "{", "}", " ", "3A", "é", "→", "\n",
+        ];
+        let mut texts = Vec::new();
+        for first in alphabet {
+            for second in alphabet {
+                for third in ["", "%", ":", "A"] {
+                    texts.push(format!("{first}{second}{third}"));
+                }
+            }
+        }
+        texts.sort();
+        texts.dedup();
+        texts
+    }
+
+    #[test]
+    fn no_two_lists_of_values_make_the_same_key() {
+        let texts = hostile();
+        let mut seen = std::collections::HashMap::new();
+        let mut count = 0;
+        for (i, x) in texts.iter().enumerate() {
+            // All pairs of neighbours in a shifting order, and all pairs of a smaller set.
+            let others = texts.iter().skip(i % 3).step_by(3);
+            for y in others {
+                let keys = [
+                    key!("{x}:{y}"),
+                    key!("p{x}-a{y}s"),
+                    key!("{x}%:{y}"),
+                    key!("{x}%25→{y}%"),
+                    key!("{{{x}}}{y}"),
+                    key!("{x} {y}:"),
+                ];
+                for (template, key) in keys.into_iter().enumerate() {
+                    count += 1;
+                    let clash = seen.insert((template, key.clone()), (x, y));
+                    assert_eq!(clash, None, "{key} from {:?} too", (x, y));
+                }
+            }
+        }
+        assert!(count > 100_000, "only {count} keys");
+    }
+
+    #[tokio::test]
+    async fn the_key_is_built_once_and_before_the_body() {
+        struct Counted(AtomicU64);
+        impl fmt::Display for Counted {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0.fetch_add(1, SeqCst))
+            }
+        }
+        #[distributed_lock(key = "n:{n}")]
+        async fn f(n: Counted) -> Result<u64, LockError> {
+            sleep(Duration::from_millis(1)).await;
+            assert_eq!(held(), "n:0");
+            n.0.fetch_add(10, SeqCst);
+            Ok(n.0.into_inner())
+        }
+        assert_eq!(
+            with_locks(memory(), f(Counted(AtomicU64::new(0))))
+                .await
+                .expect("not refused"),
+            11
+        );
+    }
+
+    #[tokio::test]
+    async fn a_key_may_await_and_return_early_and_then_nothing_is_locked() {
+        async fn of(id: u64) -> Result<String, &'static str> {
+            assert!(current().is_none(), "the key is built under the lock");
+            sleep(Duration::from_millis(1)).await;
+            if id == 0 {
+                Err("no such order")
+            } else {
+                Ok(format!("order:{id}"))
+            }
+        }
+        #[distributed_lock(key = of(id).await?, on_error = |_| Err("lock"))]
+        async fn f(id: u64) -> Result<String, &'static str> {
+            Ok(held())
+        }
+        let manager = memory();
+        with_locks(manager.clone(), async {
+            assert_eq!(f(1).await, Ok("order:1".to_owned()));
+            assert_eq!(f(0).await, Err("no such order"));
+        })
+        .await;
+        assert_eq!(with_locks(closed().await, f(0)).await, Err("no such order"));
+    }
+
+    #[tokio::test]
+    async fn a_raw_identifier_needs_no_prefix_in_the_key() {
+        #[distributed_lock(key = "t:{type}:{r#type}")]
+        async fn f(r#type: u8) -> Result<String, LockError> {
+            Ok(held())
+        }
+        assert_eq!(
+            with_locks(memory(), f(3)).await.expect("not refused"),
+            "t:3:3"
+        );
+    }
+}
+
+mod managers {
+    use super::*;
+
+    #[distributed_lock(key = "k", wait = "0s", lease = lease)]
+    async fn by_default() -> Result<u64, LockError> {
+        Ok(lease.fencing_token().into())
+    }
+
+    #[distributed_lock(key = "k", wait = "0s", locks = manager)]
+    async fn given(manager: &LockManager) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    /// One test, because the global manager is the process's.
+    #[tokio::test]
+    async fn the_tasks_manager_comes_before_the_global_one_and_locks_before_both() {
+        assert!(matches!(by_default().await, Err(LockError::NotConfigured)));
+        let [global, of_task, own] = [memory(), memory(), memory()];
+        drop(set_global(global.clone()));
+        let options = LockOptions::default;
+        let guard = global.acquire("k", options()).await.expect("not refused");
+        assert!(by_default().await.expect_err("refused").is_busy());
+        with_locks(of_task.clone(), by_default())
+            .await
+            .expect("not refused");
+        guard.release().await.expect("not refused");
+
+        let guard = of_task.acquire("k", options()).await.expect("not refused");
+        assert!(
+            with_locks(of_task.clone(), by_default())
+                .await
+                .expect_err("refused")
+                .is_busy()
+        );
+        by_default().await.expect("not refused");
+        with_locks(of_task.clone(), given(&own))
+            .await
+            .expect("not refused");
+        guard.release().await.expect("not refused");
+
+        let _guard = own.acquire("k", options()).await.expect("not refused");
+        assert!(
+            with_locks(of_task, given(&own))
+                .await
+                .expect_err("refused")
+                .is_busy()
+        );
+    }
+
+    #[tokio::test]
+    async fn locks_is_evaluated_once() {
+        struct Service {
+            locks: LockManager,
+            asked: Cell<u32>,
+        }
+        impl Service {
+            fn locks(&self) -> &LockManager {
+                self.asked.set(self.asked.get() + 1);
+                &self.locks
+            }
+            #[distributed_lock(key = "k", locks = self.locks())]
+            async fn f(&mut self) -> Result<u32, LockError> {
+                yield_now().await;
+                Ok(self.asked.get())
+            }
+        }
+        let mut service = Service {
+            locks: memory(),
+            asked: Cell::new(0),
+        };
+        assert_eq!(service.f().await.expect("not refused"), 1);
+        assert_eq!(service.f().await.expect("not refused"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_reentrant_call_takes_the_same_lease() {
+        #[distributed_lock(key = "n", wait = "0s", lease = lease)]
+        async fn inner() -> Result<u64, LockError> {
+            Ok(lease.fencing_token().into())
+        }
+        #[distributed_lock(key = "n", lease = lease)]
+        async fn outer() -> Result<(), LockError> {
+            assert_eq!(inner().await?, u64::from(lease.fencing_token()));
+            Ok(())
+        }
+        with_locks(memory(), outer()).await.expect("not refused");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_task_at_a_time_is_in_the_body() {
+        #[distributed_lock(key = "counter", wait = "10s", lease = lease)]
+        async fn add(counter: Arc<AtomicU64>, last: Arc<AtomicU64>) -> Result<(), LockError> {
+            let before = counter.load(SeqCst);
+            yield_now().await;
+            counter.store(before + 1, SeqCst);
+            let token = u64::from(lease.fencing_token());
+            assert!(last.swap(token, SeqCst) < token, "fencing tokens grow");
+            Ok(())
+        }
+        let (manager, counter, last) = (memory(), Arc::default(), Arc::default());
+        let tasks: Vec<_> = (0..200)
+            .map(|_| {
+                tokio::spawn(with_locks(
+                    manager.clone(),
+                    add(Arc::clone(&counter), Arc::clone(&last)),
+                ))
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("not refused").expect("not refused");
+        }
+        assert_eq!(counter.load(SeqCst), 200);
+    }
+}
+
+mod failures {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_the_lock_the_body_is_not_reached() {
+        #[distributed_lock(key = "k", wait = "0s")]
+        async fn f(reached: &AtomicBool) -> Result<(), LockError> {
+            reached.store(true, SeqCst);
+            Ok(())
+        }
+        let (manager, reached) = (memory(), AtomicBool::new(false));
+        let _guard = manager
+            .acquire("k", LockOptions::default())
+            .await
+            .expect("not refused");
+        assert!(
+            with_locks(manager, f(&reached))
+                .await
+                .expect_err("refused")
+                .is_busy()
+        );
+        assert!(matches!(
+            with_locks(closed().await, f(&reached)).await,
+            Err(LockError::Unavailable { .. })
+        ));
+        assert!(!reached.load(SeqCst));
+    }
+
+    #[tokio::test]
+    async fn skip_skips_what_is_busy_and_nothing_else() {
+        #[distributed_lock(key = "k", wait = "0s", on_busy = skip)]
+        async fn result() -> Result<Option<u8>, LockError> {
+            Ok(Some(1))
+        }
+        #[distributed_lock(key = "k", wait = "0s", on_busy = skip)]
+        async fn unit(ran: &AtomicBool) -> Result<(), LockError> {
+            ran.store(true, SeqCst);
+            Ok(())
+        }
+        #[distributed_lock(key = "k", wait = "0s", on_busy = skip, on_error = |error| panic!("{error}"))]
+        async fn option() -> Option<u8> {
+            Some(1)
+        }
+        #[distributed_lock(key = "k", wait = "0s", on_busy = skip, on_error = |_| failed.store(true, SeqCst))]
+        async fn nothing(failed: &AtomicBool) {
+            yield_now().await;
+        }
+        let manager = memory();
+        let (ran, failed) = (AtomicBool::new(false), AtomicBool::new(false));
+        with_locks(manager.clone(), async {
+            assert_eq!(result().await.expect("not refused"), Some(1));
+            let _guard = manager
+                .acquire("k", LockOptions::default())
+                .await
+                .expect("not refused");
+            assert_eq!(result().await.expect("not refused"), None);
+            assert_eq!(option().await, None);
+            unit(&ran).await.expect("not refused");
+            nothing(&failed).await;
+            assert!(!ran.load(SeqCst) && !failed.load(SeqCst));
+        })
+        .await;
+        with_locks(closed().await, async {
+            assert!(matches!(result().await, Err(LockError::Unavailable { .. })));
+            assert!(matches!(
+                unit(&ran).await,
+                Err(LockError::Unavailable { .. })
+            ));
+            nothing(&failed).await;
+            assert!(failed.load(SeqCst));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_busy_lock_inside_the_body_is_no_reason_to_skip() {
+        #[distributed_lock(key = "inner", wait = "0s")]
+        async fn inner() -> Result<(), LockError> {
+            Ok(())
+        }
+        #[distributed_lock(key = "outer", on_busy = skip)]
+        async fn outer() -> Result<(), LockError> {
+            inner().await
+        }
+        let manager = memory();
+        let _guard = manager
+            .acquire("inner", LockOptions::default())
+            .await
+            .expect("not refused");
+        assert!(
+            with_locks(manager, outer())
+                .await
+                .expect_err("refused")
+                .is_busy()
+        );
+    }
+
+    #[tokio::test]
+    async fn anyhow_can_be_asked_for_the_lock_error() {
+        #[distributed_lock(key = "k", wait = "0s")]
+        async fn f() -> anyhow::Result<()> {
+            anyhow::bail!("the body's own")
+        }
+        let manager = memory();
+        let guard = manager
+            .acquire("k", LockOptions::default())
+            .await
+            .expect("not refused");
+        let error = with_locks(manager.clone(), f()).await.expect_err("refused");
+        assert!(
+            error
+                .downcast_ref::<LockError>()
+                .expect("a lock error")
+                .is_busy()
+        );
+        guard.release().await.expect("not refused");
+        let error = with_locks(manager, f()).await.expect_err("refused");
+        assert_eq!(error.to_string(), "the body's own");
+    }
+
+    #[tokio::test]
+    async fn on_error_gets_the_failure_and_the_users_own_errors_pass_it_by() {
+        #[distributed_lock(key = "k", wait = "0s", on_error = |error| Err(format!("lock: {error}")))]
+        async fn f() -> Result<(), String> {
+            Err("own".to_owned())
+        }
+        let manager = memory();
+        assert_eq!(
+            with_locks(manager.clone(), f()).await,
+            Err("own".to_owned())
+        );
+        let _guard = manager
+            .acquire("k", LockOptions::default())
+            .await
+            .expect("not refused");
+        assert_eq!(
+            with_locks(manager, f()).await,
+            Err("lock: the lock `k` is busy".to_owned())
+        );
+    }
+}
+
+mod options {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_lease_drops_the_body_and_its_arguments() {
+        struct Flag(Arc<AtomicBool>);
+        impl Drop for Flag {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        #[distributed_lock(key = "k", ttl = "1s", renew = false)]
+        async fn f(_dropped: Flag) -> Result<(), LockError> {
+            sleep(Duration::from_secs(59)).await;
+            unreachable!("runs on without the lock")
+        }
+        let dropped = Arc::new(AtomicBool::new(false));
+        let error = with_locks(memory(), f(Flag(Arc::clone(&dropped))))
+            .await
+            .expect_err("refused");
+        assert!(
+            matches!(
+                error,
+                LockError::Lost {
+                    reason: LeaseLost::Expired,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert!(dropped.load(SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn on_lost_continue_lets_the_body_run_on() {
+        #[distributed_lock(key = "k", ttl = "1s", renew = false, on_lost = continue, lease = lease)]
+        async fn f() -> Result<bool, LockError> {
+            sleep(Duration::from_secs(59)).await;
+            Ok(lease.is_lost())
+        }
+        assert!(with_locks(memory(), f()).await.expect("not refused"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_keeps_the_lease_and_max_hold_ends_it() {
+        #[distributed_lock(key = "k", ttl = "1s")]
+        async fn renewed() -> Result<(), LockError> {
+            sleep(Duration::from_secs(59)).await;
+            Ok(())
+        }
+        #[distributed_lock(key = "k", ttl = "1s", max_hold = "5s")]
+        async fn bounded() -> Result<(), LockError> {
+            sleep(Duration::from_secs(59)).await;
+            Ok(())
+        }
+        with_locks(memory(), async {
+            renewed().await.expect("not refused");
+            assert!(matches!(bounded().await, Err(LockError::Lost { .. })));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn min_hold_keeps_the_lock_and_wait_waits_for_it() {
+        #[distributed_lock(key = "k", min_hold = "5s")]
+        async fn holds() -> Result<(), LockError> {
+            Ok(())
+        }
+        #[distributed_lock(key = "k", wait = wait)]
+        async fn waits(wait: Duration) -> Result<(), LockError> {
+            Ok(())
+        }
+        with_locks(memory(), async {
+            holds().await.expect("not refused");
+            assert!(waits(Duration::ZERO).await.expect_err("refused").is_busy());
+            assert!(
+                waits(Duration::from_secs(1))
+                    .await
+                    .expect_err("refused")
+                    .is_busy()
+            );
+            waits(Duration::from_secs(9)).await.expect("not refused");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn durations_out_of_range_in_expressions_are_invalid() {
+        #[distributed_lock(key = "k", ttl = ttl)]
+        async fn f(ttl: Duration) -> Result<(), LockError> {
+            Ok(())
+        }
+        let error = with_locks(memory(), f(Duration::from_millis(5)))
+            .await
+            .expect_err("refused");
+        assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+    }
+}
+
+mod likeness {
+    use super::*;
+
+    /// Notes whether a lock was held when it was dropped.
+    struct Witness<'a>(&'a AtomicUsize);
+
+    impl Drop for Witness<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(usize::from(current().is_some()), SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn every_argument_is_dropped_before_the_lock_is_released() {
+        struct Pair<'a>(
+            Witness<'a>,
+            #[expect(dead_code, reason = "only dropped")] Witness<'a>,
+        );
+        #[distributed_lock(key = "k")]
+        async fn f<'a>(
+            #[expect(unused_variables, reason = "moved into the body all the same")]
+            unused: Witness<'a>,
+            _: Witness<'a>,
+            _ignored: Witness<'a>,
+            Pair(taken, _): Pair<'a>,
+        ) -> Result<(), LockError> {
+            drop(taken);
+            yield_now().await;
+            Ok(())
+        }
+        let count = AtomicUsize::new(0);
+        let new = || Witness(&count);
+        with_locks(memory(), f(new(), new(), new(), Pair(new(), new())))
+            .await
+            .expect("not refused");
+        assert_eq!(count.load(SeqCst), 5);
+    }
+
+    #[tokio::test]
+    async fn self_is_dropped_before_the_lock_is_released() {
+        struct Owner<'a>(
+            #[expect(dead_code, reason = "only dropped")] Witness<'a>,
+            u8,
+        );
+        impl Owner<'_> {
+            #[distributed_lock(key = "k")]
+            async fn f(self) -> Result<u8, LockError> {
+                Ok(self.1)
+            }
+        }
+        let count = AtomicUsize::new(0);
+        with_locks(memory(), Owner(Witness(&count), 1).f())
+            .await
+            .expect("not refused");
+        assert_eq!(count.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn the_future_is_at_most_64_bytes_larger_than_its_arguments() {
+        type Big = [u8; 256];
+        struct Wrapper(
+            Big,
+            #[expect(dead_code, reason = "left behind by the pattern")] u8,
+        );
+        struct Owner(Big);
+        impl Owner {
+            #[distributed_lock(key = "k:{self.0[0]}")]
+            async fn owned(self, other: Big) -> Result<u8, LockError> {
+                yield_now().await;
+                Ok(self.0[0] + other[0])
+            }
+        }
+        #[distributed_lock(key = "k:{id}", ttl = "1s", wait = "1s", lease = lease)]
+        async fn body(id: u64) -> Result<u64, LockError> {
+            let large = [id; 512];
+            yield_now().await;
+            Ok(large[0] + u64::from(lease.fencing_token()))
+        }
+        #[distributed_lock(key = "k:{big[0]}")]
+        async fn argument(mut big: Big) -> Result<u8, LockError> {
+            yield_now().await;
+            big[0] += 1;
+            Ok(big[0])
+        }
+        #[distributed_lock(key = "k:{a[0]}")]
+        async fn patterns(Wrapper(a, _): Wrapper, _: Big, _unused: Big) -> Result<u8, LockError> {
+            yield_now().await;
+            Ok(a[0])
+        }
+        #[distributed_lock(key = key(&a).await)]
+        async fn awaiting(a: Big) -> Result<u8, LockError> {
+            yield_now().await;
+            Ok(a[0])
+        }
+        async fn key(a: &Big) -> String {
+            yield_now().await;
+            a[0].to_string()
+        }
+        let big = size_of::<Big>();
+        assert!(size_of_val(&body(1)) <= size_of::<u64>() + 64);
+        assert!(size_of_val(&argument([0; 256])) <= big + 64);
+        assert!(
+            size_of_val(&patterns(Wrapper([0; 256], 1), [0; 256], [0; 256])) <= 3 * big + 1 + 64
+        );
+        assert!(size_of_val(&awaiting([0; 256])) <= big + 64);
+        assert!(size_of_val(&Owner([0; 256]).owned([0; 256])) <= 2 * big + 64);
+    }
+
+    #[tokio::test]
+    async fn async_trait_methods_are_locked() {
+        #[async_trait::async_trait]
+        trait Store: Send {
+            async fn change(&mut self, pair: (u64, String)) -> Result<String, LockError>;
+            #[distributed_lock(key = "default:{id}")]
+            async fn by_default(&self, id: u64) -> Result<String, LockError>
+            where
+                Self: Sync,
+            {
+                Ok(format!("{id} under {}", held()))
+            }
+        }
+        struct Memory {
+            n: u64,
+        }
+        #[async_trait::async_trait]
+        impl Store for Memory {
+            #[distributed_lock(key = "{self.n}:{id}:{name}")]
+            async fn change(&mut self, (id, mut name): (u64, String)) -> Result<String, LockError> {
+                self.n += id;
+                name.push('!');
+                if id > 100 {
+                    return Ok(name);
+                }
+                Ok(format!("{name} {} under {}", self.n, held()))
+            }
+        }
+        with_locks(memory(), async {
+            let mut store: Box<dyn Store + Sync> = Box::new(Memory { n: 1 });
+            assert_eq!(
+                store.change((2, "a".into())).await.expect("not refused"),
+                "a! 3 under 1:2:a"
+            );
+            assert_eq!(
+                store.change((101, "b".into())).await.expect("not refused"),
+                "b!"
+            );
+            let memory = Memory { n: 1 };
+            assert_eq!(
+                memory.by_default(5).await.expect("not refused"),
+                "5 under default:5"
+            );
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn returned_futures_are_locked() {
+        #[distributed_lock(key = "f:{id}")]
+        fn f(id: u64) -> impl Future<Output = Result<String, LockError>> + Send {
+            assert!(current().is_none(), "only the block is locked");
+            async move { Ok(held()) }
+        }
+        #[distributed_lock(key = "g:{id}")]
+        fn g(id: &u64) -> futures_util::future::BoxFuture<'_, Result<String, LockError>> {
+            Box::pin(async move {
+                if *id > 5 {
+                    Ok(String::new())
+                } else {
+                    Ok(held())
+                }
+            })
+        }
+        with_locks(memory(), async {
+            assert_eq!(f(1).await.expect("not refused"), "f:1");
+            assert_eq!(g(&2).await.expect("not refused"), "g:2");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn two_stacked_locks_are_both_held() {
+        #[distributed_lock(key = "a:{a}", lease = first)]
+        #[distributed_lock(key = "b:{b}", lease = second)]
+        async fn f((a, b): (u8, u8)) -> Result<(String, String), LockError> {
+            Ok((first.key().to_string(), second.key().to_string()))
+        }
+        let keys = with_locks(memory(), f((1, 2))).await.expect("not refused");
+        assert_eq!(keys, ("a:1".to_owned(), "b:2".to_owned()));
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "in the body")]
+    async fn a_panic_in_the_body_reaches_the_caller() {
+        #[distributed_lock(key = "k")]
+        async fn f() -> Result<(), LockError> {
+            panic!("in the body")
+        }
+        drop(with_locks(memory(), f()).await);
+    }
+
+    #[distributed_lock(key = "below", on_error = |error| panic!("{error}"), locks = LockManager::in_memory())]
+    #[tokio::test]
+    async fn a_test_can_be_locked() {
+        assert_eq!(held(), "below");
+    }
+}

@@ -1,0 +1,10 @@
+//! A boxed future that cannot fail.
+// error: `u8` cannot carry a failed lock
+// at: u8
+
+use lock_core::distributed_lock;
+
+#[distributed_lock(key = "order")]
+fn f() -> std::pin::Pin<Box<dyn std::future::Future<Output = u8>>> {
+    Box::pin(async move { 1 })
+}

@@ -1,0 +1,10 @@
+//! A duration that is empty.
+// error: it is empty: write a number and a unit
+// at: ""
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order", ttl = "")]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

@@ -1,0 +1,10 @@
+//! A duration that is negative.
+// error: does not begin with a number
+// at: "-1s"
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order", ttl = "-1s")]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

@@ -1,0 +1,10 @@
+//! A key without a name.
+// error: options have names: write `key =
+// at: "order:{order_id}"
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock("order:{order_id}")]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

@@ -1,0 +1,10 @@
+//! A lease that is no name.
+// error: `lease` is the name that the body gives the lease
+// at: "lease"
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order", lease = "lease")]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

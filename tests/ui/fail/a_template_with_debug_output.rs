@@ -1,0 +1,10 @@
+//! A template with debug output.
+// error: `Debug` output may change with any release
+// at: "order:{name:?}"
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:{name:?}")]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

@@ -1,0 +1,13 @@
+//! A value that is not display.
+// error: `Order` cannot stand in a lock key
+// at: "order:{order}"
+// note: does not implement `Display`
+// note: name the field that tells one from another
+
+use lock_core::{LockError, distributed_lock};
+
+struct Order;
+#[distributed_lock(key = "order:{order}")]
+async fn f(order: Order) -> Result<(), LockError> {
+    Ok(())
+}

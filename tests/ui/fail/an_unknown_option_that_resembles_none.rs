@@ -1,0 +1,10 @@
+//! An unknown option that resembles none.
+// error: there is no option `colour`: there are `key`, `ttl`, `wait`, `renew`
+// at: colour
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order", colour = 1)]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

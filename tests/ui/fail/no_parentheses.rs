@@ -1,0 +1,10 @@
+//! No parentheses.
+// error: no key: say what is locked, as in `key = "order:{order_id}"`
+// at: #[distributed_lock]
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock]
+async fn f() -> Result<(), LockError> {
+    Ok(())
+}

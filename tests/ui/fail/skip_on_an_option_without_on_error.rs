@@ -1,0 +1,11 @@
+//! Skip on an option without on error.
+// error: `Option<u64>` cannot say both that the body was skipped and that the lock failed
+// at: Option<u64>
+// note: on_error
+
+use lock_core::distributed_lock;
+
+#[distributed_lock(key = "order", on_busy = skip)]
+async fn f() -> Option<u64> {
+    Some(1)
+}

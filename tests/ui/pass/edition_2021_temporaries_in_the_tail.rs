@@ -1,0 +1,24 @@
+//! Edition 2021 temporaries in the tail.
+// edition: 2021
+
+use lock_core::{distributed_lock, LockError};
+
+use std::sync::Mutex;
+
+#[distributed_lock(key = "n")]
+async fn tail(n: Mutex<Vec<u8>>) -> Result<usize, LockError> {
+    Ok(n.lock().map_or(0, |inner| inner.len()))
+}
+
+#[distributed_lock(key = "n", on_error = |_| 0)]
+async fn borrowed(n: Mutex<Vec<u8>>) -> usize {
+    n.lock().unwrap().len()
+}
+
+#[distributed_lock(key = "n", on_error = |_| 0)]
+async fn taken_apart((n, _): (Mutex<Vec<u8>>, u8)) -> usize {
+    match n.lock().unwrap().len() {
+        0 => 1,
+        n => n,
+    }
+}

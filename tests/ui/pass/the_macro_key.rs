@@ -1,0 +1,13 @@
+//! The macro key.
+
+use lock_core::{LockKey, key};
+fn keys(id: u64, order: &(u64, String), r#type: u8) -> [LockKey; 5] {
+    let other = id + 1;
+    [
+        key!("order:{id}"),
+        key!("order:{order.1}:{other:03}"),
+        key!("fixed"),
+        key!("t:{type}:{u64::MAX}"),
+        key!("{{x}}:{order.0}"),
+    ]
+}

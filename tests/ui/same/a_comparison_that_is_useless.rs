@@ -1,0 +1,12 @@
+//! A comparison that is useless.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+async fn f(n: u64) -> Result<u64, LockError> {
+    if n < 0 {
+        return Ok(1);
+    }
+    Ok(n)
+}

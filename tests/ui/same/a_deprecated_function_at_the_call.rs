@@ -1,0 +1,13 @@
+//! A deprecated function at the call.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+#[deprecated]
+async fn f(n: u64) -> Result<u64, LockError> {
+    Ok(n)
+}
+async fn g() {
+    let _ = f(1).await;
+}

@@ -1,0 +1,10 @@
+//! A name in the wrong case.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+async fn f(n: u64, badName: u64) -> Result<u64, LockError> {
+    let otherBad = badName;
+    Ok(n + otherBad)
+}

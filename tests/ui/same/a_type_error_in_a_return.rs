@@ -1,0 +1,12 @@
+//! A type error in a return.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+async fn f(n: u64) -> Result<u64, LockError> {
+    if n > 1 {
+        return Ok("text");
+    }
+    Ok(n)
+}

@@ -1,0 +1,11 @@
+//! An assignment that is never read again.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+async fn f(n: u64, mut x: u64) -> Result<u64, LockError> {
+    let y = x;
+    x = y;
+    Ok(n)
+}

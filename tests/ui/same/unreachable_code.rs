@@ -1,0 +1,11 @@
+//! Unreachable code.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+async fn f(n: u64) -> Result<u64, LockError> {
+    return Ok(n);
+    println!("x");
+    Ok(1)
+}

@@ -1,0 +1,13 @@
+//! Unreachable code after todo.
+
+#[allow(unused_imports)]
+use lock_core::{LockError, distributed_lock};
+
+#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
+async fn f(n: u64) -> Result<u64, LockError> {
+    if n > 1 {
+        panic!()
+    }
+    todo!();
+    Ok(n)
+}
