@@ -239,7 +239,7 @@ impl Arbiter {
         {
             return None;
         }
-        let fencing = turn.tokens.take()?;
+        let fencing = turn.take_token()?;
         let arbiter: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
         let lease = Arc::new(LeaseState::new(
             tenure.clone(),
@@ -275,7 +275,7 @@ impl Arbiter {
 
     /// Whether to ask the server for tokens and news. They are asked for ahead, so that nobody waits for the answer.
     fn should_ask(&self, turn: &Turn, now: Moment) -> bool {
-        let short = turn.tokens.left() < ahead::BLOCK / 2;
+        let short = turn.is_short_of_tokens();
         let stale = now.since(turn.news) >= self.limits.handoff_time;
         !turn.asking && (short || stale)
     }
@@ -290,8 +290,7 @@ impl Arbiter {
         let Some((tokens, others)) = answer else {
             return;
         };
-        // The new ones are larger. What is left of the old ones is not worth keeping apart.
-        turn.tokens = tokens;
+        turn.next_tokens = tokens;
         turn.news = self.engine.clock.now();
         if others == Others::DoNot || turn.others == Others::DoNot {
             turn.handed = 0;
@@ -414,6 +413,7 @@ impl Arbiter {
                 lease: lease.clone(),
                 waiter: waiter.clone(),
                 tokens: grant.tokens,
+                next_tokens: TokenBlock::EMPTY,
                 handed: 0,
                 since: now,
                 // As long as the server has not said so, nobody else may be kept waiting without a bound.

@@ -43,10 +43,6 @@ fn nanos(span: Duration) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
     /// The machine's clock since boot, suspended time included: a laptop that slept through its lease must know it.
-    #[cfg_attr(
-        all(not(feature = "redis"), not(test)),
-        expect(dead_code, reason = "only servers outlive a suspended process")
-    )]
     Boot,
     /// tokio's clock, which tests pause and advance.
     Tokio(tokio::time::Instant),

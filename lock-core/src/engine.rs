@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -166,10 +166,19 @@ pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
 
 /// Between 0.5 and 1.5 of `span`, so that those who were stopped together do not ask together again.
 pub(crate) fn jittered(span: Duration) -> Duration {
-    // A v4 UUID is the random source at hand; 16 of its random bits are plenty for a pause.
-    let random = uuid::Uuid::new_v4().as_u128() & 0xffff;
-    let fraction = u32::try_from(random).unwrap_or(0);
-    span / 2 + span * fraction / 0x1_0000
+    let fraction = u32::try_from(scattered() >> 48).unwrap_or(0);
+    span / 2 + span.saturating_mul(fraction) / 0x1_0000
+}
+
+/// A number that looks random, by Steele and Vigna's `SplitMix64`. For pauses; nothing secret comes from here.
+fn scattered() -> u64 {
+    static STATE: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(std::process::id().into()));
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    // Processes that were started together differ by their ids, and hosts by when they start to count.
+    let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// Counts what is open and tells when it is all closed.

@@ -3,49 +3,61 @@
 //! A handler that blocks its thread stalls every timer of the runtime it runs on, and a runtime that ends (one
 //! `#[tokio::test]`, one worker of actix) takes its tasks with it. Neither may cost a lease, nor leave a lock behind.
 
-use std::{future::Future, io, sync::mpsc};
+use std::{future::Future, io, pin::Pin, sync::mpsc as std_mpsc};
 
-use tokio::{runtime, sync::oneshot};
+use tokio::{runtime, sync::mpsc};
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How much work is taken over at a time, before the connection gets its turn to write: what was started together leaves
+/// in one packet.
+const AT_A_TIME: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct IoThread {
-    runtime: runtime::Handle,
-    /// Dropped with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is
-    /// never cut short.
-    _alive: oneshot::Sender<()>,
+    /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
+    /// cut short. Not bounded by itself: each caller has one piece of work in it at a time, and their number is.
+    work: mpsc::UnboundedSender<Work>,
 }
 
 impl IoThread {
     pub(crate) fn start() -> io::Result<Self> {
-        let (alive, ended) = oneshot::channel::<()>();
-        let (built, result) = mpsc::sync_channel(1);
+        let (work, taken) = mpsc::unbounded_channel();
+        let (built, result) = std_mpsc::sync_channel(1);
         // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
         std::thread::Builder::new()
             .name("lock-core-io".to_owned())
             .spawn(
                 move || match runtime::Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => {
-                        let told = built.send(Ok(runtime.handle().clone()));
-                        if told.is_ok() {
-                            // Ends when the sender is dropped; nothing is ever sent.
-                            drop(runtime.block_on(ended));
+                        if built.send(Ok(())).is_ok() {
+                            runtime.block_on(take_over(taken));
                         }
                     }
                     // Nobody listens only if the caller is gone, who needs no answer then.
                     Err(error) => drop(built.send(Err(error))),
                 },
             )?;
-        let runtime = result
+        result
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
-        Ok(Self {
-            runtime,
-            _alive: alive,
-        })
+        Ok(Self { work })
     }
 
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.spawn(work));
+        // The thread ends only after the last handle, so it is there.
+        drop(self.work.send(Box::pin(work)));
+    }
+}
+
+/// Starts what is sent, until there is no handle any more. A queue of our own, and not the runtime's for tasks from
+/// outside: that one wakes the thread by a system call for each task, and lets the connection write after each.
+async fn take_over(mut taken: mpsc::UnboundedReceiver<Work>) {
+    let mut works = Vec::with_capacity(AT_A_TIME);
+    while taken.recv_many(&mut works, AT_A_TIME).await > 0 {
+        for work in works.drain(..) {
+            drop(tokio::spawn(work));
+        }
     }
 }

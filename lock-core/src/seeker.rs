@@ -164,9 +164,8 @@ impl Seeker {
         let attempt = self
             .attempt
             .get_or_insert_with(|| Attempt::new(&engine, arbiter.full_key(&key)));
-        let tokens = u32::try_from(behind + 1)
-            .unwrap_or(ahead::BLOCK)
-            .min(ahead::BLOCK);
+        // Tokens ahead are of use only where somebody stands behind.
+        let tokens = if behind > 0 { ahead::BLOCK } else { 1 };
         tokio::select! {
             biased;
             round = attempt.ask(&engine, terms, tokens) => round,

@@ -12,7 +12,7 @@ use crate::{
     lease::LeaseState,
     line::{Line, Waiter},
     tenure::Tenure,
-    token::TokenBlock,
+    token::{FencingToken, TokenBlock},
 };
 
 #[derive(Default)]
@@ -41,7 +41,9 @@ pub(crate) enum Seat {
 pub(crate) struct Turn {
     pub(crate) lease: Arc<LeaseState>,
     pub(crate) waiter: Arc<Waiter>,
+    /// Fencing tokens for the next holders: what is left of one block, and the next one, which is larger throughout.
     pub(crate) tokens: TokenBlock,
+    pub(crate) next_tokens: TokenBlock,
     /// How often, and since when, it was handed on since the server gave it to us or said that nobody else waits.
     pub(crate) handed: u32,
     pub(crate) since: Moment,
@@ -79,6 +81,20 @@ impl LastWord {
             },
             Self::Failed(error) => error.clone().about(key),
         }
+    }
+}
+
+impl Turn {
+    pub(crate) fn take_token(&mut self) -> Option<FencingToken> {
+        if self.tokens.left() == 0 {
+            self.tokens = std::mem::replace(&mut self.next_tokens, TokenBlock::EMPTY);
+        }
+        self.tokens.take()
+    }
+
+    /// Whether there is room for another block.
+    pub(crate) fn is_short_of_tokens(&self) -> bool {
+        self.next_tokens.left() == 0
     }
 }
 

@@ -27,7 +27,11 @@ mod mailbox;
 
 use address::Address;
 use connection::Link;
-use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use lua::{
+    ACQUIRE, AHEAD,
+    Argument::{Name, Number, Token, Word},
+    Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW,
+};
 use mailbox::Mailbox;
 
 #[derive(Clone)]
@@ -108,14 +112,14 @@ impl Backend for RedisBackend {
             let call = Call {
                 keys: backend.keys(request.full_key),
                 arguments: vec![
-                    request.token.expose().to_owned(),
-                    millis(request.ttl).to_string(),
-                    request.known_token.to_string(),
-                    request.tokens.to_string(),
-                    mode.to_owned(),
-                    backend.channel.to_string(),
-                    request.entry.to_string(),
-                    place.map_or(0, NonZeroU64::get).to_string(),
+                    Token(request.token),
+                    Number(millis(request.ttl)),
+                    Number(request.known_token),
+                    Number(request.tokens.into()),
+                    Word(mode),
+                    Name(backend.channel.clone()),
+                    Number(request.entry),
+                    Number(place.map_or(0, NonZeroU64::get)),
                 ],
             };
             let (connection, answer) = ACQUIRE
@@ -141,10 +145,10 @@ impl Backend for RedisBackend {
             let call = Call {
                 keys: backend.keys(request.full_key),
                 arguments: vec![
-                    request.token.expose().to_owned(),
-                    millis(request.ttl).to_string(),
-                    request.known_token.to_string(),
-                    request.tokens.to_string(),
+                    Token(request.token),
+                    Number(millis(request.ttl)),
+                    Number(request.known_token),
+                    Number(request.tokens.into()),
                 ],
             };
             let (_, answer) = AHEAD.run(&backend.link, call, backend.within, None).await?;
@@ -163,10 +167,7 @@ impl Backend for RedisBackend {
                 .into_iter()
                 .map(|request| Call {
                     keys: vec![request.full_key],
-                    arguments: vec![
-                        request.token.expose().to_owned(),
-                        millis(request.ttl).to_string(),
-                    ],
+                    arguments: vec![Token(request.token), Number(millis(request.ttl))],
                 })
                 .collect();
             let answers = RENEW.run_all(&link, &calls, within).await?;
@@ -180,11 +181,11 @@ impl Backend for RedisBackend {
             let call = Call {
                 keys: backend.keys(request.full_key),
                 arguments: vec![
-                    request.token.expose().to_owned(),
-                    request.keep.map_or(0, millis).to_string(),
-                    request.known_token.to_string(),
-                    backend.channel.to_string(),
-                    request.entry.unwrap_or(0).to_string(),
+                    Token(request.token),
+                    Number(request.keep.map_or(0, millis)),
+                    Number(request.known_token),
+                    Name(backend.channel.clone()),
+                    Number(request.entry.unwrap_or(0)),
                 ],
             };
             let (connection, answer) = RELEASE
@@ -219,7 +220,7 @@ impl Backend for RedisBackend {
         Box::pin(async move {
             let call = Call {
                 keys: backend.keys(full_key),
-                arguments: vec![known_token.to_string()],
+                arguments: vec![Number(known_token)],
             };
             match FORCE_RELEASE
                 .run(&backend.link, call, backend.within, None)

@@ -10,14 +10,25 @@ use crate::{
         redis::{connection::Link, failure},
     },
     clock::Clock,
+    token::OwnerToken,
     trail::{ConnectionId, Trail},
 };
 
-/// A script of its own file, with what the scripts share before it.
+/// A script of its own file, with what the scripts share before it, and its short way before all that: most calls end there,
+/// and never make the functions that come after.
 macro_rules! script {
     ($file:literal) => {
         LazyLock::new(|| {
             Lua::new(concat!(
+                include_str!("scripts/queue.lua"),
+                include_str!($file)
+            ))
+        })
+    };
+    (short $short:literal, $file:literal) => {
+        LazyLock::new(|| {
+            Lua::new(concat!(
+                include_str!($short),
                 include_str!("scripts/queue.lua"),
                 include_str!($file)
             ))
@@ -28,9 +39,11 @@ macro_rules! script {
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Lua> = script!("scripts/acquire.lua");
+pub(super) static ACQUIRE: LazyLock<Lua> =
+    script!(short "scripts/acquire_short.lua", "scripts/acquire.lua");
 pub(super) static AHEAD: LazyLock<Lua> = script!("scripts/ahead.lua");
-pub(super) static RELEASE: LazyLock<Lua> = script!("scripts/release.lua");
+pub(super) static RELEASE: LazyLock<Lua> =
+    script!(short "scripts/release_short.lua", "scripts/release.lua");
 pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("scripts/force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!(alone "scripts/renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!(alone "scripts/inspect.lua");
@@ -44,7 +57,15 @@ pub(super) struct Lua {
 /// What a script is called with.
 pub(super) struct Call {
     pub(super) keys: Vec<Arc<str>>,
-    pub(super) arguments: Vec<String>,
+    pub(super) arguments: Vec<Argument>,
+}
+
+/// A value for a script.
+pub(super) enum Argument {
+    Token(OwnerToken),
+    Number(u64),
+    Word(&'static str),
+    Name(Arc<str>),
 }
 
 /// By which of its two names a script is called.
@@ -136,7 +157,12 @@ impl Lua {
             command.arg(&**key);
         }
         for argument in &call.arguments {
-            command.arg(argument);
+            match argument {
+                Argument::Token(token) => command.arg(token.expose()),
+                Argument::Number(number) => command.arg(number),
+                Argument::Word(word) => command.arg(word),
+                Argument::Name(name) => command.arg(&**name),
+            };
         }
         command
     }
