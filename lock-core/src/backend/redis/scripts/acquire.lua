@@ -16,13 +16,14 @@
 -- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
 -- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not.
 --
+-- `holder` is what the key holds, as acquire_short.lua has read it.
+--
 -- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
 -- lock: a lock without a larger counter would be a lock without a fencing token.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local own = name_of(ARGV[6], ARGV[7])
 
-local holder = redis.call('GET', lock)
 if holder == token then
   -- Granted meanwhile, or by a request whose answer was lost.
   leave(queue, own)

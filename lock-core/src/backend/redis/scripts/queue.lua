@@ -65,12 +65,15 @@ end
 -- Gives the lock, which must be free, to the first waiter that is alive. Returns the token that holds it then; nothing, if
 -- nobody waits. The waiter named `own` is the one who asks: it is taken out, and nobody else is given the lock.
 --
+-- `first` is an entry that was taken out before, the first one.
+--
 -- Taking an entry out is the first write, so that a server that is out of memory lets the others pass.
-local function grant_next(lock, queue, fence, known, own)
+local function grant_next(lock, queue, fence, known, own, first)
   local now
   -- Bounded by the queue: each round takes one entry out.
   while true do
-    local entry = redis.call('LPOP', queue)
+    local entry = first or redis.call('LPOP', queue)
+    first = nil
     if not entry or entry == '' then
       return nil
     end

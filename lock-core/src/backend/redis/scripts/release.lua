@@ -9,12 +9,13 @@
 -- ARGV[4]  the channel of the asking process
 -- ARGV[5]  the number of the entry that may stand in the queue for this token; 0: there is none
 --
+-- `holder` is what the key holds, and `first` an entry that is out of the queue already, as release_short.lua left them.
+--
 -- Returns 1 if let go, 0 if the key is gone or another's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 if ARGV[5] ~= '0' then
   leave(queue, name_of(ARGV[4], ARGV[5]))
 end
-local holder = redis.pcall('GET', lock)
 -- A key of another type is another's, too. Any other error is one.
 if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
   return holder
@@ -22,7 +23,7 @@ end
 if holder == ARGV[1] then
   if tonumber(ARGV[2]) > 0 then
     redis.call('PEXPIRE', lock, ARGV[2])
-  elseif not grant_next(lock, queue, fence, tonumber(ARGV[3])) then
+  elseif not grant_next(lock, queue, fence, tonumber(ARGV[3]), nil, first) then
     redis.call('DEL', lock)
   end
   return 1

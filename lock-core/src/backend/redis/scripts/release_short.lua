@@ -1,4 +1,11 @@
--- The short way of release.lua, which stands behind it with all that it needs: nobody waits, and the key is ours.
-if ARGV[2] == '0' and ARGV[5] == '0' and redis.call('EXISTS', KEYS[3]) == 0 and redis.pcall('GET', KEYS[1]) == ARGV[1] then
-  return redis.call('DEL', KEYS[1])
+-- The short way of release.lua, which stands behind it with all that it needs, and goes on with `holder` and `first`.
+local holder = redis.pcall('GET', KEYS[1])
+local first
+
+-- The key is ours, and nobody waits.
+if holder == ARGV[1] and ARGV[2] == '0' and ARGV[5] == '0' then
+  first = redis.call('LPOP', KEYS[3])
+  if not first or first == '' then
+    return redis.call('DEL', KEYS[1])
+  end
 end
