@@ -583,3 +583,93 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
     guard.release().await.expect("held");
     nothing_stays(&server).await;
 }
+
+#[tokio::test]
+async fn nobody_barges_in_before_those_who_wait() {
+    let server = RedisServer::start();
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let waiting = in_line(&server, &server.url(), options()).await;
+    let newcomer = connect(&server.url()).await;
+    // The key is free, and the first to notice is one who came later.
+    server.cli(&["DEL", "lock:k"]);
+    let tried = newcomer
+        .try_acquire("k", options())
+        .await
+        .expect("an answer");
+    assert!(tried.is_none());
+    granted(waiting).await.release().await.expect("held");
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_place_that_was_lost_is_taken_again_before_those_who_came_later() {
+    let server = RedisServer::start();
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(in_line(&server, &server.url(), options()).await);
+    }
+    let entries = || match server.cli(&["LRANGE", QUEUE, "0", "3"]) {
+        Value::Array(entries) => entries,
+        other => panic!("not a list: {other:?}"),
+    };
+    let name = |entry: &Value| match entry {
+        Value::BulkString(text) => {
+            let text = String::from_utf8_lossy(text).into_owned();
+            let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
+            (words[0] != "0", words[3..5].join(" "))
+        }
+        other => panic!("not a text: {other:?}"),
+    };
+    // Everybody has checked on its place at least once, so that it knows which one it is.
+    eventually(HANG, "all places are known", async || {
+        entries().iter().all(|entry| name(entry).0)
+    })
+    .await;
+    tokio::time::sleep(SECOND * 2).await;
+    let before: Vec<_> = entries().iter().map(name).collect();
+    server.cli(&["DEL", QUEUE]);
+    eventually(HANG, "all stand in line again", async || {
+        queue_length(&server) == 4
+    })
+    .await;
+    let after: Vec<_> = entries().iter().map(name).collect();
+    assert_eq!(after, before);
+    guard.release().await.expect("held");
+    for waits in waiting {
+        granted(waits).await.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    for (ttl, late) in [(5000, 700), (1000, 300)] {
+        let guard = connect(&server.url())
+            .await
+            .acquire("k", options())
+            .await
+            .expect("free");
+        let wanted = LockOptions::new(Duration::from_millis(ttl))
+            .wait(HANG)
+            .without_renewal();
+        let waiting = in_line(&server, &proxy.url(), wanted).await;
+        proxy.delay(Direction::Replies, Duration::from_millis(late));
+        guard.release().await.expect("held");
+        let next = granted(waiting).await;
+        let believed = next.lease().remaining();
+        let real = server.pttl("lock:k").expect("held");
+        assert!(believed <= real, "{believed:?} of {real:?}");
+        proxy.pass();
+        drop(next);
+    }
+}
