@@ -2,7 +2,10 @@
 //! a place in the queue of its own. Where a process is to die or to stop, it is one.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -238,10 +241,10 @@ async fn a_waiter_that_was_killed_is_passed_over() {
     let survivor = process_in_line(&server).await;
     killed.kill9();
     guard.release().await.expect("held");
-    // It gets its turn at once, though the ttl of the killed one would block it for ten seconds.
+    // It gets its turn at once, though the ttl of the killed one would keep it for a minute.
     let started = Instant::now();
     survivor.join();
-    assert!(started.elapsed() < SECOND * 8, "{:?}", started.elapsed());
+    assert!(started.elapsed() < SECOND * 30, "{:?}", started.elapsed());
     assert_eq!(server.get("k").as_deref(), Some("1"), "one of them counted");
     server.cli(&["DEL", "k"]);
     nothing_stays(&server).await;
@@ -261,7 +264,7 @@ async fn a_waiter_that_is_stopped_is_passed_over_and_comes_back_to_its_place() {
     let started = Instant::now();
     other.join();
     assert!(
-        started.elapsed() < SECOND * 8,
+        started.elapsed() < SECOND * 30,
         "not blocked by the stopped one: {:?}",
         started.elapsed()
     );
@@ -308,15 +311,17 @@ async fn a_key_that_was_deleted_or_cut_short_by_hand_is_noticed() {
         let server = RedisServer::start();
         let guard = connect(&server.url())
             .await
-            .acquire("k", options())
+            .acquire("k", LockOptions::new(SECOND * 3600))
             .await
             .expect("free");
         let waiting = in_line(&server, &server.url(), options()).await;
+        // Past the first look at the holder's expiry: what follows is found out at a beat.
+        tokio::time::sleep(SECOND).await;
         server.cli(command);
         let started = Instant::now();
         let next = granted(waiting).await;
         // At a beat: long before the renewal of the first holder, or the expiry that it believes in.
-        assert!(started.elapsed() < SECOND * 8, "{:?}", started.elapsed());
+        assert!(started.elapsed() < SECOND * 30, "{:?}", started.elapsed());
         assert!(next.lease().fencing_token() > guard.lease().fencing_token());
         next.release().await.expect("held");
     }
@@ -506,16 +511,26 @@ async fn tasks_of_one_process_hand_over_without_a_message_and_with_growing_token
 }
 
 #[tokio::test]
-async fn a_busy_process_lets_another_one_in() {
+async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
+    const MOST: u32 = 8;
     let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let locks = LockManager::builder()
+        .max_handoffs(MOST)
+        .max_handoff_time(SECOND * 60)
+        .connect(&server.url())
+        .await
+        .expect("the server is up");
+    let (stop, holders) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
     let tasks: Vec<_> = (0..8)
         .map(|_| {
-            let (locks, stop) = (locks.clone(), stop.clone());
+            let (locks, stop, holders) = (locks.clone(), stop.clone(), holders.clone());
             tokio::spawn(async move {
-                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                while !stop.load(Ordering::SeqCst) {
                     let guard = locks.acquire("k", options()).await.expect("its turn");
+                    holders.fetch_add(1, Ordering::SeqCst);
                     tokio::task::yield_now().await;
                     guard.release().await.expect("held");
                 }
@@ -523,17 +538,32 @@ async fn a_busy_process_lets_another_one_in() {
         })
         .collect();
     let other = connect(&server.url()).await;
+    let mut turns = Vec::new();
     for _ in 0..50 {
-        let guard = timeout(HANG, other.acquire("k", options()))
+        let waits = tokio::spawn({
+            let other = other.clone();
+            async move { other.acquire("k", options()).await }
+        });
+        let started = eventually(HANG, "it stands in line, or has the lock", async || {
+            waits.is_finished() || queue_length(&server) >= 1
+        });
+        started.await;
+        let before = holders.load(Ordering::SeqCst);
+        let guard = timeout(HANG, waits)
             .await
             .expect("not starved")
+            .expect("no panic")
             .expect("its turn");
+        turns.push(holders.load(Ordering::SeqCst) - before);
         guard.release().await.expect("held");
     }
-    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    stop.store(true, Ordering::SeqCst);
     for task in tasks {
         task.await.expect("no panic");
     }
+    // The bound counts from when the busy one hears of the other, an answer later.
+    turns.sort_unstable();
+    assert!(turns[turns.len() / 2] <= MOST * 12, "{turns:?}");
     nothing_stays(&server).await;
 }
 

@@ -40,6 +40,7 @@
 mod ahead;
 mod alarm;
 mod arbiter;
+mod attempt;
 #[cfg_attr(
     not(feature = "redis"),
     expect(
@@ -53,6 +54,7 @@ mod engine;
 mod error;
 mod grants;
 mod guard;
+mod handoff;
 mod holding;
 mod inspect;
 #[cfg(feature = "redis")]

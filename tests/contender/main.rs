@@ -63,7 +63,7 @@ async fn main() -> Result<(), Failure> {
 }
 
 /// Long enough for a place in a queue of thousands, so that only a stuck waiter ever sees its end.
-#[distributed_lock(key = "contender:{name}", ttl = "5s", wait = "60s")]
+#[distributed_lock(key = "contender:{name}", ttl = "60s", wait = "120s")]
 async fn increment_locked(counter: MultiplexedConnection, name: &str) -> Result<(), Failure> {
     increment(counter, name).await
 }
