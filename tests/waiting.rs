@@ -542,19 +542,10 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
     let other = connect(&server.url()).await;
     let mut turns = Vec::new();
     for _ in 0..50 {
-        let waits = tokio::spawn({
-            let other = other.clone();
-            async move { other.acquire("k", options()).await }
-        });
-        let started = eventually(HANG, "it stands in line, or has the lock", async || {
-            waits.is_finished() || queue_length(&server) >= 1
-        });
-        started.await;
         let before = holders.load(Ordering::SeqCst);
-        let guard = timeout(HANG, waits)
+        let guard = timeout(HANG, other.acquire("k", options()))
             .await
             .expect("not starved")
-            .expect("no panic")
             .expect("its turn");
         turns.push(holders.load(Ordering::SeqCst) - before);
         guard.release().await.expect("held");
@@ -563,9 +554,9 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
     for task in tasks {
         task.await.expect("no panic");
     }
-    // The bound counts from when the busy one hears of the other, an answer later.
-    turns.sort_unstable();
-    assert!(turns[turns.len() / 2] <= MOST * 12, "{turns:?}");
+    // The bound counts from when the busy one hears of the other: with its next block of fencing tokens, of 64.
+let longest = turns.into_iter().max();
+    assert!(longest <= Some(64 + 64 + MOST), "{longest:?}");
     nothing_stays(&server).await;
 }
 

@@ -28,9 +28,9 @@ use tokio::sync::Notify;
 
 use crate::{
     ahead,
-    backend::Others,
     engine::{Engine, Tally},
     error::LockError,
+    handoff::Batch,
     holding::Holding,
     key::LockKey,
     lease::{LeaseState, OnLoss},
@@ -292,11 +292,7 @@ impl Arbiter {
                 waiter: waiter.clone(),
                 tokens: grant.tokens,
                 next_tokens: TokenBlock::EMPTY,
-                handed: 0,
-                since: now,
-                // As long as the server has not said so, nobody else may be kept waiting without a bound.
-                others: Others::Wait,
-                news: now,
+                batch: Batch::new(now),
                 asking,
             });
             let verdict = slot.verdict(key, waiter.terms.ttl, now);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use crate::{
     ahead,
-    arbiter::{Arbiter, forget},
+    arbiter::{Arbiter, Limits, forget},
     backend::Others,
     clock::Moment,
     holding::Holding,
@@ -18,6 +18,54 @@ use crate::{
     tenure::Tenure,
     token::TokenBlock,
 };
+
+/// How a lock is handed on while other processes may wait for it.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// How often, and since when, since the server gave it to us or said that nobody else waits.
+    handed: u32,
+    since: Moment,
+    others: Others,
+    /// When the server last said so.
+    news: Moment,
+}
+
+impl Batch {
+    /// As long as the server has not said that nobody else waits, nobody else may be kept waiting without a bound.
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            handed: 0,
+            since: now,
+            others: Others::Wait,
+            news: now,
+        }
+    }
+
+    /// Whether one more hand-over keeps other processes waiting for too long. While nobody else waits, old news end it.
+    fn may_go_on(&self, now: Moment, limits: &Limits) -> bool {
+        match self.others {
+            Others::Wait => {
+                self.handed < limits.handoffs && now.since(self.since) < limits.handoff_time
+            }
+            // Twice the time, since an answer takes some of it.
+            Others::DoNot => now.since(self.news) < limits.handoff_time.saturating_mul(2),
+        }
+    }
+
+    fn is_stale(&self, now: Moment, limits: &Limits) -> bool {
+        now.since(self.news) >= limits.handoff_time
+    }
+
+    /// The bound counts from when the others are first heard of.
+    fn hear(&mut self, others: Others, now: Moment) {
+        if others == Others::DoNot || self.others == Others::DoNot {
+            self.handed = 0;
+            self.since = now;
+        }
+        self.others = others;
+        self.news = now;
+    }
+}
 
 /// A tenure that went from one task to the next.
 struct Passed {
@@ -85,7 +133,7 @@ impl Arbiter {
             || kept
             || !tenure.is_fresh(now)
             || !tenure.trail.is_single()
-            || !self.may_keep(turn, now)
+            || !turn.batch.may_go_on(now, &self.limits)
         {
             return None;
         }
@@ -101,7 +149,7 @@ impl Arbiter {
         line.pop();
         turn.lease = lease.clone();
         turn.waiter = waiter.clone();
-        turn.handed += 1;
+        turn.batch.handed += 1;
         let asks = self.should_ask(turn, now);
         turn.asking |= asks;
         Some(Passed {
@@ -111,23 +159,10 @@ impl Arbiter {
         })
     }
 
-    /// Whether other processes are not kept waiting for too long. While nobody else waits, there is no bound but news.
-    fn may_keep(&self, turn: &Turn, now: Moment) -> bool {
-        let limits = &self.limits;
-        match turn.others {
-            Others::Wait => {
-                turn.handed < limits.handoffs && now.since(turn.since) < limits.handoff_time
-            }
-            // Twice the time, since an answer takes some of it.
-            Others::DoNot => now.since(turn.news) < limits.handoff_time.saturating_mul(2),
-        }
-    }
-
     /// Whether to ask the server for tokens and news. They are asked for ahead, so that nobody waits for the answer.
     fn should_ask(&self, turn: &Turn, now: Moment) -> bool {
         let short = turn.is_short_of_tokens();
-        let stale = now.since(turn.news) >= self.limits.handoff_time;
-        !turn.asking && (short || stale)
+        !turn.asking && (short || turn.batch.is_stale(now, &self.limits))
     }
 
     /// For a question ahead: takes the answer.
@@ -141,11 +176,57 @@ impl Arbiter {
             return;
         };
         turn.next_tokens = tokens;
-        turn.news = self.engine.clock.now();
-        if others == Others::DoNot || turn.others == Others::DoNot {
-            turn.handed = 0;
-            turn.since = turn.news;
-        }
-        turn.others = others;
+        turn.batch.hear(others, self.engine.clock.now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        held: 1,
+        waiting: 1,
+        handoffs: 3,
+        handoff_time: Duration::from_millis(20),
+    };
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(0).after(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn while_others_wait_a_batch_ends_by_count_and_by_time() {
+        let mut batch = Batch::new(at(0));
+        assert!(batch.may_go_on(at(19), &LIMITS));
+        assert!(!batch.may_go_on(at(20), &LIMITS));
+        batch.handed = 2;
+        assert!(batch.may_go_on(at(0), &LIMITS));
+        batch.handed = 3;
+        assert!(!batch.may_go_on(at(0), &LIMITS));
+        batch.hear(Others::Wait, at(1));
+        assert!(
+            !batch.may_go_on(at(1), &LIMITS),
+            "hearing of them again is no new beginning"
+        );
+    }
+
+    #[test]
+    fn while_nobody_waits_a_batch_goes_on_as_long_as_that_is_known() {
+        let mut batch = Batch::new(at(0));
+        batch.handed = 1000;
+        batch.hear(Others::DoNot, at(10));
+        batch.handed = 1000;
+        assert!(batch.may_go_on(at(49), &LIMITS));
+        assert!(!batch.may_go_on(at(50), &LIMITS));
+        assert!(!batch.is_stale(at(29), &LIMITS) && batch.is_stale(at(30), &LIMITS));
+        batch.hear(Others::Wait, at(30));
+        assert!(
+            batch.may_go_on(at(49), &LIMITS),
+            "the bound counts from when they are heard of"
+        );
+        assert!(!batch.may_go_on(at(50), &LIMITS));
     }
 }

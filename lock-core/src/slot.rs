@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
 use crate::{
-    backend::Others,
     clock::Moment,
     error::LockError,
+    handoff::Batch,
     key::LockKey,
     lease::LeaseState,
     line::{Line, Waiter},
@@ -44,12 +44,7 @@ pub(crate) struct Turn {
     /// Fencing tokens for the next holders: what is left of one block, and the next one, which is larger throughout.
     pub(crate) tokens: TokenBlock,
     pub(crate) next_tokens: TokenBlock,
-    /// How often, and since when, it was handed on since the server gave it to us or said that nobody else waits.
-    pub(crate) handed: u32,
-    pub(crate) since: Moment,
-    pub(crate) others: Others,
-    /// When the server last said whether others wait.
-    pub(crate) news: Moment,
+    pub(crate) batch: Batch,
     /// Whether a question for tokens and news is on its way.
     pub(crate) asking: bool,
 }
