@@ -1,0 +1,42 @@
+//! A core for the server, the others for everything else.
+//!
+//! Left alone, the scheduler of a small machine puts a lone client now and then on the server's core, where a round trip
+//! takes a third of the time: then one contender is compared with a floor that no other sees. In earnest a server is on
+//! another machine.
+
+use std::sync::OnceLock;
+
+use lock_tests::RedisServer;
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+
+/// The core that is left to servers, if there are two at least.
+static SERVERS: OnceLock<CpuSet> = OnceLock::new();
+
+/// Keeps this process, and what it starts from now on, off one core. To be called before it has other threads.
+pub(crate) fn split() {
+    let mut ours = sched_getaffinity(None).expect("a Linux system");
+    let first = (0..CpuSet::MAX_CPU).find(|core| ours.is_set(*core));
+    let first = first.expect("this process runs somewhere");
+    if ours.count() < 2 {
+        return;
+    }
+    let mut servers = CpuSet::new();
+    servers.set(first);
+    ours.unset(first);
+    sched_setaffinity(None, &ours).expect("a part of what was allowed before");
+    SERVERS.set(servers).expect("called once");
+}
+
+/// Starts a server, on its core if there is one.
+pub(crate) fn start_server() -> RedisServer {
+    let server = RedisServer::start();
+    if let Some(core) = SERVERS.get() {
+        let pid = i32::try_from(server.pid()).expect("a process id fits");
+        let pid = Pid::from_raw(pid).expect("a process id is not zero");
+        sched_setaffinity(Some(pid), core).expect("a core that was allowed before");
+    }
+    server
+}

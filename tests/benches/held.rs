@@ -1,0 +1,80 @@
+//! Ten thousand locks that one process keeps.
+
+use std::{thread, time::Duration};
+
+use lock_core::LockGuard;
+use tokio::{runtime::Runtime, task::JoinSet};
+
+use crate::{
+    cores::start_server,
+    lockers::{LockCore, Locker},
+    report::{self, Target::AtMost},
+    sample::float,
+    usage::{Cpu, Watch},
+    worker,
+};
+
+const LEASES: usize = 10_000;
+const TASKS: usize = 50;
+/// As long as the ttl: three renewals of each.
+const WATCHED_FOR: Duration = Duration::from_secs(10);
+
+pub(crate) fn run() {
+    let server = start_server();
+    let mut watch = Watch::new(&server);
+    let mut process = worker::start("held", &server.url(), &[]);
+    process.say("hold");
+    assert_eq!(process.line(), "held");
+    // The first renewals come after a third of the ttl.
+    thread::sleep(Duration::from_millis(3_300));
+    let (cpu, server) = watch.during(|| {
+        process.say("watch");
+        process.line()
+    });
+    process.join();
+    let cpu = cpu.parse::<f64>().expect("seconds") / WATCHED_FOR.as_secs_f64();
+
+    report::title("held, 10,000 leases with a ttl of 10 s, watched for 10 s");
+    report::target("per cent of a core", cpu * 100.0, AtMost(2.0));
+    let a_second = |count: u64| float(count) / WATCHED_FOR.as_secs_f64();
+    report::note("renewals a second", a_second(server.scripts));
+    report::note("messages a second", a_second(server.messages));
+    report::note("server commands a second", a_second(server.commands));
+    let cpu = server.cpu.as_secs_f64() / WATCHED_FOR.as_secs_f64();
+    report::note("per cent of a core for the server", cpu * 100.0);
+}
+
+pub(crate) fn worker(url: &str) {
+    let runtime = Runtime::new().expect("a runtime");
+    let locker = runtime.block_on(LockCore::connect(url));
+    worker::tell("ready");
+    worker::told();
+    let guards = runtime.block_on(hold(&locker));
+    worker::tell("held");
+    worker::told();
+    let cpu = Cpu::start();
+    thread::sleep(WATCHED_FOR);
+    let spent = cpu.spent();
+    let lost = guards
+        .iter()
+        .filter(|guard| guard.lease().is_lost())
+        .count();
+    assert_eq!(lost, 0, "leases were lost");
+    worker::tell(&spent.as_secs_f64().to_string());
+    // They need not be released: the server ends now.
+}
+
+async fn hold(locker: &LockCore) -> Vec<LockGuard> {
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let locker = locker.clone();
+        tasks.spawn(async move {
+            let mut guards = Vec::new();
+            for number in 0..LEASES / TASKS {
+                guards.push(locker.acquire(&format!("held:{task}:{number}")).await);
+            }
+            guards
+        });
+    }
+    tasks.join_all().await.into_iter().flatten().collect()
+}

@@ -1,0 +1,182 @@
+//! One key that everybody wants.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_tests::{Process, RedisServer};
+use tempfile::NamedTempFile;
+use tokio::runtime::Runtime;
+
+use crate::{
+    cores::start_server,
+    load::{Contender, Keys, Load},
+    lockers::{DistributedLockRedis, LockCore, RsLock, TokioMutex},
+    plot::Curve,
+    report::{
+        self,
+        Target::{AtLeast, AtMost},
+    },
+    sample::{Sample, Samples, float},
+    usage::Watch,
+    worker,
+};
+
+const TASKS: usize = 16;
+const PROCESSES: [u32; 3] = [2, 8, 32];
+const MOST: u32 = PROCESSES[2];
+const ROUNDS: usize = 5;
+const WINDOW: Duration = Duration::from_secs(1);
+const FLOOR_WINDOW: Duration = Duration::from_millis(600);
+
+/// Long enough for every process to read its line and begin.
+const DELAY: Duration = Duration::from_millis(200);
+
+/// The others are slow, and their times vary more than any noise.
+const PEER_WINDOW: Duration = Duration::from_secs(4);
+
+/// Returns the curves of the plot.
+pub(crate) fn run() -> Vec<Curve> {
+    in_one_process();
+    between_processes()
+}
+
+fn in_one_process() {
+    let server = start_server();
+    let url = server.url();
+    let mut watch = Watch::new(&server);
+    let runtime = Arc::new(Runtime::new().expect("a runtime"));
+    let own = runtime.block_on(LockCore::connect(&url));
+    let peer = runtime.block_on(DistributedLockRedis::connect(&url));
+    let contenders = [
+        Contender::new("lock-core", &runtime, own),
+        Contender::new("tokio::sync::Mutex", &runtime, TokioMutex::default()),
+        Contender::new("rslock", &runtime, RsLock::new(&url)),
+        Contender::new("distributed-lock-redis", &runtime, peer),
+    ];
+    let mut all = contenders.each_ref().map(|_| Samples::default());
+    let mut run = |index: usize, window: Duration| {
+        let load = Load {
+            tasks: TASKS,
+            keys: Keys::Same,
+            window,
+        };
+        let sample = contenders[index].run(load, &mut watch);
+        all[index].push(sample);
+    };
+    for _ in 0..ROUNDS {
+        run(0, WINDOW);
+        run(1, WINDOW);
+    }
+    run(2, PEER_WINDOW);
+    run(3, PEER_WINDOW);
+
+    let [own, mutex, rslock, peer] = &all;
+    report::title(
+        "hot key, 16 tasks in one process, each holder yields once; ratio to tokio::sync::Mutex",
+    );
+    report::header("hand-offs");
+    for (contender, samples) in contenders.iter().zip(&all) {
+        report::line(contender.name, samples, mutex);
+    }
+    report::target("hand-offs a second", own.rate(), AtLeast(500_000.0));
+    let (ratio, favour) = (own.ratio_to(mutex), own.favour());
+    let best = rslock.rate().max(peer.rate());
+    report::target("rate against tokio::sync::Mutex", ratio, AtLeast(0.3));
+    report::target("most to least favoured task", favour, AtMost(1.05));
+    report::target("times the best peer", own.rate() / best, AtLeast(50.0));
+}
+
+fn between_processes() -> Vec<Curve> {
+    let server = start_server();
+    let mut watch = Watch::new(&server);
+    let mut teams = [
+        Team::start("PING", 1, &server),
+        Team::start("lock-core", MOST, &server),
+        Team::start("rslock", MOST, &server),
+        Team::start("distributed-lock-redis", MOST, &server),
+    ];
+    let mut curves = teams.each_ref().map(|team| Curve::new(team.name));
+    for processes in PROCESSES {
+        let all = run_all(&mut teams, processes, &mut watch);
+        report::title(&format!(
+            "hot key, {processes} processes of one task each; ratio to PINGs one after the other"
+        ));
+        report::header("hand-offs");
+        let [floor, own, ..] = &all;
+        for (curve, samples) in curves.iter_mut().zip(&all) {
+            report::line(curve.name, samples, floor);
+            curve.add(processes, samples);
+        }
+        let (ratio, favour) = (own.ratio_to(floor), own.favour());
+        let commands = float(own.server().commands) / float(own.operations());
+        report::target("rate against PINGs", ratio, AtLeast(0.6));
+        report::target("most to least favoured process", favour, AtMost(1.15));
+        report::target("server commands a hand-off", commands, AtMost(10.0));
+    }
+    curves.into()
+}
+
+fn run_all(teams: &mut [Team; 4], processes: u32, watch: &mut Watch) -> [Samples; 4] {
+    let mut all = [(); 4].map(|()| Samples::default());
+    let [pings, own, rslock, peer] = teams;
+    for _ in 0..ROUNDS {
+        all[0].push(pings.run(1, FLOOR_WINDOW, watch));
+        all[1].push(own.run(processes, WINDOW, watch));
+    }
+    all[2].push(rslock.run(processes, PEER_WINDOW, watch));
+    all[3].push(peer.run(processes, PEER_WINDOW, watch));
+    all
+}
+
+/// Processes that contend in the same way, or idle.
+struct Team {
+    name: &'static str,
+    processes: Vec<Process>,
+    /// Kept as long as they run.
+    _last_holder: NamedTempFile,
+}
+
+impl Team {
+    fn start(name: &'static str, count: u32, server: &RedisServer) -> Self {
+        let last_holder = NamedTempFile::new().expect("a temporary file");
+        let path = last_holder.path().to_str().expect("a path in UTF-8");
+        let start = |number: u32| {
+            let more = [&number.to_string(), path];
+            worker::start(name, &server.url(), &more)
+        };
+        Self {
+            name,
+            processes: (0..count).map(start).collect(),
+            _last_holder: last_holder,
+        }
+    }
+
+    /// Has the first ones contend.
+    fn run(&mut self, count: u32, window: Duration, watch: &mut Watch) -> Sample {
+        let count = usize::try_from(count).expect("a few");
+        let processes = &mut self.processes[..count];
+        let (line, start) = worker::window_line(DELAY, window);
+        for process in &mut *processes {
+            process.say(&line);
+        }
+        sleep_until(start);
+        let ((), server) = watch.during(|| sleep_until(start + window));
+        let reports = processes
+            .iter_mut()
+            .map(|process| worker::to_work(&process.line()));
+        let (workers, cpus): (Vec<_>, Vec<Duration>) = reports.unzip();
+        Sample {
+            elapsed: window,
+            workers,
+            server,
+            clients: cpus.iter().sum(),
+        }
+    }
+}
+
+fn sleep_until(moment: Instant) {
+    thread::sleep(moment.saturating_duration_since(Instant::now()));
+}

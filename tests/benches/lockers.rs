@@ -1,0 +1,279 @@
+//! Who is measured: lock-core, the floors under it, and the other crates.
+
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use distributed_lock_core::{
+    error::LockError as PeerError,
+    traits::{DistributedLock, LockHandle, LockProvider},
+};
+use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
+use lock_core::{LockGuard, LockManager, LockOptions};
+use redis::{Script, aio::MultiplexedConnection};
+use tokio::{
+    runtime::{self, Handle},
+    sync::{Mutex, MutexGuard, oneshot},
+};
+
+/// The ttl of everything that is measured.
+const TTL: Duration = Duration::from_secs(10);
+
+/// Longer than any bench, so that nobody gives up in one.
+const WAIT: Duration = Duration::from_secs(120);
+
+/// Something that is taken and let go.
+pub(crate) trait Locker: Clone + Send + Sync + 'static {
+    type Held<'a>: Send;
+
+    fn acquire<'a>(&'a self, key: &'a str) -> impl Future<Output = Self::Held<'a>> + Send;
+
+    fn release<'a>(&'a self, key: &'a str, held: Self::Held<'a>)
+    -> impl Future<Output = ()> + Send;
+}
+
+#[derive(Clone)]
+pub(crate) struct LockCore(LockManager);
+
+impl LockCore {
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self(LockManager::connect(url).await.expect("a running server"))
+    }
+
+    fn options() -> LockOptions {
+        LockOptions::new(TTL).wait(WAIT)
+    }
+}
+
+impl Locker for LockCore {
+    type Held<'a> = LockGuard;
+
+    async fn acquire(&self, key: &str) -> LockGuard {
+        let guard = self.0.acquire(key, Self::options()).await;
+        guard.expect("a lock within the wait")
+    }
+
+    async fn release(&self, _key: &str, guard: LockGuard) {
+        guard.release().await.expect("a lock that was not lost");
+    }
+}
+
+/// What a lock costs at least: `SET NX PX`, and a script that compares and deletes.
+#[derive(Clone)]
+pub(crate) struct Floor {
+    connection: MultiplexedConnection,
+    script: Arc<Script>,
+}
+
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+impl Floor {
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self {
+            connection: plain_connection(url).await,
+            script: Arc::new(Script::new(COMPARE_AND_DELETE)),
+        }
+    }
+}
+
+impl Locker for Floor {
+    type Held<'a> = ();
+
+    async fn acquire(&self, key: &str) {
+        let set: Option<()> = redis::cmd("SET")
+            .arg(key)
+            .arg(key)
+            .arg("NX")
+            .arg("PX")
+            .arg(10_000)
+            .query_async(&mut self.connection.clone())
+            .await
+            .expect("a running server");
+        set.expect("a key of its own");
+    }
+
+    async fn release(&self, key: &str, (): ()) {
+        let mut connection = self.connection.clone();
+        let mut script = self.script.key(key);
+        let deleted = script.arg(key).invoke_async(&mut connection).await;
+        let deleted: u32 = deleted.expect("a running server");
+        assert_eq!(deleted, 1, "a key of its own");
+    }
+}
+
+/// Two PINGs on a plain connection that the user's runtime drives.
+#[derive(Clone)]
+pub(crate) struct Pings(MultiplexedConnection);
+
+impl Pings {
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self(plain_connection(url).await)
+    }
+}
+
+impl Locker for Pings {
+    type Held<'a> = ();
+
+    async fn acquire(&self, _key: &str) {
+        ping(self.0.clone()).await;
+    }
+
+    async fn release(&self, _key: &str, (): ()) {
+        ping(self.0.clone()).await;
+    }
+}
+
+/// A single PING.
+#[derive(Clone)]
+pub(crate) struct Ping(MultiplexedConnection);
+
+impl Ping {
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self(plain_connection(url).await)
+    }
+}
+
+impl Locker for Ping {
+    type Held<'a> = ();
+
+    async fn acquire(&self, _key: &str) {
+        ping(self.0.clone()).await;
+    }
+
+    async fn release(&self, _key: &str, (): ()) {}
+}
+
+/// Two PINGs on a connection that a thread of its own drives, as a manager's is.
+#[derive(Clone)]
+pub(crate) struct DrivenPings {
+    connection: MultiplexedConnection,
+    thread: Handle,
+    /// The thread ends when the last of these is dropped.
+    _alive: Arc<oneshot::Sender<()>>,
+}
+
+impl DrivenPings {
+    pub(crate) async fn connect(url: &str) -> Self {
+        let (alive, ended) = oneshot::channel();
+        let (started, start) = mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let mut builder = runtime::Builder::new_current_thread();
+            let runtime = builder.enable_all().build().expect("one more runtime");
+            started.send(runtime.handle().clone()).expect("a listener");
+            runtime.block_on(ended).ok();
+        });
+        let thread = start.recv().expect("a thread that starts");
+        let url = url.to_owned();
+        let connection = thread.spawn(async move { plain_connection(&url).await });
+        Self {
+            connection: connection.await.expect("a connection"),
+            thread,
+            _alive: Arc::new(alive),
+        }
+    }
+
+    async fn ping(&self) {
+        let connection = self.connection.clone();
+        let (sender, answer) = oneshot::channel();
+        drop(self.thread.spawn(async move {
+            ping(connection).await;
+            sender.send(()).ok();
+        }));
+        answer.await.expect("an answer");
+    }
+}
+
+impl Locker for DrivenPings {
+    type Held<'a> = ();
+
+    async fn acquire(&self, _key: &str) {
+        self.ping().await;
+    }
+
+    async fn release(&self, _key: &str, (): ()) {
+        self.ping().await;
+    }
+}
+
+async fn plain_connection(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a url");
+    let connection = client.get_multiplexed_async_connection().await;
+    connection.expect("a running server")
+}
+
+async fn ping(mut connection: MultiplexedConnection) {
+    let pong: Result<(), _> = redis::cmd("PING").query_async(&mut connection).await;
+    pong.expect("a running server");
+}
+
+/// `rslock` at its defaults: asks again after up to 200 ms.
+#[derive(Clone)]
+pub(crate) struct RsLock(rslock::LockManager);
+
+impl RsLock {
+    pub(crate) fn new(url: &str) -> Self {
+        Self(rslock::LockManager::new(vec![url]))
+    }
+}
+
+impl Locker for RsLock {
+    type Held<'a> = rslock::LockGuard;
+
+    async fn acquire(&self, key: &str) -> rslock::LockGuard {
+        let guard = self.0.acquire(key, TTL).await;
+        guard.expect("a lock, however long it takes")
+    }
+
+    async fn release(&self, _key: &str, guard: rslock::LockGuard) {
+        guard.release().await;
+    }
+}
+
+/// `distributed-lock-redis` at its defaults. With one server its `acquire` does not wait, whatever it is told, so a caller
+/// that wants the lock has to ask again; here at once, with which it hands over as fast as it can.
+#[derive(Clone)]
+pub(crate) struct DistributedLockRedis(Arc<RedisLockProvider>);
+
+impl DistributedLockRedis {
+    pub(crate) async fn connect(url: &str) -> Self {
+        let provider = RedisLockProvider::new(url).await;
+        Self(Arc::new(provider.expect("a running server")))
+    }
+}
+
+impl Locker for DistributedLockRedis {
+    type Held<'a> = RedisLockHandle;
+
+    async fn acquire(&self, key: &str) -> RedisLockHandle {
+        let lock = self.0.create_lock(key);
+        loop {
+            match lock.acquire(None).await {
+                Ok(handle) => return handle,
+                Err(PeerError::Timeout(_)) => {}
+                Err(error) => panic!("distributed-lock-redis: {error}"),
+            }
+        }
+    }
+
+    async fn release(&self, _key: &str, handle: RedisLockHandle) {
+        handle.release().await.expect("a running server");
+    }
+}
+
+/// What a lock inside one process costs that no other process can see.
+#[derive(Clone, Default)]
+pub(crate) struct TokioMutex(Arc<Mutex<()>>);
+
+impl Locker for TokioMutex {
+    type Held<'a> = MutexGuard<'a, ()>;
+
+    async fn acquire(&self, _key: &str) -> MutexGuard<'_, ()> {
+        self.0.lock().await
+    }
+
+    async fn release<'a>(&'a self, _key: &'a str, guard: MutexGuard<'a, ()>) {
+        drop(guard);
+    }
+}

@@ -1,0 +1,100 @@
+//! How fast it is, beside the floors under it and the other crates, all in one run.
+//!
+//! ```text
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [held] [attribute] [--plot <path>] [--unpinned]]
+//! ```
+//!
+//! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
+
+#![expect(clippy::print_stdout, reason = "a bench is read in a terminal")]
+
+mod attribute;
+mod cores;
+mod held;
+mod hot_key;
+mod last_holder;
+mod load;
+mod lockers;
+mod pairs;
+mod plot;
+mod report;
+mod sample;
+mod storm;
+mod usage;
+mod worker;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+const NAMES: [&str; 5] = ["pairs", "hot_key", "storm", "held", "attribute"];
+
+fn main() -> Result<(), String> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == worker::MARK) {
+        worker::main(&arguments[1..]);
+        return Ok(());
+    }
+    let orders = Orders::read(arguments.into_iter())?;
+    if !orders.unpinned {
+        cores::split();
+    }
+    for name in orders.names {
+        match name {
+            "pairs" => pairs::run(),
+            "hot_key" => {
+                let curves = hot_key::run();
+                if let Some(path) = &orders.plot {
+                    plot::write(path, &curves);
+                }
+            }
+            "storm" => storm::run(),
+            "held" => held::run(),
+            _ => attribute::run(),
+        }
+    }
+    Ok(())
+}
+
+/// What is to be done, as the arguments say.
+struct Orders {
+    names: Vec<&'static str>,
+    plot: Option<PathBuf>,
+    unpinned: bool,
+}
+
+impl Orders {
+    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut orders = Self {
+            names: Vec::new(),
+            plot: None,
+            unpinned: false,
+        };
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                // Cargo says so to every bench.
+                "--bench" => {}
+                "--unpinned" => orders.unpinned = true,
+                "--plot" => {
+                    let path = arguments.next().ok_or("--plot needs a path")?;
+                    // Cargo starts this in the folder of the package, and is itself started above it.
+                    orders.plot = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
+                }
+                name => {
+                    let known = NAMES.into_iter().find(|known| *known == name);
+                    orders.names.push(known.ok_or_else(|| {
+                        format!("`{name}` is none of {NAMES:?}, --plot <path>, --unpinned")
+                    })?);
+                }
+            }
+        }
+        if orders.names.is_empty() {
+            orders.names = NAMES.into();
+        }
+        if orders.plot.is_some() && !orders.names.contains(&"hot_key") {
+            return Err("the plot shows what `hot_key` measures".to_owned());
+        }
+        Ok(orders)
+    }
+}

@@ -1,0 +1,121 @@
+//! What the server, and this process, spent.
+
+use std::{
+    fs,
+    ops::{Add, Sub},
+    time::Duration,
+};
+
+use lock_tests::RedisServer;
+
+/// What a server has done since it started, or between two looks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    /// Commands, those that scripts call included.
+    pub(crate) commands: u64,
+    /// How often a client had sent something: one message may carry many commands.
+    pub(crate) messages: u64,
+    pub(crate) scripts: u64,
+    pub(crate) cpu: Duration,
+}
+
+impl Add for Usage {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            commands: self.commands + other.commands,
+            messages: self.messages + other.messages,
+            scripts: self.scripts + other.scripts,
+            cpu: self.cpu + other.cpu,
+        }
+    }
+}
+
+impl Sub for Usage {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            commands: self.commands - other.commands,
+            messages: self.messages - other.messages,
+            scripts: self.scripts - other.scripts,
+            cpu: self.cpu.saturating_sub(other.cpu),
+        }
+    }
+}
+
+/// A connection that looks at a server.
+pub(crate) struct Watch {
+    connection: redis::Connection,
+}
+
+impl Watch {
+    pub(crate) fn new(server: &RedisServer) -> Self {
+        let client = redis::Client::open(server.url()).expect("a url");
+        let connection = client.get_connection().expect("a running server");
+        Self { connection }
+    }
+
+    /// What the server did while `work` ran, without this look itself.
+    pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Usage) {
+        let before = self.look();
+        let result = work();
+        let mut usage = self.look() - before;
+        usage.commands -= 1;
+        usage.messages -= 1;
+        (result, usage)
+    }
+
+    fn look(&mut self) -> Usage {
+        let info: String = redis::cmd("INFO")
+            .arg("all")
+            .query(&mut self.connection)
+            .expect("a running server");
+        let field = |name: &str| {
+            let value = info.lines().find_map(|line| line.strip_prefix(name));
+            value.unwrap_or("0")
+        };
+        let number = |name| field(name).parse().expect("a number");
+        let seconds = |name| Duration::from_secs_f64(field(name).parse().expect("seconds"));
+        let calls = |name| {
+            let calls = field(name).split(',').next();
+            calls.and_then(|calls| calls.parse::<u64>().ok())
+        };
+        Usage {
+            commands: number("total_commands_processed:"),
+            messages: number("total_reads_processed:"),
+            scripts: calls("cmdstat_evalsha:calls=").unwrap_or(0)
+                + calls("cmdstat_eval:calls=").unwrap_or(0),
+            cpu: seconds("used_cpu_sys:") + seconds("used_cpu_user:"),
+        }
+    }
+}
+
+/// Measures the processor time of this process.
+pub(crate) struct Cpu(Duration);
+
+impl Cpu {
+    pub(crate) fn start() -> Self {
+        Self(total_cpu())
+    }
+
+    /// Returns what was spent since the start, on all cores together.
+    pub(crate) fn spent(&self) -> Duration {
+        total_cpu().saturating_sub(self.0)
+    }
+}
+
+fn total_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("a process has run for no less than nothing")
+}
+
+/// How many bytes of memory this process has in use.
+pub(crate) fn own_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = resident.and_then(|text| text.trim().strip_suffix(" kB"));
+    let kibibytes: Option<u64> = kibibytes.and_then(|number| number.parse().ok());
+    kibibytes.expect("a size in kB") * 1024
+}
