@@ -68,13 +68,21 @@ impl Drop for ChildProcess {
 
 /// A command for `program` whose process dies with this one.
 ///
-/// `setpriv` sets the death signal and becomes the program: that keeps the process id, and needs no
-/// unsafe code here.
+/// `setpriv` sets the death signal, `env` has ctrl-c end it even if this process was started where
+/// that is ignored (a shell's background), and it becomes the program: that keeps the process id, and
+/// needs no unsafe code here.
 pub(crate) fn command(program: &str, package: &str) -> Command {
     require("setpriv", "util-linux");
     require(program, package);
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--", program]);
+    command.args([
+        "--pdeathsig",
+        "KILL",
+        "--",
+        "env",
+        "--default-signal=INT",
+        program,
+    ]);
     command
 }
 
