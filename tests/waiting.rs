@@ -555,7 +555,7 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
         task.await.expect("no panic");
     }
     // The bound counts from when the busy one hears of the other: with its next block of fencing tokens, of 64.
-let longest = turns.into_iter().max();
+    let longest = turns.into_iter().max();
     assert!(longest <= Some(64 + 64 + MOST), "{longest:?}");
     nothing_stays(&server).await;
 }
