@@ -179,18 +179,17 @@ pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a st
 
 /// Whether so many edits make one word of another; swapping two neighbours is one.
 fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
+    let Some(less) = edits.checked_sub(1) else {
+        return one == other;
+    };
     match (one, other) {
         ([x, one @ ..], [y, other @ ..]) if x == y => within(edits, one, other),
-        _ if edits == 0 || one.is_empty() || other.is_empty() => {
-            one.len().max(other.len()) <= edits
+        ([x, y, one @ ..], [v, w, other @ ..]) if (x, y) == (w, v) => within(less, one, other),
+        // Replaced, lost or added.
+        ([_, tail @ ..], [_, end @ ..]) => {
+            within(less, tail, end) || within(less, tail, other) || within(less, one, end)
         }
-        ([x, y, one @ ..], [v, w, other @ ..]) if (x, y) == (w, v) => within(edits - 1, one, other),
-        _ => {
-            let replaced_or_lost = [(1, 1), (1, 0), (0, 1)];
-            replaced_or_lost
-                .iter()
-                .any(|&(i, j)| within(edits - 1, &one[i..], &other[j..]))
-        }
+        _ => one.len().max(other.len()) <= edits,
     }
 }
 

@@ -140,15 +140,11 @@ fn hidden(name: &str) -> Ident {
 fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
     let others_read = !item.attrs.iter().all(|attr| begins(attr, INERT));
     let on_error = on_error.map(ToTokens::to_token_stream).unwrap_or_default();
-    let mut bindings = TokenStream::new();
+    let this = item.sig.receiver().map(|this| this.self_token).into_iter();
+    let mut bindings = quote!(#(let _ = &#this;)*);
     for (position, input) in item.sig.inputs.iter_mut().enumerate() {
-        let typed = match input {
-            FnArg::Typed(typed) => typed,
-            FnArg::Receiver(receiver) => {
-                let this = &receiver.self_token;
-                bindings.extend(quote!(let _ = &#this;));
-                continue;
-            }
+        let FnArg::Typed(typed) = input else {
+            continue;
         };
         let unseen = typed.pat.span().resolved_at(Span::mixed_site());
         let attrs = &typed.attrs;

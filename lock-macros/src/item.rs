@@ -64,17 +64,11 @@ impl Item {
         let mut errors = Vec::new();
         let parsed = (|input: ParseStream| parse_item(input, &mut errors)).parse2(tokens);
         match parsed {
-            Ok(mut item) => {
-                if errors.is_empty() && item.sig.asyncness.is_none() {
-                    errors.extend(item.take_block().err());
-                }
-                return (Some(item), errors);
-            }
-            Err(error) if errors.is_empty() => errors.push(error),
+            Ok(item) => (Some(item), errors),
             // What is no function was refused by its first word.
-            Err(_) => {}
+            Err(_) if !errors.is_empty() => (None, errors),
+            Err(error) => (None, vec![error]),
         }
-        (None, errors)
     }
 
     /// The type of the body's value; `_` if it is not written anywhere.
@@ -229,7 +223,7 @@ fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
     let braces = braced!(body in input).span.join();
     let inner_attrs = body.call(Attribute::parse_inner)?;
     let statements: TokenStream = body.parse()?;
-    Ok(Item {
+    let mut item = Item {
         body: quote_spanned!(braces=> { #statements }),
         names: Names::of(&sig),
         capture: quote!(move),
@@ -241,7 +235,11 @@ fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
         sig,
         inner_attrs,
         braces,
-    })
+    };
+    if refused.is_empty() && item.sig.asyncness.is_none() {
+        refused.extend(item.take_block().err());
+    }
+    Ok(item)
 }
 
 fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::{Error, Expr, Ident, LitStr, ext::IdentExt as _};
+use syn::{Error, Expr, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated};
 
 use crate::{
     args::{nearest, refuse},
@@ -48,7 +48,7 @@ impl Key {
             text: &literal.value(),
             at: literal.span(),
             names,
-            fixed: String::new(),
+            pending: String::new(),
             parts: Vec::new(),
             values: Vec::new(),
         };
@@ -78,7 +78,7 @@ struct Scanner<'a> {
     at: Span,
     names: Option<&'a Names>,
     /// The text behind the last value.
-    fixed: String,
+    pending: String,
     parts: Vec<TokenStream>,
     values: Vec<TokenStream>,
 }
@@ -109,7 +109,7 @@ impl Scanner<'_> {
                 _ => {}
             }
             fixed += c.len_utf8();
-            self.fixed.push(c);
+            self.pending.push(c);
         }
         self.end_of_text();
         if fixed == 0 {
@@ -161,7 +161,7 @@ impl Scanner<'_> {
     }
 
     fn end_of_text(&mut self) {
-        let text = std::mem::take(&mut self.fixed);
+        let text = std::mem::take(&mut self.pending);
         if !text.is_empty() {
             self.parts.push(quote!(text(#text)));
         }
@@ -169,7 +169,7 @@ impl Scanner<'_> {
 
     /// Between two values stands what neither can contain, or `("ab", "c")` and `("a", "bc")` make one key.
     fn check_distance(&self, open: usize, end: usize) -> syn::Result<()> {
-        let between = &self.fixed;
+        let between = &self.pending;
         let parts = |c: char| !c.is_alphanumeric() && c != '%';
         if self.values.is_empty() || between.contains(parts) {
             return Ok(());
@@ -198,9 +198,8 @@ impl Scanner<'_> {
             return Err(format!("`{text}` {reason}"));
         };
         self.check(&expr, Place::Value)?;
-        Ok(renamed(expr.into_token_stream(), &|name| {
-            self.names?.find(name)
-        }))
+        let tokens = expr.into_token_stream();
+        Ok(renamed(tokens, &|name| self.names?.find(name)))
     }
 
     fn check(&self, expr: &Expr, place: Place) -> Result<(), String> {
@@ -235,11 +234,8 @@ impl Scanner<'_> {
         Err(format!("{refused} {reason}"))
     }
 
-    fn check_arguments<'e>(
-        &self,
-        arguments: impl IntoIterator<Item = &'e Expr>,
-    ) -> Result<(), String> {
-        let mut arguments = arguments.into_iter();
+    fn check_arguments(&self, arguments: &Punctuated<Expr, Token![,]>) -> Result<(), String> {
+        let mut arguments = arguments.iter();
         arguments.try_for_each(|one| self.check(one, Place::Argument))
     }
 
@@ -269,10 +265,8 @@ impl Scanner<'_> {
         let shown = self.text.replace(char::is_control, "�");
         let before = " ".repeat(self.text[..wrong.start].chars().count());
         let carets = "^".repeat(self.text[wrong].chars().count());
-        refuse(
-            self.at,
-            format!("{reason}\n    {shown}\n    {before}{carets}"),
-        )
+        let reason = format!("{reason}\n    {shown}\n    {before}{carets}");
+        refuse(self.at, reason)
     }
 }
 
