@@ -314,18 +314,14 @@ fn future_in(ty: &Type) -> Option<Type> {
     struct Search(Option<Type>);
     impl<'ast> Visit<'ast> for Search {
         fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
-            let is_future = is_one_of(&segment.ident, "Future BoxFuture LocalBoxFuture");
-            let PathArguments::AngleBracketed(of) = &segment.arguments else {
-                return visit::visit_path_segment(self, segment);
-            };
-            match of.args.last() {
-                Some(Argument::Type(ty) | Argument::AssocType(AssocType { ty, .. }))
-                    if is_future =>
-                {
-                    self.0.get_or_insert(ty.clone());
-                }
-                _ => visit::visit_path_segment(self, segment),
+            if is_one_of(&segment.ident, "Future BoxFuture LocalBoxFuture")
+                && let PathArguments::AngleBracketed(of) = &segment.arguments
+                && let Some(Argument::Type(ty) | Argument::AssocType(AssocType { ty, .. })) =
+                    of.args.last()
+            {
+                self.0.get_or_insert(ty.clone());
             }
+            visit::visit_path_segment(self, segment);
         }
     }
     let mut search = Search(None);
