@@ -1,13 +1,13 @@
 //! The output: from the model to tokens. Nothing can fail here.
 
-use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{Attribute, Expr, FnArg, Ident, Pat, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
-    args::{Args, Key},
-    item::{Item, inferred},
-    key::Template,
+    args::Args,
+    item::{Item, inferred, is_one_of, renamed},
+    key::Key,
 };
 
 /// The first words of attributes that the compiler itself understands, so that no other macro will read the signature.
@@ -17,161 +17,115 @@ const INERT: &str = "allow warn deny forbid expect doc cfg must_use inline cold 
 /// Lints are about the name that an argument has in the body.
 const LINTS: &str = "allow warn deny forbid expect";
 
-/// Everything that is known about a function and its lock.
-pub(crate) struct Model<'a> {
-    args: &'a Args,
-    template: Option<&'a Template>,
-    item: Item,
-    /// The path of what the output calls.
-    private: TokenStream,
-    /// Of the body's value; `_` where it is not written, or cannot be.
-    output: Type,
+/// Writes the function as it was, after a mistake, with what keeps the mistake from causing others.
+pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
+    let (private, lease) = (&args.private, args.lease.iter());
+    let (arguments, bound) = (&item.names.arguments, &item.names.bound);
+    let (options_seen, bindings, body) = (options_seen(args), &item.bindings, &item.body);
+    item.with(quote! {
+        #options_seen
+        #(let _ = &#arguments;)*
+        #bindings
+        #(let _ = &#bound;)*
+        #(let #lease = #private::lease();)*
+        (#body)
+    })
 }
 
-impl<'a> Model<'a> {
-    pub(crate) fn new(args: &'a Args, template: Option<&'a Template>, item: Item) -> Self {
-        let private = args
-            .crate_path
-            .as_ref()
-            .map(|path| quote!(#path::__private));
-        let private = private.unwrap_or_else(|| quote!(::lock_core::__private));
-        let output = match item.output() {
-            Type::Never(_) => parse_quote!(_),
-            other => inferred(other),
-        };
-        Self {
-            args,
-            template,
-            item,
-            private,
-            output,
-        }
+/// Writes the function with its lock.
+pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
+    if item.sig.asyncness.is_some() {
+        item.bindings = rebind(&mut item, args.on_error.as_ref());
     }
-
-    /// Writes the function as it was, after a mistake, with what keeps the mistake from causing others.
-    pub(crate) fn unlocked(self) -> TokenStream {
-        let (args, item, private) = (self.args, &self.item, &self.private);
-        let (arguments, bound) = (&item.names.arguments, &item.names.bound);
-        let (options_seen, bindings, body) = (self.options_seen(), &item.bindings, &item.body);
-        let lease = args
-            .lease
-            .iter()
-            .filter(|lease| item.names.find(lease).is_none());
-        item.with(quote! {
-            #options_seen
-            #(let _ = &#arguments;)*
+    let private = &args.private;
+    // Of the body's value; `_` where it is not written, or cannot be.
+    let output = match item.output() {
+        Type::Never(_) => parse_quote!(_),
+        other => inferred(other),
+    };
+    let [outside, inside, value] = ["outside", "inside", "value"].map(hidden);
+    let arguments = ["manager", "key", "options"].map(hidden);
+    // By a `return` that never happens the compiler learns the type of the block's value, as from a signature.
+    let typed = (!matches!(output, Type::Infer(_))).then(|| {
+        quote! {
+            if let ::core::option::Option::Some(#value) = #private::returns::<#output>() {
+                return #value;
+            }
+        }
+    });
+    let mut prologue = prologue(args, &arguments);
+    if let Some(receiver) = &item.receiver {
+        prologue = renamed(prologue, &|name| (name == "self").then_some(receiver));
+    }
+    let (options_seen, on_error) = (options_seen(args), on_error(args, &output));
+    let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
+    let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
+    item.with(quote! {
+        #options_seen
+        let (#outside, #inside) = #private::entry();
+        #private::locked(#outside, #on_error, async #capture {
+            #typed
             #bindings
-            #(let _ = &#bound;)*
-            #(let #lease = #private::lease();)*
+            #prologue
+            #lease #inside.acquire(#(#arguments),*).await;
+            // In parentheses: the compiler takes the braces of a short body for superfluous.
             (#body)
         })
-    }
+        .await
+    })
+}
 
-    /// Writes the function with its lock.
-    pub(crate) fn locked(mut self) -> TokenStream {
-        if self.item.sig.asyncness.is_some() {
-            self.item.bindings = rebind(&mut self.item, self.args.on_error.as_ref());
+/// What only an editor sees of the options: each as a documented item. It is the first statement with and without
+/// mistakes, because an editor completes a name where it finds the same text before it.
+fn options_seen(args: &Args) -> TokenStream {
+    let private = &args.private;
+    let names = args.names.iter().filter(|name| *name != "crate");
+    quote!(#private::for_editor!(#(#private::option::#names),*);)
+}
+
+/// Builds the key and the options, each in a statement of its own: no borrow and no temporary of an expression lives
+/// on while the function waits.
+fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
+    let private = &args.private;
+    let key_seen = match &args.key {
+        Some(Ok(Key::Template { seen, .. })) => quote!(#private::for_editor!(#seen);),
+        _ => TokenStream::new(),
+    };
+    let key_value = args.key.iter().flatten().map(|key| key.tokens(private));
+    let manager_value = if let Some(locks) = &args.locks {
+        // The reference stands at the expression, so that an error does, too.
+        let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
+        quote!(manager_of(#source))
+    } else {
+        quote!(default_manager())
+    };
+    let setters = args.setters.iter().map(|(option, value)| {
+        let setter = hidden(option);
+        let prefix = (*option == "on_lost").then(|| quote!(#private::OnLost::));
+        quote!(.#setter(#prefix #value))
+    });
+    quote! {
+        #key_seen
+        let #key = #(#key_value)*;
+        let #manager = #private::#manager_value;
+        let #options = #private::options() #(#setters)*;
+    }
+}
+
+/// How a failure becomes the function's value.
+fn on_error(args: &Args, output: &Type) -> TokenStream {
+    let (private, error) = (&args.private, hidden("error"));
+    let value = match (&args.on_error, args.skip_busy) {
+        (Some(own), skip) => {
+            let busy =
+                quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else);
+            let busy = skip.then_some(busy);
+            quote!(#busy { #private::convert::<#output>(#own, #error) })
         }
-        let (args, item) = (self.args, &self.item);
-        let (private, output) = (&self.private, &self.output);
-        let [outside, inside, value] = ["outside", "inside", "value"].map(hidden);
-        let (on_error, arguments) = (self.on_error(), ["manager", "key", "options"].map(hidden));
-        // By a `return` that never happens the compiler learns the type of the block's value, as from a signature.
-        let typed = (!matches!(output, Type::Infer(_))).then(|| {
-            quote! {
-                if let ::core::option::Option::Some(#value) = #private::returns::<#output>() {
-                    return #value;
-                }
-            }
-        });
-        let mut prologue = self.prologue(&arguments);
-        if let Some(receiver) = &item.receiver {
-            prologue = rename_self(prologue, receiver);
-        }
-        let options_seen = self.options_seen();
-        let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
-        let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
-        item.with(quote! {
-            #options_seen
-            let (#outside, #inside) = #private::entry();
-            #private::locked(#outside, #on_error, async #capture {
-                #typed
-                #bindings
-                #prologue
-                #lease #inside.acquire(#(#arguments),*).await;
-                // In parentheses: the compiler takes the braces of a short body for superfluous.
-                (#body)
-            })
-            .await
-        })
-    }
-
-    /// Builds the key and the options, each in a statement of its own: no borrow and no temporary of an expression lives
-    /// on while the function waits.
-    fn prologue(&self, [manager, key, options]: &[Ident; 3]) -> TokenStream {
-        let (args, private) = (self.args, &self.private);
-        let key_seen = self.key_seen();
-        let key_value = match (self.template, &args.key) {
-            (Some(template), _) => template.tokens(private),
-            (None, Some(Key::Exact(expr))) => quote!(#private::exact_key(#expr)),
-            (None, _) => TokenStream::new(),
-        };
-        let manager_value = args.locks.as_ref().map(|locks| {
-            // The reference stands at the expression, so that an error does, too.
-            let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
-            quote!(#private::manager_of(#source))
-        });
-        let manager_value = manager_value.unwrap_or_else(|| quote!(#private::default_manager()));
-        let setters = args.setters.iter().map(|(option, value)| {
-            let setter = hidden(option);
-            let prefix = (*option == "on_lost").then(|| quote!(#private::OnLost::));
-            quote!(.#setter(#prefix #value))
-        });
-        quote! {
-            #key_seen
-            let #key = #key_value;
-            let #manager = #manager_value;
-            let #options = #private::options() #(#setters)*;
-        }
-    }
-
-    /// How a failure becomes the function's value.
-    fn on_error(&self) -> TokenStream {
-        let (private, output) = (&self.private, &self.output);
-        let error = hidden("error");
-        let value = match (&self.args.on_error, self.args.skip_busy) {
-            (Some(own), skip) => {
-                let busy =
-                    quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else);
-                let busy = skip.then_some(busy);
-                quote!(#busy { #private::convert::<#output>(#own, #error) })
-            }
-            (None, true) => quote!(<#output as #private::SkipOrFail>::skip_or_fail(#error)),
-            (None, false) => quote!(<#output as #private::FromLockError>::from_lock_error(#error)),
-        };
-        quote!(|#error| #value)
-    }
-
-    /// What only an editor sees of the options: each as a documented item. It is the first statement with and without
-    /// mistakes, because an editor completes a name where it finds the same text before it.
-    fn options_seen(&self) -> TokenStream {
-        let private = &self.private;
-        let names = self.args.names.iter().filter(|name| *name != "crate");
-        quote!(#private::for_editor!(#(#private::option::#names),*);)
-    }
-
-    /// What only an editor sees of the key: a format string, or its expressions.
-    fn key_seen(&self) -> Option<TokenStream> {
-        let (private, template) = (&self.private, self.template?);
-        let literal = &template.literal;
-        let seen = if template.is_format_string() {
-            quote!(::core::format_args!(#literal))
-        } else {
-            let values = template.values();
-            quote!(#(&#values),*)
-        };
-        Some(quote!(#private::for_editor!(#seen);))
-    }
+        (None, true) => quote!(<#output as #private::SkipOrFail>::skip_or_fail(#error)),
+        (None, false) => quote!(<#output as #private::FromLockError>::from_lock_error(#error)),
+    };
+    quote!(|#error| #value)
 }
 
 /// A name that nothing of the user's can have.
@@ -184,24 +138,20 @@ fn hidden(name: &str) -> Ident {
 /// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has the compiler's own name
 /// for such an argument instead, unless another attribute is still to read the pattern.
 fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
-    let others_read = !item.attrs.iter().all(|attr| is_one_of(attr, INERT));
+    let others_read = !item.attrs.iter().all(|attr| begins(attr, INERT));
     let on_error = on_error.map(ToTokens::to_token_stream).unwrap_or_default();
-    let mut bindings = TokenStream::new();
+    let this = item.sig.receiver().map(|this| this.self_token).into_iter();
+    let mut bindings = quote!(#(let _ = &#this;)*);
     for (position, input) in item.sig.inputs.iter_mut().enumerate() {
-        let typed = match input {
-            FnArg::Typed(typed) => typed,
-            FnArg::Receiver(receiver) => {
-                let this = &receiver.self_token;
-                bindings.extend(quote!(let _ = &#this;));
-                continue;
-            }
+        let FnArg::Typed(typed) = input else {
+            continue;
         };
         let unseen = typed.pat.span().resolved_at(Span::mixed_site());
-        let attrs = std::mem::take(&mut typed.attrs).into_iter();
-        let (lints, others) = attrs.partition::<Vec<_>, _>(|attr| is_one_of(attr, LINTS));
-        let conditions = others.iter().filter(|attr| is_one_of(attr, "cfg cfg_attr"));
+        let attrs = &typed.attrs;
+        let conditions = attrs.iter().filter(|attr| begins(attr, "cfg cfg_attr"));
+        let lints = attrs.iter().filter(|attr| begins(attr, LINTS));
         let attrs = quote!(#(#conditions)* #(#lints)*);
-        typed.attrs.clone_from(&others);
+        typed.attrs.retain(|attr| !begins(attr, LINTS));
         let pat = typed.pat.to_token_stream();
         bindings.extend(match &mut *typed.pat {
             Pat::Ident(named) if named.by_ref.is_none() && named.subpat.is_none() => {
@@ -232,11 +182,9 @@ fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
 }
 
 /// Whether the first word of an attribute is one of these.
-fn is_one_of(attr: &Attribute, words: &str) -> bool {
-    let path = attr.path().to_token_stream().to_string();
-    words
-        .split(' ')
-        .any(|word| path.split(' ').next() == Some(word))
+fn begins(attr: &Attribute, words: &str) -> bool {
+    let first = attr.path().segments.first();
+    first.is_some_and(|first| is_one_of(&first.ident, words))
 }
 
 fn mentions(tokens: TokenStream, name: &Ident) -> bool {
@@ -245,21 +193,4 @@ fn mentions(tokens: TokenStream, name: &Ident) -> bool {
         TokenTree::Group(group) => mentions(group.stream(), name),
         _ => false,
     })
-}
-
-fn rename_self(tokens: TokenStream, receiver: &Ident) -> TokenStream {
-    let rename = |tree| match tree {
-        TokenTree::Ident(ident) if ident == "self" => {
-            let mut renamed = receiver.clone();
-            renamed.set_span(receiver.span().located_at(ident.span()));
-            TokenTree::Ident(renamed)
-        }
-        TokenTree::Group(group) => {
-            let mut renamed = Group::new(group.delimiter(), rename_self(group.stream(), receiver));
-            renamed.set_span(group.span());
-            TokenTree::Group(renamed)
-        }
-        other => other,
-    };
-    tokens.into_iter().map(rename).collect()
 }

@@ -1,17 +1,18 @@
 //! The annotated function: from tokens to [`Item`].
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{
-    Attribute, Block, Error, Expr, ExprAsync, FnArg, GenericArgument, Ident, Local, Pat, PatIdent,
-    PathArguments, PathSegment, Result, ReturnType, Signature, Stmt, Token, Type, Visibility,
-    ext::IdentExt as _, parse::ParseStream, parse::Parser as _, parse_quote_spanned, token, visit,
-    visit::Visit, visit_mut, visit_mut::VisitMut,
+    AssocType, Attribute, Block, Error, Expr, ExprAsync, ExprIf, FnArg,
+    GenericArgument as Argument, Ident, Pat, PatIdent, PathArguments, PathSegment, Result,
+    ReturnType, Signature, Stmt, Token, Type, Visibility, braced, ext::IdentExt as _,
+    parse::ParseStream, parse::Parser as _, parse_quote_spanned, visit, visit::Visit, visit_mut,
+    visit_mut::VisitMut,
 };
 
 use crate::args::refuse;
 
-/// What cannot be locked: a word in front of a function's name, or of another item, and why.
+/// What cannot be locked: words in front of a function's name, or of another item, and why.
 const REFUSED: &str = "
 const: a `const` item cannot wait for a lock: remove `const`
 extern: an `extern` function cannot wait for a lock: call an `async fn` from it
@@ -19,10 +20,7 @@ unsafe: an `unsafe` function cannot be locked: lock a safe one with an `unsafe` 
 impl: only a function can be locked, not an impl block: put the attribute on each function inside
 trait: only a function can be locked, not a trait: put the attribute on each function inside
 mod: only a function can be locked, not a module: put the attribute on each function inside
-struct: only a function can be locked, not a type
-enum: only a function can be locked, not a type
-union: only a function can be locked, not a type
-type: only a function can be locked, not a type
+struct enum union type: only a function can be locked, not a type
 static: only a function can be locked, not a static
 use: only a function can be locked, not an import
 ";
@@ -61,20 +59,16 @@ pub(crate) struct Names {
 }
 
 impl Item {
-    /// Reads a function, and reports why it cannot be locked, one error for each reason.
-    pub(crate) fn parse(tokens: TokenStream, errors: &mut Vec<Error>) -> Option<Self> {
-        let mut refused = Vec::new();
-        let parsed = (|input: ParseStream| parse_item(input, &mut refused)).parse2(tokens);
-        let item = parsed.map(|mut item| {
-            if refused.is_empty() && item.sig.asyncness.is_none() {
-                item.take_block()
-                    .unwrap_or_else(|error| refused.push(error));
-            }
-            item
-        });
-        let item = item.map_err(|error| refused.is_empty().then(|| errors.push(error)));
-        errors.append(&mut refused);
-        item.ok()
+    /// Reads a function, and says why it cannot be locked, one error for each reason.
+    pub(crate) fn parse(tokens: TokenStream) -> (Option<Self>, Vec<Error>) {
+        let mut errors = Vec::new();
+        let parsed = (|input: ParseStream| parse_item(input, &mut errors)).parse2(tokens);
+        match parsed {
+            Ok(item) => (Some(item), errors),
+            // What is no function was refused by its first word.
+            Err(_) if !errors.is_empty() => (None, errors),
+            Err(error) => (None, vec![error]),
+        }
     }
 
     /// The type of the body's value; `_` if it is not written anywhere.
@@ -109,14 +103,10 @@ impl Item {
         let mut bindings = std::mem::take(&mut found.block.stmts);
         let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
         for stmt in &bindings {
-            if let Stmt::Local(Local {
-                pat,
-                init: Some(init),
-                ..
-            }) = stmt
-            {
-                self.names.bound.extend(names_in(pat));
-                if init.expr.to_token_stream().to_string() == "self" {
+            if let Stmt::Local(local) = stmt {
+                self.names.bound.extend(names_in(&local.pat));
+                let init = local.init.as_ref().map(|init| init.expr.to_token_stream());
+                if init.is_some_and(|init| init.to_string() == "self") {
                     self.receiver = self.names.bound.last().cloned();
                 }
             }
@@ -130,17 +120,12 @@ impl Item {
     }
 
     fn not_async(&self) -> Result<()> {
-        let last = |attr: &Attribute| {
-            attr.path()
-                .segments
-                .last()
-                .is_some_and(|s| s.ident == "test")
+        let is_test = |attr: &Attribute| {
+            let last = attr.path().segments.last();
+            last.is_some_and(|last| last.ident == "test")
         };
-        let entry = if self.attrs.iter().any(last) {
-            "test"
-        } else {
-            "main"
-        };
+        let is_test = self.attrs.iter().any(is_test);
+        let entry = if is_test { "test" } else { "main" };
         let name = &self.sig.ident;
         if entry == "test" || name == "main" {
             let reason = "another attribute took the `async` away: put `#[distributed_lock]` above";
@@ -162,17 +147,15 @@ impl Names {
     fn of(sig: &Signature) -> Self {
         let mut names = Self::default();
         for input in &sig.inputs {
-            let (attrs, found) = match input {
-                FnArg::Typed(typed) => (&typed.attrs, names_in(&typed.pat)),
-                FnArg::Receiver(this) => {
-                    (&this.attrs, vec![Ident::new("self", this.self_token.span)])
+            match input {
+                FnArg::Receiver(receiver) => names.all.push(receiver.self_token.into()),
+                FnArg::Typed(typed) => {
+                    let found = names_in(&typed.pat);
+                    if !typed.attrs.iter().any(|attr| attr.path().is_ident("cfg")) {
+                        names.arguments.extend(found.clone());
+                    }
+                    names.all.extend(found);
                 }
-            };
-            names.all.extend(found.iter().cloned());
-            if !attrs.iter().any(|attr| attr.path().is_ident("cfg")) {
-                names
-                    .arguments
-                    .extend(found.into_iter().filter(|name| name != "self"));
             }
         }
         names
@@ -184,10 +167,8 @@ impl Names {
     }
 
     pub(crate) fn texts(&self) -> Vec<String> {
-        self.all
-            .iter()
-            .map(|name| name.unraw().to_string())
-            .collect()
+        let texts = self.all.iter().map(|name| name.unraw().to_string());
+        texts.collect()
     }
 }
 
@@ -208,25 +189,41 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     search.0
 }
 
+/// Replaces the names for which there is another one, and leaves them in their place.
+pub(crate) fn renamed<'a>(
+    tokens: TokenStream,
+    other: &dyn Fn(&Ident) -> Option<&'a Ident>,
+) -> TokenStream {
+    let rename = |tree| match tree {
+        TokenTree::Ident(ident) => {
+            let mut name = other(&ident).unwrap_or(&ident).clone();
+            name.set_span(name.span().located_at(ident.span()));
+            TokenTree::Ident(name)
+        }
+        TokenTree::Group(group) => {
+            let mut renamed = Group::new(group.delimiter(), renamed(group.stream(), other));
+            renamed.set_span(group.span());
+            TokenTree::Group(renamed)
+        }
+        other => other,
+    };
+    tokens.into_iter().map(rename).collect()
+}
+
 fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
     let attrs = input.call(Attribute::parse_outer)?;
     let vis: Visibility = input.parse()?;
-    refuse_words(&input.fork(), refused)?;
+    refuse_words(&input.fork(), refused);
     let sig: Signature = input.parse()?;
     if input.peek(Token![;]) {
         let reason = "has no body to lock: annotate the functions that implement it";
         return refuse(sig.ident.span(), format!("`{}` {reason}", sig.ident));
     }
-    let group = braced(input.parse()?)?;
-    let split = |input: ParseStream| {
-        Ok((
-            Attribute::parse_inner(input)?,
-            input.parse::<TokenStream>()?,
-        ))
-    };
-    let (inner_attrs, statements) = split.parse2(group.stream())?;
-    let braces = group.span();
-    Ok(Item {
+    let body;
+    let braces = braced!(body in input).span.join();
+    let inner_attrs = body.call(Attribute::parse_inner)?;
+    let statements: TokenStream = body.parse()?;
+    let mut item = Item {
         body: quote_spanned!(braces=> { #statements }),
         names: Names::of(&sig),
         capture: quote!(move),
@@ -238,52 +235,43 @@ fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
         sig,
         inner_attrs,
         braces,
-    })
+    };
+    if refused.is_empty() && item.sig.asyncness.is_none() {
+        refused.extend(item.take_block().err());
+    }
+    Ok(item)
 }
 
-fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) -> Result<()> {
-    while !ahead.is_empty() && !ahead.peek(Token![fn]) && !ahead.peek(token::Brace) {
-        let TokenTree::Ident(word) = ahead.parse()? else {
-            continue;
-        };
-        let text = word.to_string();
+fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {
+    while !ahead.peek(Token![fn])
+        && let Ok(word) = ahead.call(Ident::parse_any)
+    {
         let mut reasons = REFUSED.lines().filter_map(|line| line.split_once(": "));
-        if let Some((_, reason)) = reasons.find(|(refused, _)| *refused == text) {
+        if let Some((_, reason)) = reasons.find(|(words, _)| is_one_of(&word, words)) {
             refused.push(Error::new(word.span(), reason));
         }
         // Behind the first word that is no modifier, everything may be anything.
-        if !matches!(
-            text.as_str(),
-            "const" | "async" | "unsafe" | "extern" | "default"
-        ) {
+        if !is_one_of(&word, "const async unsafe extern default") {
             break;
         }
     }
-    Ok(())
 }
 
-/// The body of a function, which may come through `$body:block` in an invisible group.
-fn braced(tree: TokenTree) -> Result<Group> {
-    match tree {
-        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Ok(group),
-        TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
-            braced(syn::parse2(group.stream())?)
-        }
-        other => refuse(other.span(), "expected the body of a function"),
-    }
+/// Whether a word is one of those, which are separated by spaces.
+pub(crate) fn is_one_of(word: &Ident, words: &str) -> bool {
+    words.split(' ').any(|one| word == one)
 }
 
 /// `let x = x;`, and the `if let` in front of it by which `async_trait` tells the compiler the return type.
 fn only_binds(stmt: &Stmt) -> bool {
     match stmt {
-        Stmt::Local(Local {
-            init: Some(init), ..
-        }) => init.diverge.is_none() && only_names(&init.expr),
-        Stmt::Expr(Expr::If(test), _) => test
-            .cond
-            .to_token_stream()
-            .to_string()
-            .contains("(__ret) ="),
+        Stmt::Local(local) => {
+            let mut init = local.init.iter();
+            init.any(|init| init.diverge.is_none() && only_names(&init.expr))
+        }
+        Stmt::Expr(Expr::If(ExprIf { cond, .. }), _) => {
+            quote!(#cond).to_string().contains("(__ret) =")
+        }
         _ => false,
     }
 }
@@ -326,30 +314,19 @@ fn future_in(ty: &Type) -> Option<Type> {
     struct Search(Option<Type>);
     impl<'ast> Visit<'ast> for Search {
         fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
-            let named = ["Future", "BoxFuture", "LocalBoxFuture"]
-                .iter()
-                .any(|name| segment.ident == name);
-            match &segment.arguments {
-                PathArguments::AngleBracketed(of) if named && self.0.is_none() => {
-                    self.0 = of.args.iter().find_map(|argument| match argument {
-                        GenericArgument::AssocType(output) => Some(output.ty.clone()),
-                        GenericArgument::Type(ty) => Some(ty.clone()),
-                        _ => None,
-                    });
-                }
-                _ => visit::visit_path_segment(self, segment),
+            if is_one_of(&segment.ident, "Future BoxFuture LocalBoxFuture")
+                && let PathArguments::AngleBracketed(of) = &segment.arguments
+                && let Some(Argument::Type(ty) | Argument::AssocType(AssocType { ty, .. })) =
+                    of.args.last()
+            {
+                self.0.get_or_insert(ty.clone());
             }
+            visit::visit_path_segment(self, segment);
         }
     }
     let mut search = Search(None);
     search.visit_type(ty);
     search.0
-}
-
-/// Whether a type is `impl Trait` as a whole, so that only the body knows what it is. Traits that a lock failure can be made
-/// into, such as a web framework's, are to be let through here.
-pub(crate) fn is_opaque(ty: &Type) -> bool {
-    matches!(ty, Type::ImplTrait(_))
 }
 
 /// Writes `_` for every `impl Trait` inside a type, so that it can stand in a body.

@@ -1,211 +1,205 @@
-//! The key template: from a string literal to [`Template`].
+//! The key: from the option's value to [`Key`].
 
-use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use std::ops::Range;
+
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::{Expr, Ident, LitStr, ext::IdentExt as _, parse::Parser as _};
+use syn::{Error, Expr, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated};
 
-use crate::{args::nearest, item::Names};
+use crate::{
+    args::{nearest, refuse},
+    item::{Names, renamed},
+};
 
 /// The most bytes in a key.
 const LONGEST: usize = 512;
 
-/// A key with values in it.
-pub(crate) struct Template {
-    pub(crate) literal: LitStr,
-    parts: Vec<Part>,
+/// What is locked, as the call that builds it.
+pub(crate) enum Key {
+    Template {
+        /// The calls that make the parts of the key.
+        parts: Vec<TokenStream>,
+        /// What an editor is to see.
+        seen: TokenStream,
+    },
+    /// Any other expression: the key itself.
+    Exact(Expr),
 }
 
-enum Part {
-    Text(String),
-    /// An expression and its format spec, with its colon; empty if there is none.
-    Value(TokenStream, String),
-}
+impl Key {
+    /// Reads the option's value. `names` are those that it may use; `None` if they are not known.
+    pub(crate) fn parse(value: Expr, names: Option<&Names>) -> syn::Result<Self> {
+        if let Ok(literal) = syn::parse2(value.to_token_stream()) {
+            return Self::template(&literal, names);
+        }
+        let reason = match value {
+            Expr::Lit(_) => {
+                "a key is text: write `key = \"order:42\"`, or an expression that is one"
+            }
+            Expr::Array(_) => "several keys are not supported: write one, or stack two attributes",
+            _ => return Ok(Self::Exact(value)),
+        };
+        Err(Error::new_spanned(value, reason))
+    }
 
-/// A range of bytes of the template, and what is wrong there.
-type Refused = (usize, usize, String);
-
-impl Template {
-    /// Takes a template apart. `names` are those that it may use; `None` if they are not known.
-    pub(crate) fn parse(literal: LitStr, names: Option<&Names>) -> syn::Result<Self> {
-        let (text, at) = (literal.value(), literal.span());
+    /// Takes a template apart.
+    pub(crate) fn template(literal: &LitStr, names: Option<&Names>) -> syn::Result<Self> {
         let mut scanner = Scanner {
-            text: &text,
+            text: &literal.value(),
+            at: literal.span(),
             names,
-            at,
+            pending: String::new(),
             parts: Vec::new(),
+            values: Vec::new(),
         };
-        let Err((from, to, reason)) = scanner.scan() else {
-            return Ok(Self {
-                parts: scanner.parts,
-                literal,
-            });
-        };
-        let shown = text.replace(char::is_control, "�");
-        let before = " ".repeat(text[..from].chars().count());
-        let carets = "^".repeat(text[from..to].chars().count());
-        let excerpt = format!("\n    {shown}\n    {before}{carets}");
-        let excerpt = if carets.is_empty() { "" } else { &excerpt };
-        Err(syn::Error::new(at, reason + excerpt))
-    }
-
-    /// The values' expressions.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &TokenStream> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Text(_) => None,
-            Part::Value(expr, _) => Some(expr),
-        })
-    }
-
-    /// Returns whether `format_args!` reads the template the same way.
-    pub(crate) fn is_format_string(&self) -> bool {
+        scanner.scan()?;
+        let (parts, values) = (scanner.parts, scanner.values);
+        // A format string, if `format_args!` reads the template the same way, or the expressions.
         let plain = |expr: &TokenStream| syn::parse2::<Ident>(expr.clone()).is_ok();
-        self.values().all(plain) && !self.literal.value().contains("{r#")
+        let seen = if values.iter().all(plain) && !literal.value().contains("{r#") {
+            quote!(::core::format_args!(#literal))
+        } else {
+            quote!(#(&#values),*)
+        };
+        Ok(Self::Template { parts, seen })
     }
 
     /// Builds the key.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
-        // At the literal, so that an error is, too.
-        let span = self.literal.span().resolved_at(Span::mixed_site());
-        let parts = self.parts.iter().map(|part| match part {
-            Part::Text(text) => quote!(#private::text(#text)),
-            Part::Value(expr, spec) if spec.is_empty() => {
-                quote_spanned!(span=> #private::value(&&#expr))
-            }
-            Part::Value(expr, spec) => {
-                let format = LitStr::new(&format!("{{{spec}}}"), span);
-                quote_spanned!(span=> #private::value(&&::core::format_args!(#format, #expr)))
-            }
-        });
-        quote!(#private::key(&[#(#parts),*]))
+        match self {
+            Self::Template { parts, .. } => quote!(#private::key(&[#(#private::#parts),*])),
+            Self::Exact(expr) => quote!(#private::exact_key(#expr)),
+        }
     }
 }
 
 struct Scanner<'a> {
     text: &'a str,
-    names: Option<&'a Names>,
     at: Span,
-    parts: Vec<Part>,
+    names: Option<&'a Names>,
+    /// The text behind the last value.
+    pending: String,
+    parts: Vec<TokenStream>,
+    values: Vec<TokenStream>,
 }
 
 impl Scanner<'_> {
-    fn scan(&mut self) -> Result<(), Refused> {
+    fn scan(&mut self) -> syn::Result<()> {
         let (text, mut at, mut fixed) = (self.text, 0, 0);
-        let whole = |reason: &str| Err((0, text.len(), reason.to_owned()));
         if text.is_empty() {
-            return whole("the key is empty: say what is locked, as in `\"order:{order_id}\"`");
+            let reason = "the key is empty: say what is locked, as in `\"order:{order_id}\"`";
+            return self.refuse(0..0, reason);
         }
         if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
             let reason = format!("a key has no control characters, and this is {c:?}: write `:`");
-            return Err((at, at + c.len_utf8(), reason));
+            return self.refuse(at..at + c.len_utf8(), &reason);
         }
         while let Some(c) = text[at..].chars().next() {
-            let doubled = text[at + c.len_utf8()..].starts_with(c);
+            at += c.len_utf8();
             match c {
-                '{' if !doubled => at = self.value(at)?,
-                '}' if !doubled => {
+                '{' | '}' if text[at..].starts_with(c) => at += 1,
+                '{' => {
+                    at = self.value(at - 1)?;
+                    continue;
+                }
+                '}' => {
                     let reason = "this `}` closes nothing: write `}}` for a brace in the key";
-                    return Err((at, at + 1, reason.to_owned()));
+                    return self.refuse(at - 1..at, reason);
                 }
-                _ => {
-                    at += if matches!(c, '{' | '}') {
-                        2
-                    } else {
-                        c.len_utf8()
-                    };
-                    fixed += c.len_utf8();
-                    match self.parts.last_mut() {
-                        Some(Part::Text(text)) => text.push(c),
-                        _ => self.parts.push(Part::Text(c.into())),
-                    }
-                }
+                _ => {}
             }
+            fixed += c.len_utf8();
+            self.pending.push(c);
         }
+        self.end_of_text();
         if fixed == 0 {
-            return whole(
-                "the key has no fixed text, and says nothing of what it is: write `order:{id}`",
-            );
+            let reason =
+                "the key has no fixed text, and says nothing of what it is: write `order:{id}`";
+            return self.refuse(0..text.len(), reason);
         }
         if fixed > LONGEST {
             let reason =
                 format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}");
-            return Err((0, 0, reason));
+            return self.refuse(0..0, &reason);
         }
         Ok(())
     }
 
     /// Reads a value, from its brace on; returns where it ends.
-    fn value(&mut self, open: usize) -> Result<usize, Refused> {
+    fn value(&mut self, open: usize) -> syn::Result<usize> {
         let inner = &self.text[open + 1..];
-        let Some(length) = inner
-            .find(['{', '}'])
-            .filter(|&at| inner[at..].starts_with('}'))
-        else {
+        let length = inner.find(['{', '}']).unwrap_or(inner.len());
+        if !inner[length..].starts_with('}') {
             let reason = "this `{` is never closed: write `{{` for a brace in the key";
-            return Err((open, open + 1, reason.to_owned()));
-        };
+            return self.refuse(open..open + 1, reason);
+        }
         let (inner, end) = (&inner[..length], open + length + 2);
         self.check_distance(open, end)?;
         // A single colon begins the spec.
         let colon = inner.replace("::", "..").find(':').unwrap_or(length);
         let (expr, spec) = inner.split_at(colon);
-        check_spec(spec).map_err(|reason| (open + 1 + colon, end - 1, reason.to_owned()))?;
+        check_spec(spec).or_else(|reason| self.refuse(open + 1 + colon..end - 1, reason))?;
         let from = open + 1 + expr.len() - expr.trim_start().len();
         let expr = expr.trim();
         if expr.is_empty() {
             let reason = "an empty `{}` names no value: write a parameter, as in `{order_id}`";
-            return Err((open, end, reason.to_owned()));
+            return self.refuse(open..end, reason);
         }
-        let tokens = self
-            .expression(expr)
-            .map_err(|reason| (from, from + expr.len(), reason))?;
-        self.parts.push(Part::Value(tokens, spec.to_owned()));
+        let value = self.expression(expr);
+        let value = value.or_else(|reason| self.refuse(from..from + expr.len(), &reason))?;
+        self.end_of_text();
+        // At the literal, so that an error is, too.
+        let span = self.at.resolved_at(Span::mixed_site());
+        self.parts.push(if spec.is_empty() {
+            quote_spanned!(span=> value(&&#value))
+        } else {
+            let format = LitStr::new(&format!("{{{spec}}}"), span);
+            quote_spanned!(span=> value(&&::core::format_args!(#format, #value)))
+        });
+        self.values.push(value);
         Ok(end)
     }
 
+    fn end_of_text(&mut self) {
+        let text = std::mem::take(&mut self.pending);
+        if !text.is_empty() {
+            self.parts.push(quote!(text(#text)));
+        }
+    }
+
     /// Between two values stands what neither can contain, or `("ab", "c")` and `("a", "bc")` make one key.
-    fn check_distance(&self, open: usize, end: usize) -> Result<(), Refused> {
-        let cannot_part = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '%');
-        let (from, to, what) = match self.parts.as_slice() {
-            [.., Part::Value(..)] => (open, end, "two values touch".to_owned()),
-            [.., Part::Value(..), Part::Text(text)] if cannot_part(text) => (
-                open - text.len(),
-                open,
-                format!("only `{text}` stands between two values"),
-            ),
-            _ => return Ok(()),
-        };
-        Err((
-            from,
-            to,
-            what + ", so different ones could make the same key: put a `:` between them",
-        ))
+    fn check_distance(&self, open: usize, end: usize) -> syn::Result<()> {
+        let between = &self.pending;
+        let parts = |c: char| !c.is_alphanumeric() && c != '%';
+        if self.values.is_empty() || between.contains(parts) {
+            return Ok(());
+        }
+        let why = "so different ones could make the same key: put a `:` between them";
+        if between.is_empty() {
+            return self.refuse(open..end, &format!("two values touch, {why}"));
+        }
+        let reason = format!("only `{between}` stands between two values, {why}");
+        self.refuse(open - between.len()..open, &reason)
     }
 
     fn expression(&self, text: &str) -> Result<TokenStream, String> {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
-            return Err(
-                "values have names, not numbers: write a parameter, as in `{order_id}`".into(),
-            );
+            let reason = "values have names, not numbers: write a parameter, as in `{order_id}`";
+            return Err(reason.to_owned());
         }
-        let expr = match (
-            syn::parse_str::<Expr>(text),
-            Ident::parse_any.parse_str(text),
-        ) {
-            (Ok(expr), _) => {
-                self.check(&expr, Place::Value)?;
-                expr.into_token_stream()
-            }
+        let literal = LitStr::new(text, self.at);
+        let expr = literal.parse().or_else(|_| {
             // `type` alone is a keyword, and `{type}` means the argument `r#type`.
-            (Err(_), Ok(word)) if self.names.is_none_or(|names| names.find(&word).is_some()) => {
-                Ident::new_raw(text, word.span()).into_token_stream()
-            }
-            _ => {
-                return Err(format!(
-                    "`{text}` is not a value: write a parameter, a field or a call"
-                ));
-            }
+            let word = literal.parse_with(Ident::parse_any)?;
+            syn::parse2(Ident::new_raw(text, word.span()).into_token_stream())
+        });
+        let Ok(expr) = expr else {
+            let reason = "is not a value: write a parameter, a field or a call";
+            return Err(format!("`{text}` {reason}"));
         };
-        Ok(self.located(expr))
+        self.check(&expr, Place::Value)?;
+        let tokens = expr.into_token_stream();
+        Ok(renamed(tokens, &|name| self.names?.find(name)))
     }
 
     fn check(&self, expr: &Expr, place: Place) -> Result<(), String> {
@@ -219,17 +213,11 @@ impl Scanner<'_> {
             }
             (Expr::MethodCall(call), _) => {
                 self.check(&call.receiver, Place::Value)?;
-                return call
-                    .args
-                    .iter()
-                    .try_for_each(|one| self.check(one, Place::Argument));
+                return self.check_arguments(&call.args);
             }
             (Expr::Call(call), _) => {
                 self.check(&call.func, Place::Function)?;
-                return call
-                    .args
-                    .iter()
-                    .try_for_each(|one| self.check(one, Place::Argument));
+                return self.check_arguments(&call.args);
             }
             (Expr::Paren(paren), _) => return self.check(&paren.expr, place),
             (Expr::Reference(borrow), Place::Argument) => return self.check(&borrow.expr, place),
@@ -242,22 +230,25 @@ impl Scanner<'_> {
             (Expr::Binary(_) | Expr::Unary(_) | Expr::Range(_) | Expr::Cast(_), _) => "an operator",
             _ => "more than a parameter, a path, a field, an index or a call",
         };
-        Err(format!(
-            "{refused} cannot stand in a key template: write `key = expression` instead"
-        ))
+        let reason = "cannot stand in a key template: write `key = expression` instead";
+        Err(format!("{refused} {reason}"))
+    }
+
+    fn check_arguments(&self, arguments: &Punctuated<Expr, Token![,]>) -> Result<(), String> {
+        let mut arguments = arguments.iter();
+        arguments.try_for_each(|one| self.check(one, Place::Argument))
     }
 
     fn check_name(&self, name: Option<&Ident>) -> Result<(), String> {
         let (Some(names), Some(name)) = (self.names, name) else {
             return Ok(());
         };
-        let text = name.to_string();
+        let text = name.unraw().to_string();
         // A constant is as good as an argument.
         if names.find(name).is_some() || text.starts_with(char::is_uppercase) {
             return Ok(());
         }
         let known = names.texts();
-        let known: Vec<&str> = known.iter().map(String::as_str).collect();
         let advice = match nearest(&text, &known) {
             Some(name) if text != "self" => format!("did you mean `{name}`?"),
             None if !known.is_empty() => format!("there is `{}`", known.join("`, `")),
@@ -266,22 +257,16 @@ impl Scanner<'_> {
         Err(format!("no parameter is called `{text}`: {advice}"))
     }
 
-    /// Gives tokens from the literal's text the literal's place, and the hygiene of the arguments they name.
-    fn located(&self, tokens: TokenStream) -> TokenStream {
-        let locate = |mut tree: TokenTree| {
-            let mut span = self.at;
-            if let TokenTree::Group(group) = &tree {
-                tree = Group::new(group.delimiter(), self.located(group.stream())).into();
-            } else if let TokenTree::Ident(ident) = &tree
-                && let Some(name) = self.names.and_then(|names| names.find(ident))
-            {
-                span = name.span().located_at(span);
-                tree = name.clone().into();
-            }
-            tree.set_span(span);
-            tree
-        };
-        tokens.into_iter().map(locate).collect()
+    /// Says what is wrong with a range of the text's bytes, and shows them.
+    fn refuse<T>(&self, wrong: Range<usize>, reason: &str) -> syn::Result<T> {
+        if wrong.is_empty() {
+            return refuse(self.at, reason);
+        }
+        let shown = self.text.replace(char::is_control, "�");
+        let before = " ".repeat(self.text[..wrong.start].chars().count());
+        let carets = "^".repeat(self.text[wrong].chars().count());
+        let reason = format!("{reason}\n    {shown}\n    {before}{carets}");
+        refuse(self.at, reason)
     }
 }
 
@@ -299,16 +284,14 @@ fn check_spec(spec: &str) -> Result<(), &'static str> {
     // The fill character may be any.
     let filled = matches!(chars.nth(1), Some('<' | '^' | '>'));
     let rest = if filled { chars.as_str() } else { spec };
-    if rest.ends_with('?') {
-        return Err(
-            "`Debug` output may change with any release, and the key with it: use `Display`",
-        );
-    }
-    if rest.ends_with('p') {
-        return Err("an address differs in every process, and so would the key");
-    }
-    if rest.contains('$') || rest.contains(".*") {
-        return Err("a width or precision in a key is a plain number");
-    }
-    Ok(())
+    let reason = if rest.ends_with('?') {
+        "`Debug` output may change with any release, and the key with it: use `Display`"
+    } else if rest.ends_with('p') {
+        "an address differs in every process, and so would the key"
+    } else if rest.contains('$') || rest.contains(".*") {
+        "a width or precision in a key is a plain number"
+    } else {
+        return Ok(());
+    };
+    Err(reason)
 }

@@ -5,15 +5,17 @@ mod expand;
 mod item;
 mod key;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Error, LitStr, ReturnType, Type};
+use syn::{
+    Error, ReturnType, Type,
+    parse::{ParseStream, Parser as _},
+};
 
 use crate::{
-    args::{Args, Key},
-    expand::Model,
-    item::{Item, is_opaque},
-    key::Template,
+    args::{Args, refuse},
+    item::Item,
+    key::Key,
 };
 
 #[doc = include_str!("../docs/distributed_lock.md")]
@@ -27,39 +29,33 @@ pub fn distributed_lock(
 
 #[doc = include_str!("../docs/key.md")]
 #[proc_macro]
-pub fn key(template: proc_macro::TokenStream) -> proc_macro::TokenStream {
-    if template.is_empty() {
-        let reason = "`key!` takes a template, as in `key!(\"order:{order_id}\")`";
-        return Error::new(Span::call_site(), reason)
-            .to_compile_error()
-            .into();
-    }
-    let template =
-        syn::parse::<LitStr>(template).and_then(|literal| Template::parse(literal, None));
-    let tokens = template.map(|template| template.tokens(&quote!(::lock_core::__private)));
-    tokens
-        .unwrap_or_else(|error| error.to_compile_error())
-        .into()
+pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let read = |input: ParseStream| {
+        if input.is_empty() {
+            let reason = "`key!` takes a template, as in `key!(\"order:{order_id}\")`";
+            return refuse(input.span(), reason);
+        }
+        let key = Key::template(&input.parse()?, None)?;
+        Ok(key.tokens(&quote!(::lock_core::__private)))
+    };
+    let tokens = read.parse(input);
+    tokens.unwrap_or_else(Error::into_compile_error).into()
 }
 
 fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
-    let mut errors = Vec::new();
-    let args = &Args::parse(arguments, &mut errors);
-    let of_args = errors.len();
-    let item = Item::parse(tokens.clone(), &mut errors);
-    let can_be_locked = errors.len() == of_args;
-    let mut template = None;
-    if let Some(Key::Template(literal)) = &args.key {
-        let parsed = Template::parse(literal.clone(), item.as_ref().map(|item| &item.names));
-        template = parsed.map_err(|error| errors.push(error)).ok();
+    let (item, mut of_item) = Item::parse(tokens.clone());
+    let names = item.as_ref().map(|item| &item.names);
+    let (args, mut errors) = Args::parse(arguments, names);
+    if let Some(item) = &item
+        && of_item.is_empty()
+        && args.on_error.is_none()
+    {
+        errors.extend(check_output(item).err());
     }
-    if let Some(item) = item.as_ref().filter(|_| can_be_locked) {
-        check_lease(args, item, &mut errors);
-        check_output(args, item, &mut errors);
-    }
-    let item = match item.map(|item| Model::new(args, template.as_ref(), item)) {
-        Some(model) if errors.is_empty() => model.locked(),
-        Some(model) => model.unlocked(),
+    errors.append(&mut of_item);
+    let item = match item {
+        Some(item) if errors.is_empty() => expand::locked(&args, item),
+        Some(item) => expand::unlocked(&args, &item),
         None => tokens,
     };
     let errors = errors.iter().map(Error::to_compile_error);
@@ -67,38 +63,27 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
     quote!(#item #(#errors)*)
 }
 
-fn check_lease(args: &Args, item: &Item, errors: &mut Vec<Error>) {
-    if let Some(lease) = args
-        .lease
-        .as_ref()
-        .filter(|lease| item.names.find(lease).is_some())
-    {
-        let reason = "is an argument of this function already: choose another name for the lease";
-        errors.push(Error::new(lease.span(), format!("`{lease}` {reason}")));
-    }
-}
-
 /// Whether the function can tell its caller of a failed lock, as far as the words of its type say. The rest is a trait's.
-fn check_output(args: &Args, item: &Item, errors: &mut Vec<Error>) {
-    let (name, output) = (&item.sig.ident, item.output());
+///
+/// Traits that a lock failure can be made into, such as a web framework's, are to be let through here.
+fn check_output(item: &Item) -> syn::Result<()> {
+    let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
     let reason = match (&output, &item.sig.output) {
-        _ if args.on_error.is_some() || item.sig.asyncness.is_none() && !is_opaque(&output) => {
-            return;
-        }
-        (_, ReturnType::Default) if item.sig.asyncness.is_some() => &format!(
-            "`{name}` returns nothing, so a failed lock would go unnoticed: return `Result<(), E>` where \
-             `E: From<LockError>`, or write `on_error = |error| …`"
-        ),
-        (Type::Never(_), _) => {
-            "a function that never returns cannot report a failed lock: write `on_error = |error| …`"
-        }
-        _ if is_opaque(&output) => {
+        (Type::ImplTrait(_), _) => {
             "a failed lock cannot become an `impl Trait`, whose type only the body knows: return \
              `Result<impl Trait, E>` where `E: From<LockError>`, or write `on_error = |error| …`"
         }
-        _ => return,
+        (Type::Never(_), _) if is_async => {
+            "a function that never returns cannot report a failed lock: write `on_error = |error| …`"
+        }
+        (_, ReturnType::Default) if is_async => &format!(
+            "`{}` returns nothing, so a failed lock would go unnoticed: return `Result<(), E>` where \
+             `E: From<LockError>`, or write `on_error = |error| …`",
+            item.sig.ident
+        ),
+        _ => return Ok(()),
     };
-    errors.push(Error::new_spanned(output, reason));
+    Err(Error::new_spanned(output, reason))
 }
 
 #[cfg(test)]
