@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 
 use crate::{
     ahead,
+    clock::Moment,
     engine::{Engine, Tally},
     error::LockError,
     handoff::Batch,
@@ -83,8 +84,13 @@ impl Arbiter {
         }
     }
 
-    /// Takes a place in the key's line.
-    pub(crate) fn stand(self: &Arc<Self>, key: &LockKey, terms: Terms) -> Result<Place, LockError> {
+    /// Takes a place in the key's line, until the deadline at most.
+    pub(crate) fn stand(
+        self: &Arc<Self>,
+        key: &LockKey,
+        terms: Terms,
+        deadline: Option<Moment>,
+    ) -> Result<Place, LockError> {
         self.check_limits(key)?;
         let waiter = Arc::new(Waiter::new(terms));
         let mut slots = self.lock();
@@ -97,7 +103,7 @@ impl Arbiter {
             }
             slot.line.push(waiter.clone());
             drop(slots);
-            return Ok(Place::new(self.clone(), key.clone(), waiter));
+            return Ok(Place::new(self.clone(), key.clone(), waiter, deadline));
         }
         let signal = Arc::new(Notify::new());
         let mut line = Line::default();
@@ -109,7 +115,7 @@ impl Arbiter {
         };
         slots.keys.insert(key.clone(), slot);
         drop(slots);
-        let place = Place::new(self.clone(), key.clone(), waiter);
+        let place = Place::new(self.clone(), key.clone(), waiter, deadline);
         seeker::start(self, key, signal);
         Ok(place)
     }

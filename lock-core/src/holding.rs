@@ -45,45 +45,58 @@ impl Holding {
     ///
     /// Dropping the future leaves the release under way.
     pub(crate) async fn release(mut self) -> Result<(), LockError> {
+        let Some(left) = self.leave() else {
+            return Ok(());
+        };
         let (reply, word) = oneshot::channel();
-        self.let_go(Some(reply));
-        match word.await {
-            Ok(word) => word,
-            Err(_) => Err(
+        self.give_back(left, Some(reply));
+        word.await.unwrap_or_else(|_| {
+            Err(
                 LockError::unavailable("the runtime that the release ran on has ended")
                     .about(self.lease.key()),
-            ),
+            )
+        })
+    }
+
+    /// Ends the lease, once, and hands it to the next task; if that cannot be, it is to be given back to the server.
+    fn leave(&mut self) -> Option<Left> {
+        // Kept until the release has begun: a shutdown must not find nothing held and nothing on its way between the two.
+        let held = self.open.take()?;
+        let lost = self.lease.ended();
+        self.lease.end(LeaseLost::Released);
+        match self.arbiter.next_after(&self.lease, lost) {
+            Next::HasIt => None,
+            next => Some(Left {
+                next,
+                lost,
+                _held: held,
+            }),
         }
     }
 
-    fn let_go(&mut self, reply: Reply) {
-        // Kept to the end: a shutdown must not find nothing held and nothing on its way between the two.
-        let Some(_held) = self.open.take() else {
-            return;
-        };
-        let lost = self.lease.ended();
-        self.lease.end(LeaseLost::Released);
-        let next = self.arbiter.next_after(&self.lease, lost);
-        if matches!(next, Next::HasIt) {
-            if let Some(reply) = reply {
-                // The future that waited may have been dropped.
-                drop(reply.send(Ok(())));
-            }
-            return;
-        }
+    fn give_back(&self, left: Left, reply: Reply) {
         let tenure = &self.lease.tenure;
         tenure.engine.renewal.forget(tenure);
         // The release is started before the next seeker is, so that it reaches the connection first.
-        Release::of(&self.lease, lost).start(&tenure.engine, reply);
-        if let Next::Seeks(signal) = next {
+        Release::of(&self.lease, left.lost).start(&tenure.engine, reply);
+        if let Next::Seeks(signal) = left.next {
             seeker::start(&self.arbiter, &tenure.key, signal);
         }
     }
 }
 
+/// What is left to do for a lease that no task of this process takes over.
+struct Left {
+    next: Next,
+    lost: Option<LeaseLost>,
+    _held: Open,
+}
+
 impl Drop for Holding {
     /// Never blocks: the release runs on the manager's thread, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
-        self.let_go(None);
+        if let Some(left) = self.leave() {
+            self.give_back(left, None);
+        }
     }
 }

@@ -204,7 +204,7 @@ pub(crate) struct LeaseState {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fencing: FencingToken,
     pub(crate) terms: Terms,
-    /// When its task took it; `max_hold` and `min_hold` count from here. Not yet: then nobody has run under it.
+    /// When its task took it, if `max_hold` or `min_hold` count from there. Not yet: then nobody has run under it.
     claimed_at: OnceLock<Moment>,
     /// Set once, by whoever notices first; final.
     end: OnceLock<LeaseLost>,
@@ -241,7 +241,14 @@ impl LeaseState {
 
     /// Its task has it: from now on it is renewed.
     pub(crate) fn claim(&self) {
-        let first = self.claimed_at.set(self.engine().clock.now()).is_ok();
+        // A hot lock is handed on too often to read the clock for nothing.
+        let counts = self.terms.min_hold.is_some() || self.terms.max_hold.is_some();
+        let now = if counts {
+            self.engine().clock.now()
+        } else {
+            Moment::NEVER
+        };
+        let first = self.claimed_at.set(now).is_ok();
         if first && self.terms.max_hold.is_some() {
             self.engine().renewal.watch_holder(self);
         }

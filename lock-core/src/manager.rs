@@ -339,26 +339,21 @@ impl LockManager {
         }
         self.require_runtime()?;
         check_key(&arbiter.prefix, key)?;
-        let give_up = match terms.wait {
+        let deadline = match terms.wait {
             Wait::For(wait) => Some(self.engine().clock.now().after(wait)),
             Wait::No | Wait::Forever => None,
         };
         let mut terms = terms;
         // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
         loop {
-            let holding = arbiter.stand(key, terms)?.await?;
+            let holding = arbiter.stand(key, terms, deadline)?.await?;
             holding.lease().claim();
             if holding.lease().ended().is_none() {
                 return Ok(LockGuard::new(Arc::new(holding)));
             }
             // This task was not polled for so long that the grant is over. What is left of the wait is for another.
-            if let Some(give_up) = give_up {
-                let left = give_up.since(self.engine().clock.now());
-                terms.wait = if left.is_zero() {
-                    Wait::No
-                } else {
-                    Wait::For(left)
-                };
+            if deadline.is_some_and(|deadline| self.engine().clock.now() >= deadline) {
+                terms.wait = Wait::No;
             }
             drop::<Holding>(holding);
         }

@@ -10,12 +10,12 @@ use std::{
 use crate::{
     alarm::Sleep,
     arbiter::Arbiter,
+    clock::Moment,
     engine::Open,
     error::LockError,
     holding::Holding,
     key::LockKey,
     line::{Departure, Waiter},
-    options::Wait,
 };
 
 /// Waits for the lease, as long as its terms allow.
@@ -33,12 +33,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(arbiter: Arc<Arbiter>, key: LockKey, waiter: Arc<Waiter>) -> Self {
-        let engine = &arbiter.engine;
-        let deadline = match waiter.terms.wait {
-            Wait::For(wait) => Some(engine.alarm.sleep_until(engine.clock.now().after(wait))),
-            Wait::No | Wait::Forever => None,
-        };
+    pub(crate) fn new(
+        arbiter: Arc<Arbiter>,
+        key: LockKey,
+        waiter: Arc<Waiter>,
+        deadline: Option<Moment>,
+    ) -> Self {
+        let deadline = deadline.map(|deadline| arbiter.engine.alarm.sleep_until(deadline));
         let waiting = arbiter.waiting.open();
         Self {
             arbiter,
