@@ -40,8 +40,13 @@ fn main() -> Result<(), String> {
     if !orders.unpinned {
         cores::split();
     }
-    for name in orders.names {
-        match name {
+    report::title("the machine, before anything starts");
+    report::note(
+        "per cent of it taken by others",
+        usage::taken_by_others() * 100.0,
+    );
+    for name in &orders.names {
+        match *name {
             "pairs" => pairs::run(),
             "hot_key" => {
                 let curves = hot_key::run();
@@ -54,6 +59,11 @@ fn main() -> Result<(), String> {
             _ => attribute::run(),
         }
     }
+    report::title("the machine, after everything has ended");
+    report::note(
+        "per cent of it taken by others",
+        usage::taken_by_others() * 100.0,
+    );
     Ok(())
 }
 

@@ -3,10 +3,13 @@
 use std::{
     fs,
     ops::{Add, Sub},
+    thread,
     time::Duration,
 };
 
 use lock_tests::RedisServer;
+
+use crate::sample::float;
 
 /// What a server has done since it started, or between two looks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,4 +121,23 @@ pub(crate) fn own_memory() -> u64 {
     let kibibytes = resident.and_then(|text| text.trim().strip_suffix(" kB"));
     let kibibytes: Option<u64> = kibibytes.and_then(|number| number.parse().ok());
     kibibytes.expect("a size in kB") * 1024
+}
+
+/// Which share of all cores is busy while this process sleeps: what others take, and will go on taking.
+pub(crate) fn taken_by_others() -> f64 {
+    let (busy, all) = core_ticks();
+    thread::sleep(Duration::from_millis(500));
+    let (busy_then, all_then) = core_ticks();
+    float(busy_then - busy) / float((all_then - all).max(1))
+}
+
+/// The ticks of all cores since the system started: busy ones, and all.
+fn core_ticks() -> (u64, u64) {
+    let stat = fs::read_to_string("/proc/stat").expect("a Linux system");
+    let line = stat.lines().next().expect("the sum of all cores");
+    let ticks = line.split_whitespace().skip(1);
+    let ticks: Vec<u64> = ticks.filter_map(|tick| tick.parse().ok()).collect();
+    let all = ticks.iter().sum();
+    // The fourth and the fifth: idle, and waiting for a disk.
+    (all - ticks[3] - ticks[4], all)
 }
