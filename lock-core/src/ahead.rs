@@ -22,7 +22,10 @@ pub(crate) const BLOCK: u32 = 64;
 pub(crate) fn ask(arbiter: &Arc<Arbiter>, tenure: &Arc<Tenure>) {
     let (arbiter, tenure) = (arbiter.clone(), tenure.clone());
     let spawner = arbiter.engine.spawner.clone();
+    // The lock may stand between two tasks until the answer: a shutdown waits for it.
+    let open = arbiter.engine.on_its_way.open();
     spawner.spawn(async move {
+        let _open = open;
         let engine = &arbiter.engine;
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = engine.clock.now();

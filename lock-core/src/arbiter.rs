@@ -300,6 +300,7 @@ impl Arbiter {
                 next_tokens: TokenBlock::EMPTY,
                 batch: Batch::new(now),
                 asking,
+                between: false,
             });
             let verdict = slot.verdict(key, waiter.terms.ttl, now);
             drop(slots);

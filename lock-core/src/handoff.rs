@@ -14,6 +14,8 @@ use crate::{
     lease::{LeaseLost, LeaseState, OnLoss},
     line::Waiter,
     options::Renew,
+    release::{Release, Reply},
+    seeker,
     slot::{Next, Seat, Slot, Turn},
     tenure::Tenure,
     token::TokenBlock,
@@ -75,6 +77,14 @@ struct Passed {
     asks: bool,
 }
 
+/// Whether a tenure goes to the next task.
+enum Pass {
+    To(Passed),
+    /// As soon as there are fencing tokens, which have been asked for.
+    Soon,
+    No,
+}
+
 impl Arbiter {
     /// For a lease that was let go: passes it to the next task, or says what else becomes of the key.
     pub(crate) fn next_after(
@@ -91,13 +101,17 @@ impl Arbiter {
                 tenure.vacate();
                 return Next::Nobody;
             }
-            let passed = match (lost, slots.keys.get_mut(&tenure.key)) {
+            let pass = match (lost, slots.keys.get_mut(&tenure.key)) {
                 (None, Some(slot)) => self.pass(slot, &leaving),
-                _ => None,
+                _ => Pass::No,
             };
-            let Some(passed) = passed else {
-                tenure.vacate();
-                return slots.give_back(&tenure.key);
+            let passed = match pass {
+                Pass::To(passed) => passed,
+                Pass::Soon => return Next::HasIt,
+                Pass::No => {
+                    tenure.vacate();
+                    return slots.give_back(&tenure.key);
+                }
             };
             drop(slots);
             if passed.asks {
@@ -113,18 +127,20 @@ impl Arbiter {
     }
 
     /// Hands the tenure to the head of the line, if that can be done without a message.
-    fn pass(self: &Arc<Self>, slot: &mut Slot, leaving: &LeaseState) -> Option<Passed> {
+    fn pass(self: &Arc<Self>, slot: &mut Slot, leaving: &LeaseState) -> Pass {
         let Slot {
             line,
             seat: Seat::Held(turn),
             ..
         } = slot
         else {
-            return None;
+            return Pass::No;
         };
         let tenure = &leaving.tenure;
         let now = self.engine.clock.now();
-        let waiter = line.head()?;
+        let Some(waiter) = line.head() else {
+            return Pass::No;
+        };
         let alike = waiter.terms.ttl == tenure.ttl
             && waiter.terms.renew == Renew::On
             && tenure.renew == Renew::On;
@@ -135,9 +151,13 @@ impl Arbiter {
             || !tenure.trail.is_single()
             || !turn.batch.may_go_on(now, &self.limits)
         {
-            return None;
+            return Pass::No;
         }
-        let fencing = turn.take_token()?;
+        let Some(fencing) = turn.take_token() else {
+            // The answer that brings more is on its way: sooner there than the lock is at the server and back.
+            turn.between = turn.asking;
+            return if turn.asking { Pass::Soon } else { Pass::No };
+        };
         let arbiter: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
         let lease = Arc::new(LeaseState::new(
             tenure.clone(),
@@ -145,14 +165,16 @@ impl Arbiter {
             waiter.terms,
             arbiter,
         ));
-        tenure.pass_to(&lease).ok()?;
+        if tenure.pass_to(&lease).is_err() {
+            return Pass::No;
+        }
         line.pop();
         turn.lease = lease.clone();
         turn.waiter = waiter.clone();
         turn.batch.handed += 1;
         let asks = self.should_ask(turn, now);
         turn.asking |= asks;
-        Some(Passed {
+        Pass::To(Passed {
             lease,
             waiter,
             asks,
@@ -165,18 +187,53 @@ impl Arbiter {
         !turn.asking && (short || turn.batch.is_stale(now, &self.limits))
     }
 
-    /// For a question ahead: takes the answer.
-    pub(crate) fn end_asking(&self, tenure: &Arc<Tenure>, answer: Option<(TokenBlock, Others)>) {
+    /// For a question ahead: takes the answer, and hands the lock on if a task waits for that.
+    pub(crate) fn end_asking(
+        self: &Arc<Self>,
+        tenure: &Arc<Tenure>,
+        answer: Option<(TokenBlock, Others)>,
+    ) {
         let mut slots = self.lock();
         let Some(turn) = slots.turn_of(tenure) else {
             return;
         };
         turn.asking = false;
-        let Some((tokens, others)) = answer else {
-            return;
-        };
-        turn.next_tokens = tokens;
-        turn.batch.hear(others, self.engine.clock.now());
+        if let Some((tokens, others)) = answer {
+            turn.next_tokens = tokens;
+            turn.batch.hear(others, self.engine.clock.now());
+        }
+        let between = std::mem::take(&mut turn.between);
+        let last = turn.lease.clone();
+        drop(slots);
+        if between {
+            self.go_on_after(&last);
+        }
+    }
+
+    /// Hands on a lock that stood between two tasks.
+    fn go_on_after(self: &Arc<Self>, last: &Arc<LeaseState>) {
+        match self.next_after(last, None) {
+            // The renewal may have let go of it meanwhile.
+            Next::HasIt => self.engine.renewal.watch(&last.tenure),
+            next => self.give_back(last, None, next, None),
+        }
+    }
+
+    /// Releases what no task of this process takes over.
+    pub(crate) fn give_back(
+        self: &Arc<Self>,
+        lease: &LeaseState,
+        lost: Option<LeaseLost>,
+        next: Next,
+        reply: Reply,
+    ) {
+        let tenure = &lease.tenure;
+        self.engine.renewal.forget(tenure);
+        // The release is started before the next seeker is, so that it reaches the connection first.
+        Release::of(lease, lost).start(&self.engine, reply);
+        if let Next::Seeks(signal) = next {
+            seeker::start(self, &tenure.key, signal);
+        }
     }
 }
 

@@ -9,8 +9,6 @@ use crate::{
     engine::Open,
     error::LockError,
     lease::{LeaseLost, LeaseState},
-    release::{Release, Reply},
-    seeker,
     slot::Next,
 };
 
@@ -49,7 +47,8 @@ impl Holding {
             return Ok(());
         };
         let (reply, word) = oneshot::channel();
-        self.give_back(left, Some(reply));
+        self.arbiter
+            .give_back(&self.lease, left.lost, left.next, Some(reply));
         word.await.unwrap_or_else(|_| {
             Err(
                 LockError::unavailable("the runtime that the release ran on has ended")
@@ -73,16 +72,6 @@ impl Holding {
             }),
         }
     }
-
-    fn give_back(&self, left: Left, reply: Reply) {
-        let tenure = &self.lease.tenure;
-        tenure.engine.renewal.forget(tenure);
-        // The release is started before the next seeker is, so that it reaches the connection first.
-        Release::of(&self.lease, left.lost).start(&tenure.engine, reply);
-        if let Next::Seeks(signal) = left.next {
-            seeker::start(&self.arbiter, &tenure.key, signal);
-        }
-    }
 }
 
 /// What is left to do for a lease that no task of this process takes over.
@@ -96,7 +85,8 @@ impl Drop for Holding {
     /// Never blocks: the release runs on the manager's thread, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
         if let Some(left) = self.leave() {
-            self.give_back(left, None);
+            self.arbiter
+                .give_back(&self.lease, left.lost, left.next, None);
         }
     }
 }

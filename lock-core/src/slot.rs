@@ -47,6 +47,8 @@ pub(crate) struct Turn {
     pub(crate) batch: Batch,
     /// Whether a question for tokens and news is on its way.
     pub(crate) asking: bool,
+    /// Whether nobody has it until that is answered: its last holder has let go, and the next one waits for a token.
+    pub(crate) between: bool,
 }
 
 /// What becomes of a key whose lease was let go.
