@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::{After, Direction, Proxy, RedisServer, Scope, Which, eventually};
+use lock_tests::{
+    After, Answer, Direction, FakeServer, Proxy, RedisServer, Scope, Which, eventually,
+};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -652,4 +654,35 @@ async fn a_waiter_never_gets_a_lease_that_was_asked_for_with_another_ttl() {
         assert!(guard.lease().remaining() > Duration::from_secs(second) / 2);
         guard.release().await.expect("held");
     }
+}
+
+#[tokio::test]
+async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterwards() {
+    let scripts = std::sync::atomic::AtomicU32::new(0);
+    // A server that restarts without its data between an acquire and a release.
+    let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
+        "PING" => Answer::line("+PONG"),
+        "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => Answer::Bytes(b"*3\r\n:1\r\n:1795161375574017\r\n:1\r\n".to_vec()),
+            1 => Answer::line("-LOADING Redis is loading the dataset in memory"),
+            _ => Answer::line(":0"),
+        },
+        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
+        _ => Answer::line("+OK"),
+    });
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("it says PONG");
+    let guard = locks.acquire("k", options()).await.expect("granted");
+    let released = timeout(HANG, guard.release()).await.expect("no hang");
+    assert!(
+        matches!(
+            released,
+            Err(LockError::Lost {
+                reason: LeaseLost::TakenAway,
+                ..
+            })
+        ),
+        "{released:?}"
+    );
 }

@@ -71,7 +71,8 @@ impl LockManager {
 
     /// Makes a manager whose locks are inside this process: for development and tests.
     ///
-    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. The
+    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run
+    /// on one of the runtimes that use it: while that one is blocked or not driven, leases may run out. The
     /// locks of two calls do not exclude each other; clone one manager instead.
     #[must_use]
     pub fn in_memory() -> Self {
