@@ -33,12 +33,12 @@ pub(crate) fn ask(arbiter: &Arc<Arbiter>, tenure: &Arc<Tenure>) {
             full_key: tenure.full_key.clone(),
             token: tenure.token.clone(),
             ttl: tenure.ttl,
-            known_token: engine.known_token(),
+            known_fencing: engine.known_fencing(),
             tokens: BLOCK,
         };
         let answer = match engine.backend.renew_ahead(request).await {
             Ok(Ahead::Yes { tokens, others }) => {
-                engine.learn_token(tokens.last());
+                engine.learn_fencing(tokens.last());
                 tenure.renewed_until(validity(sent, tenure.ttl));
                 Some((tokens, others))
             }

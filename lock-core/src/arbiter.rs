@@ -41,7 +41,7 @@ use crate::{
     seeker,
     slot::{LastWord, Next, Seat, Slot, Slots, Turn},
     tenure::{Grant, Tenure},
-    token::TokenBlock,
+    token::FencingBlock,
 };
 
 pub(crate) struct Arbiter {
@@ -297,7 +297,7 @@ impl Arbiter {
                 lease: lease.clone(),
                 waiter: waiter.clone(),
                 tokens: grant.tokens,
-                next_tokens: TokenBlock::EMPTY,
+                next_tokens: FencingBlock::EMPTY,
                 batch: Batch::new(now),
                 asking,
                 between: false,

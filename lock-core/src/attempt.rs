@@ -17,7 +17,7 @@ use crate::{
     options::{Terms, Wait},
     release::Release,
     tenure::Grant,
-    token::{FencingToken, OwnerToken, TokenBlock},
+    token::{FencingBlock, FencingToken, OwnerToken},
     trail::Trail,
 };
 
@@ -90,7 +90,7 @@ impl Attempt {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl: terms.ttl,
-            known_token: engine.known_token(),
+            known_fencing: engine.known_fencing(),
             tokens,
             asks,
             entry: self.entry.number(),
@@ -129,7 +129,7 @@ impl Attempt {
 
     /// A grant has arrived by a message.
     pub(crate) async fn accept(&mut self, engine: &Engine, fencing: FencingToken) -> Round {
-        let tokens = TokenBlock::new(fencing.into(), 1);
+        let tokens = FencingBlock::new(fencing.into(), 1);
         self.granted(engine, self.waits_since, self.queued_ttl, tokens)
             .await
     }
@@ -143,11 +143,11 @@ impl Attempt {
         engine: &Engine,
         since: Moment,
         ttl: Duration,
-        tokens: TokenBlock,
+        tokens: FencingBlock,
     ) -> Round {
         // Ours until it is handed over.
         self.armed = true;
-        engine.learn_token(tokens.last());
+        engine.learn_fencing(tokens.last());
         let mut grant = Grant {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
@@ -200,35 +200,21 @@ impl Attempt {
         if !self.armed {
             return;
         }
-        let grant = Grant {
+        let release = Release {
+            key: key.clone(),
             full_key: self.full_key,
             token: self.token,
-            entry: self.entry.number(),
-            tokens: TokenBlock::EMPTY,
-            ttl: self.ttl,
+            entry: Some(self.entry.number()),
             trail: self.trail,
+            ttl: self.ttl,
+            kept_until: None,
             valid_until: engine.clock.now(),
+            lost: None,
         };
-        release(engine, key, grant);
+        release.start(engine, None);
     }
 }
 
 fn is_short(grant: &Grant, engine: &Engine) -> bool {
     grant.valid_until.since(engine.clock.now()) < grant.ttl / 2
-}
-
-/// Gives back what nobody took.
-fn release(engine: &Arc<Engine>, key: &LockKey, grant: Grant) {
-    let release = Release {
-        key: key.clone(),
-        full_key: grant.full_key,
-        token: grant.token,
-        entry: Some(grant.entry),
-        trail: grant.trail,
-        ttl: grant.ttl,
-        kept_until: None,
-        valid_until: grant.valid_until,
-        lost: None,
-    };
-    release.start(engine, None);
 }

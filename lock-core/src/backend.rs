@@ -10,7 +10,7 @@ use std::{
 use crate::{
     grants::EntryNumber,
     inspect::{Health, Sighting},
-    token::{OwnerToken, TokenBlock},
+    token::{FencingBlock, OwnerToken},
     trail::{ConnectionId, Trail},
 };
 
@@ -43,7 +43,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>>;
 
     /// Deletes a key, whoever holds it, and grants it to the next waiter.
-    fn force_release(&self, full_key: Arc<str>, known_token: u64) -> Answer<()>;
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()>;
 
     /// Tries everything that the manager needs from the backend.
     fn check(&self) -> Answer<Health>;
@@ -58,7 +58,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
     /// The largest fencing token that this process knows: the new ones are larger.
-    pub(crate) known_token: u64,
+    pub(crate) known_fencing: u64,
     /// How many fencing tokens would be of use.
     pub(crate) tokens: u32,
     pub(crate) asks: Asks,
@@ -90,7 +90,7 @@ pub(crate) struct Acquired {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AcquireOutcome {
-    Granted(TokenBlock),
+    Granted(FencingBlock),
     Busy(Busy),
 }
 
@@ -125,14 +125,14 @@ pub(crate) struct AheadRequest {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
-    pub(crate) known_token: u64,
+    pub(crate) known_fencing: u64,
     pub(crate) tokens: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ahead {
     Yes {
-        tokens: TokenBlock,
+        tokens: FencingBlock,
         others: Others,
     },
     /// As with [`Renewed::NotOurs`].
@@ -166,7 +166,7 @@ pub(crate) struct ReleaseRequest {
     pub(crate) token: OwnerToken,
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
-    pub(crate) known_token: u64,
+    pub(crate) known_fencing: u64,
     /// The place in the queue that may be left for this token.
     pub(crate) entry: Option<EntryNumber>,
     /// As with an acquire.

@@ -35,7 +35,7 @@ pub(crate) struct Engine {
     pub(crate) held: Arc<Tally>,
     pub(crate) on_its_way: Arc<Tally>,
     /// The largest fencing token that this manager has seen; each new one must be larger.
-    known_token: AtomicU64,
+    known_fencing: AtomicU64,
 }
 
 /// Bounds on how long things take. See the setters of the builder.
@@ -107,7 +107,7 @@ impl Engine {
             label: HolderLabel::of_this_process(),
             held: Arc::default(),
             on_its_way: Arc::default(),
-            known_token: AtomicU64::new(0),
+            known_fencing: AtomicU64::new(0),
         }
     }
 
@@ -149,12 +149,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn known_token(&self) -> u64 {
-        self.known_token.load(Ordering::Acquire)
+    pub(crate) fn known_fencing(&self) -> u64 {
+        self.known_fencing.load(Ordering::Acquire)
     }
 
-    pub(crate) fn learn_token(&self, token: FencingToken) {
-        self.known_token.fetch_max(token.into(), Ordering::AcqRel);
+    pub(crate) fn learn_fencing(&self, token: FencingToken) {
+        self.known_fencing.fetch_max(token.into(), Ordering::AcqRel);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     seeker,
     slot::{Next, Seat, Slot, Turn},
     tenure::Tenure,
-    token::TokenBlock,
+    token::FencingBlock,
 };
 
 /// How a lock is handed on while other processes may wait for it.
@@ -153,7 +153,7 @@ impl Arbiter {
         {
             return Pass::No;
         }
-        let Some(fencing) = turn.take_token() else {
+        let Some(fencing) = turn.take_fencing() else {
             // The answer that brings more is on its way: sooner there than the lock is at the server and back.
             turn.between = turn.asking;
             return if turn.asking { Pass::Soon } else { Pass::No };
@@ -191,7 +191,7 @@ impl Arbiter {
     pub(crate) fn end_asking(
         self: &Arc<Self>,
         tenure: &Arc<Tenure>,
-        answer: Option<(TokenBlock, Others)>,
+        answer: Option<(FencingBlock, Others)>,
     ) {
         let mut slots = self.lock();
         let Some(turn) = slots.turn_of(tenure) else {

@@ -267,7 +267,11 @@ impl LockManager {
         check_key(&self.inner.arbiter.prefix, &key)?;
         let full_key = self.inner.arbiter.full_key(&key);
         engine
-            .ask(engine.backend.force_release(full_key, engine.known_token()))
+            .ask(
+                engine
+                    .backend
+                    .force_release(full_key, engine.known_fencing()),
+            )
             .await
             .map_err(|error| error.about(&key))
     }

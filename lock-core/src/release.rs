@@ -143,7 +143,7 @@ impl Release {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             keep: keep.filter(|keep| !keep.is_zero()),
-            known_token: engine.known_token(),
+            known_fencing: engine.known_fencing(),
             entry: self.entry,
             trail: departures.clone(),
         }

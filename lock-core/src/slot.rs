@@ -12,7 +12,7 @@ use crate::{
     lease::LeaseState,
     line::{Line, Waiter},
     tenure::Tenure,
-    token::{FencingToken, TokenBlock},
+    token::{FencingBlock, FencingToken},
 };
 
 #[derive(Default)]
@@ -42,8 +42,8 @@ pub(crate) struct Turn {
     pub(crate) lease: Arc<LeaseState>,
     pub(crate) waiter: Arc<Waiter>,
     /// Fencing tokens for the next holders: what is left of one block, and the next one, which is larger throughout.
-    pub(crate) tokens: TokenBlock,
-    pub(crate) next_tokens: TokenBlock,
+    pub(crate) tokens: FencingBlock,
+    pub(crate) next_tokens: FencingBlock,
     pub(crate) batch: Batch,
     /// Whether a question for tokens and news is on its way.
     pub(crate) asking: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Turn {
 
 /// What becomes of a key whose lease was let go.
 pub(crate) enum Next {
-    /// The next task has it.
+    /// The next task has it, or will as soon as the fencing tokens are there that were asked for.
     HasIt,
     /// It goes back to the server, and this seeker asks for it again.
     Seeks(Arc<Notify>),
@@ -82,9 +82,9 @@ impl LastWord {
 }
 
 impl Turn {
-    pub(crate) fn take_token(&mut self) -> Option<FencingToken> {
+    pub(crate) fn take_fencing(&mut self) -> Option<FencingToken> {
         if self.tokens.left() == 0 {
-            self.tokens = std::mem::replace(&mut self.next_tokens, TokenBlock::EMPTY);
+            self.tokens = std::mem::replace(&mut self.next_tokens, FencingBlock::EMPTY);
         }
         self.tokens.take()
     }

@@ -19,7 +19,7 @@ use crate::{
     lease::{LeaseLost, LeaseState},
     options::{Renew, Terms},
     schedule::Ticket,
-    token::{OwnerToken, TokenBlock},
+    token::{FencingBlock, OwnerToken},
     trail::Trail,
 };
 
@@ -30,7 +30,7 @@ pub(crate) struct Grant {
     pub(crate) token: OwnerToken,
     pub(crate) entry: EntryNumber,
     pub(crate) trail: Arc<Trail>,
-    pub(crate) tokens: TokenBlock,
+    pub(crate) tokens: FencingBlock,
     pub(crate) ttl: Duration,
     /// Until when it is certain that the server has it.
     pub(crate) valid_until: Moment,

@@ -116,12 +116,12 @@ impl FencingToken {
 
 /// Fencing tokens that follow each other, taken ahead for tasks to which a lease will be handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TokenBlock {
+pub(crate) struct FencingBlock {
     next: u64,
     left: u32,
 }
 
-impl TokenBlock {
+impl FencingBlock {
     pub(crate) const EMPTY: Self = Self { next: 0, left: 0 };
 
     pub(crate) const fn new(first: u64, count: u32) -> Self {

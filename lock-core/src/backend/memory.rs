@@ -14,7 +14,7 @@ use crate::{
     },
     clock::{Clock, Moment},
     inspect::{Health, Sighting},
-    token::TokenBlock,
+    token::FencingBlock,
     trail::ConnectionId,
 };
 
@@ -73,7 +73,7 @@ impl State {
 
     /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that
     /// outlives the process accepts the tokens of the next one. As a server does, gives out no more than the clock is ahead.
-    fn take_tokens(&mut self, known: u64, count: u32) -> TokenBlock {
+    fn take_fencing(&mut self, known: u64, count: u32) -> FencingBlock {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -82,7 +82,7 @@ impl State {
         let ahead = u32::try_from(micros.saturating_sub(counter)).unwrap_or(u32::MAX);
         let count = count.min(ahead).max(1);
         self.last_token = micros.max(counter + u64::from(count));
-        TokenBlock::new(self.last_token + 1 - u64::from(count), count)
+        FencingBlock::new(self.last_token + 1 - u64::from(count), count)
     }
 
     fn sweep(&mut self, now: Moment) {
@@ -112,7 +112,7 @@ impl Backend for MemoryBackend {
                 comes: Comes::ByGrant,
             }),
             _ => {
-                let tokens = state.take_tokens(request.known_token, request.tokens);
+                let tokens = state.take_fencing(request.known_fencing, request.tokens);
                 let entry = Entry {
                     token: token.to_owned(),
                     expires: now.after(request.ttl),
@@ -149,7 +149,7 @@ impl Backend for MemoryBackend {
             Some(entry) if entry.token == request.token.expose() => {
                 entry.expires = entry.expires.max(now.after(request.ttl));
                 Ahead::Yes {
-                    tokens: state.take_tokens(request.known_token, request.tokens),
+                    tokens: state.take_fencing(request.known_fencing, request.tokens),
                     others: Others::DoNot,
                 }
             }
@@ -186,7 +186,7 @@ impl Backend for MemoryBackend {
         at_once(entry.map(|entry| Sighting::new(&entry.token, Some(entry.expires.since(now)), 0)))
     }
 
-    fn force_release(&self, full_key: Arc<str>, _known_token: u64) -> Answer<()> {
+    fn force_release(&self, full_key: Arc<str>, _known_fencing: u64) -> Answer<()> {
         self.lock().entries.remove(&full_key);
         at_once(())
     }

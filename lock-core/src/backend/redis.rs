@@ -15,7 +15,7 @@ use crate::{
     grants::Grants,
     inspect::{Health, Sighting},
     options::RESERVED,
-    token::TokenBlock,
+    token::FencingBlock,
 };
 
 mod address;
@@ -114,7 +114,7 @@ impl Backend for RedisBackend {
                 arguments: vec![
                     Token(request.token),
                     Number(millis(request.ttl)),
-                    Number(request.known_token),
+                    Number(request.known_fencing),
                     Number(request.tokens.into()),
                     Word(mode),
                     Name(backend.channel.clone()),
@@ -147,7 +147,7 @@ impl Backend for RedisBackend {
                 arguments: vec![
                     Token(request.token),
                     Number(millis(request.ttl)),
-                    Number(request.known_token),
+                    Number(request.known_fencing),
                     Number(request.tokens.into()),
                 ],
             };
@@ -183,7 +183,7 @@ impl Backend for RedisBackend {
                 arguments: vec![
                     Token(request.token),
                     Number(request.keep.map_or(0, millis)),
-                    Number(request.known_token),
+                    Number(request.known_fencing),
                     Name(backend.channel.clone()),
                     Number(request.entry.unwrap_or(0)),
                 ],
@@ -215,12 +215,12 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_token: u64) -> Answer<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
         let backend = self.clone();
         Box::pin(async move {
             let call = Call {
                 keys: backend.keys(full_key),
-                arguments: vec![Number(known_token)],
+                arguments: vec![Number(known_fencing)],
             };
             match FORCE_RELEASE
                 .run(&backend.link, call, backend.within, None)
@@ -253,7 +253,7 @@ fn read_acquired(answer: &Value) -> Option<AcquireOutcome> {
     };
     match parts[..] {
         [Value::Int(1), Value::Int(first), Value::Int(count)] => {
-            Some(AcquireOutcome::Granted(read_tokens(first, count)?))
+            Some(AcquireOutcome::Granted(read_fencing(first, count)?))
         }
         [
             Value::Int(0),
@@ -288,7 +288,7 @@ fn read_ahead(answer: &Value) -> Option<Ahead> {
             Value::Int(count),
             Value::Int(others),
         ] => Some(Ahead::Yes {
-            tokens: read_tokens(first, count)?,
+            tokens: read_fencing(first, count)?,
             others: if others == 0 {
                 Others::DoNot
             } else {
@@ -301,9 +301,9 @@ fn read_ahead(answer: &Value) -> Option<Ahead> {
 }
 
 /// One token at least.
-fn read_tokens(first: i64, count: i64) -> Option<TokenBlock> {
+fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
-    (first > 0 && count > 0).then(|| TokenBlock::new(first, count))
+    (first > 0 && count > 0).then(|| FencingBlock::new(first, count))
 }
 
 fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {

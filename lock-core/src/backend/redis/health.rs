@@ -46,7 +46,7 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
             full_key: full_key.clone(),
             token: token.clone(),
             ttl: PROBE_TTL,
-            known_token: 0,
+            known_fencing: 0,
             tokens: 1,
             asks: Asks::Once,
             entry: 0,
@@ -73,7 +73,7 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
         full_key,
         token,
         keep: None,
-        known_token: 0,
+        known_fencing: 0,
         entry: None,
         trail: Arc::default(),
     };
