@@ -99,10 +99,11 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how often a waiter asks again for a busy lock, on average. Defaults to 50 ms.
+    /// Sets how often a waiter asks for a lock of which nobody will tell it. Defaults to 50 ms, on average.
     ///
-    /// One waiter a key and process asks, however many tasks wait. A short pause costs the server commands, a long one
-    /// leaves the lock idle for longer between two processes.
+    /// That is one held by another library, or any where the server cannot send messages; else the server tells when it
+    /// is the waiter's turn. One waiter a key and process asks, however many tasks wait. A short pause costs the server
+    /// commands, a long one leaves such a lock idle for longer.
     pub fn polling_pause(mut self, pause: Duration) -> Self {
         self.timing.polling_pause = pause;
         self
