@@ -562,15 +562,25 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
 }
 
 #[tokio::test]
-async fn without_messages_from_the_server_waiters_ask() {
+async fn a_user_who_may_not_subscribe_asks_instead() {
     let server = RedisServer::start();
-    let url = format!("{}?protocol=2", server.url());
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "deaf",
+        "on",
+        ">word",
+        "~*",
+        "&*",
+        "+@all",
+        "-subscribe",
+    ]);
     let guard = connect(&server.url())
         .await
         .acquire("k", options())
         .await
         .expect("free");
-    let locks = connect(&url).await;
+    let locks = connect(&server.url_as("deaf", "word")).await;
     let waiting = tokio::spawn(async move { locks.acquire("k", options()).await });
     eventually(HANG, "asked a few times", async || {
         server.calls("evalsha") + server.calls("eval") >= 5
@@ -580,6 +590,65 @@ async fn without_messages_from_the_server_waiters_ask() {
     guard.release().await.expect("held");
     granted(waiting).await.release().await.expect("held");
     nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn in_the_old_protocol_grants_come_on_a_second_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let url = format!("{}?protocol=2", proxy.url());
+    let waiting = in_line(&server, &url, options()).await;
+    assert_eq!(proxy.connections(), 2);
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    assert_eq!(server.calls("publish"), 1, "the grant came by a message");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn in_the_old_protocol_a_second_connection_that_dies_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let guard = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let url = format!("{}?protocol=2", proxy.url());
+    let waiting = in_line(&server, &url, options()).await;
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually(HANG, "both are made anew", async || {
+        proxy.connections() >= 4
+    })
+    .await;
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    nothing_stays(&server).await;
+}
+
+#[tokio::test]
+async fn in_the_old_protocol_a_half_open_second_connection_is_noticed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::builder()
+        .command_timeout(SECOND / 5)
+        .connect(&format!("{}?protocol=2", proxy.url()))
+        .await
+        .expect("the server is up");
+    assert_eq!(proxy.connections(), 2);
+    // Nothing is asked on either: only the watch over the one for messages can notice.
+    proxy.black_hole(Scope::Existing);
+    let before = proxy.connections();
+    eventually(HANG, "the connections are given up", async || {
+        locks.check().await.is_ok()
+    })
+    .await;
+    assert_eq!(proxy.connections(), before + 2);
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ use crate::{
     holding::Holding,
     key::LockKey,
     lease::{LeaseState, OnLoss},
+    leaving::Leaving,
     line::{Line, Waiter},
     options::{Terms, Wait},
     place::Place,
@@ -103,7 +104,8 @@ impl Arbiter {
             }
             slot.line.push(waiter.clone());
             drop(slots);
-            return Ok(Place::new(self.clone(), key.clone(), waiter, deadline));
+            let place = Place::new(self.clone(), key.clone(), waiter, Leaving::Left, deadline);
+            return Ok(place);
         }
         let signal = Arc::new(Notify::new());
         let mut line = Line::default();
@@ -115,7 +117,7 @@ impl Arbiter {
         };
         slots.keys.insert(key.clone(), slot);
         drop(slots);
-        let place = Place::new(self.clone(), key.clone(), waiter, deadline);
+        let place = Place::new(self.clone(), key.clone(), waiter, Leaving::Made, deadline);
         seeker::start(self, key, signal);
         Ok(place)
     }
@@ -181,6 +183,7 @@ impl Arbiter {
         let signal = slot.seek();
         drop(slots);
         seeker::start(self, key, signal);
+        self.engine.backend.flush();
     }
 
     /// For the seeker: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
@@ -385,6 +388,7 @@ impl OnLoss for Arbiter {
         drop(slots);
         if let Next::Seeks(signal) = next {
             seeker::start(&self, &lease.tenure.key, signal);
+            self.engine.backend.flush();
         }
     }
 

@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Asks, Busy, Comes, Expiry, Failure, RenewRequest, Renewed,
+        AcquireOutcome, AcquireRequest, Acquired, Asks, Busy, Comes, Expiry, Failure, RenewRequest,
+        Renewed,
     },
     clock::Moment,
     engine::{Engine, validity},
@@ -39,6 +40,16 @@ pub(crate) struct Attempt {
     armed: bool,
 }
 
+/// A question that has left.
+#[derive(Clone, Copy)]
+pub(crate) struct Question {
+    asks: Asks,
+    ttl: Duration,
+    /// Before it was handed over: the server's time starts later than this, never earlier.
+    sent: Moment,
+    was_armed: bool,
+}
+
 /// What one round ended with.
 pub(crate) enum Round {
     Granted(Grant),
@@ -48,6 +59,14 @@ pub(crate) enum Round {
     TooSlow(LockError),
     /// Nobody waits any more.
     Deserted,
+}
+
+/// What an answer says.
+pub(crate) enum Reply {
+    /// Ours; but it may be too old to be of use before it is confirmed.
+    Granted(Grant),
+    Busy(Busy),
+    Failed(Failure),
 }
 
 impl Attempt {
@@ -71,18 +90,34 @@ impl Attempt {
     ///
     /// Armed from before the first byte leaves until a definite answer to every request that left.
     pub(crate) async fn ask(&mut self, engine: &Engine, terms: &Terms, tokens: u32) -> Round {
+        let (request, question) = self.prepare(engine, terms, tokens);
+        let answer = engine.backend.acquire(request).await;
+        let reply = self.read(engine, question, answer);
+        self.make_sure(engine, reply).await
+    }
+
+    /// Makes the request, which must be sent then.
+    pub(crate) fn prepare(
+        &mut self,
+        engine: &Engine,
+        terms: &Terms,
+        tokens: u32,
+    ) -> (AcquireRequest, Question) {
         let asks = match (self.asks, terms.wait) {
             (Asks::AfterIts(place), _) => Asks::AfterIts(place),
             (_, Wait::No) => Asks::Once,
             (_, Wait::For(_) | Wait::Forever) => Asks::ToWait,
         };
-        let was_armed = std::mem::replace(&mut self.armed, true);
-        // Before the request is handed over: the server's time starts later than this, never earlier.
-        let sent = engine.clock.now();
+        let question = Question {
+            asks,
+            ttl: terms.ttl,
+            sent: engine.clock.now(),
+            was_armed: std::mem::replace(&mut self.armed, true),
+        };
         if asks == Asks::ToWait {
             // Only the first request of its kind may put an entry into the queue without looking for one.
             self.asks = Asks::AfterIts(None);
-            self.waits_since = sent;
+            self.waits_since = question.sent;
             self.queued_ttl = terms.ttl;
         }
         self.ttl = terms.ttl;
@@ -96,59 +131,67 @@ impl Attempt {
             entry: self.entry.number(),
             trail: self.trail.clone(),
         };
-        match engine.backend.acquire(request).await {
-            Ok(acquired) => {
-                if self.trail.is_settled_by(acquired.connection) {
-                    self.trail.settle();
-                    self.armed = false;
-                }
-                match acquired.outcome {
-                    AcquireOutcome::Granted(tokens) => {
-                        self.granted(engine, sent, terms.ttl, tokens).await
-                    }
-                    AcquireOutcome::Busy(busy) => {
-                        if asks != Asks::Once {
-                            // The entry is in the queue, as it was sent.
-                            self.armed = true;
-                            self.waits_since = sent;
-                            self.queued_ttl = terms.ttl;
-                            self.asks = Asks::AfterIts(busy.place);
-                        }
-                        Round::Busy(busy)
-                    }
-                }
-            }
+        (request, question)
+    }
+
+    /// Reads the answer to a request that was sent.
+    pub(crate) fn read(
+        &mut self,
+        engine: &Engine,
+        question: Question,
+        answer: Result<Acquired, Failure>,
+    ) -> Reply {
+        let acquired = match answer {
+            Ok(acquired) => acquired,
             Err(failure) => {
                 if failure.is_definite() || self.trail.is_empty() {
-                    self.armed = was_armed;
+                    self.armed = question.was_armed;
                 }
-                Round::Failed(failure)
+                return Reply::Failed(failure);
+            }
+        };
+        if self.trail.is_settled_by(acquired.connection) {
+            self.trail.settle();
+            self.armed = false;
+        }
+        match acquired.outcome {
+            AcquireOutcome::Granted(tokens) => {
+                Reply::Granted(self.grant(engine, question.sent, question.ttl, tokens))
+            }
+            AcquireOutcome::Busy(busy) => {
+                if question.asks != Asks::Once {
+                    // The entry is in the queue, as it was sent.
+                    self.armed = true;
+                    self.waits_since = question.sent;
+                    self.queued_ttl = question.ttl;
+                    self.asks = Asks::AfterIts(busy.place);
+                }
+                Reply::Busy(busy)
             }
         }
     }
 
     /// A grant has arrived by a message.
+    ///
+    /// It is younger than the last check that was answered with "wait", and counts from there: so it may look older than it
+    /// is, and then it is confirmed.
     pub(crate) async fn accept(&mut self, engine: &Engine, fencing: FencingToken) -> Round {
         let tokens = FencingBlock::new(fencing.into(), 1);
-        self.granted(engine, self.waits_since, self.queued_ttl, tokens)
-            .await
+        let grant = self.grant(engine, self.waits_since, self.queued_ttl, tokens);
+        self.make_sure(engine, Reply::Granted(grant)).await
     }
 
-    /// A grant is of use if at least half of its ttl is left: it is renewed once, and given up if still short.
-    ///
-    /// `since` is earlier than the grant. For one that came by a message, that is when the wait was last confirmed, so it
-    /// may look older than it is: then the renewal confirms it.
-    async fn granted(
+    /// Ours until it is handed over. `since` is earlier than the server's word.
+    fn grant(
         &mut self,
         engine: &Engine,
         since: Moment,
         ttl: Duration,
         tokens: FencingBlock,
-    ) -> Round {
-        // Ours until it is handed over.
+    ) -> Grant {
         self.armed = true;
         engine.learn_fencing(tokens.last());
-        let mut grant = Grant {
+        Grant {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             entry: self.entry.number(),
@@ -156,17 +199,27 @@ impl Attempt {
             tokens,
             ttl,
             valid_until: validity(since, ttl),
+        }
+    }
+
+    /// A grant is of use if at least half of its ttl is left: else it is renewed once, and given up if still short.
+    pub(crate) async fn make_sure(&self, engine: &Engine, reply: Reply) -> Round {
+        let mut grant = match reply {
+            Reply::Granted(grant) => grant,
+            Reply::Busy(busy) => return Round::Busy(busy),
+            Reply::Failed(failure) => return Round::Failed(failure),
         };
-        if is_short(&grant, engine) {
+        if grant.is_short(engine) {
             let again = engine.clock.now();
-            if let Err(round) = self.confirm(engine, ttl).await {
+            if let Err(round) = self.confirm(engine, grant.ttl).await {
                 return round;
             }
-            grant.valid_until = validity(again, ttl);
-            if is_short(&grant, engine) {
+            grant.valid_until = validity(again, grant.ttl);
+            if grant.is_short(engine) {
                 let took = engine.clock.now().since(again);
                 return Round::TooSlow(LockError::invalid(format!(
-                    "a round trip to the backend took {took:?}, more than half of the ttl of {ttl:?}: choose a longer ttl"
+                    "a round trip to the backend took {took:?}, more than half of the ttl of {:?}: choose a longer ttl",
+                    grant.ttl
                 )));
             }
         }
@@ -212,9 +265,6 @@ impl Attempt {
             lost: None,
         };
         release.start(engine, None);
+        engine.backend.flush();
     }
-}
-
-fn is_short(grant: &Grant, engine: &Engine) -> bool {
-    grant.valid_until.since(engine.clock.now()) < grant.ttl / 2
 }

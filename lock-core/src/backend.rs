@@ -2,6 +2,8 @@
 //!
 //! Every answer comes within the time given in the request, or the answer is [`Failure::NoAnswer`]: the callers have no
 //! timers of their own. Futures of a backend are polled where the manager's work runs, never in a user's task.
+//!
+//! What is hot has a second form, which sends at once, from whatever thread it is on, and needs no task that waits.
 
 use std::{
     error::Error, fmt, future::Future, num::NonZeroU64, pin::Pin, sync::Arc, time::Duration,
@@ -21,10 +23,17 @@ pub(crate) mod redis;
 /// What a backend returns.
 pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
+/// What is done with an answer, where the manager's work runs or on the spot. It must not block.
+pub(crate) type Then<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost). Else
     /// takes a place in its queue, or checks on that place, as the request says.
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired>;
+
+    /// The same without a future: the request leaves with the next [`flush`](Self::flush). If it cannot be sent at once,
+    /// `then` is called with a definite failure before this returns.
+    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>);
 
     /// Renews leases, all in one message; never shortens one, never makes a missing key anew. One result a request.
     fn renew(
@@ -38,6 +47,13 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Lets go of the key if it holds this token, and of the place in its queue; grants it to the next waiter.
     fn release(&self, request: ReleaseRequest) -> Answer<Released>;
+
+    /// The same without a future, as with [`acquire_at_once`](Self::acquire_at_once).
+    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>);
+
+    /// Has requests leave that were made at once. Never waits; callable from any thread. Without it they leave late, but
+    /// they leave.
+    fn flush(&self) {}
 
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>>;
@@ -202,6 +218,14 @@ pub(crate) enum Failure {
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
+    /// There is no connection, or none that takes more.
+    #[cfg(feature = "redis")]
+    pub(crate) fn not_now(message: impl Into<String>) -> Self {
+        Self::NotNow(Arc::from(Box::<dyn Error + Send + Sync>::from(
+            message.into(),
+        )))
+    }
+
     #[cfg(feature = "redis")]
     pub(crate) fn no_answer(message: impl Into<String>) -> Self {
         Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(

@@ -215,11 +215,14 @@ impl Arbiter {
         match self.next_after(last, None) {
             // The renewal may have let go of it meanwhile.
             Next::HasIt => self.engine.renewal.watch(&last.tenure),
-            next => self.give_back(last, None, next, None),
+            next => {
+                self.give_back(last, None, next, None);
+                self.engine.backend.flush();
+            }
         }
     }
 
-    /// Releases what no task of this process takes over.
+    /// Releases what no task of this process takes over; the caller has it leave, by the backend's `flush`.
     pub(crate) fn give_back(
         self: &Arc<Self>,
         lease: &LeaseState,

@@ -9,6 +9,7 @@ use crate::{
     engine::Open,
     error::LockError,
     lease::{LeaseLost, LeaseState},
+    leaving::{Answered, Leaving},
     slot::Next,
 };
 
@@ -49,6 +50,11 @@ impl Holding {
         let (reply, word) = oneshot::channel();
         self.arbiter
             .give_back(&self.lease, left.lost, left.next, Some(reply));
+        let word = Answered {
+            answer: word,
+            leaving: Leaving::Made,
+            backend: &*self.arbiter.engine.backend,
+        };
         word.await.unwrap_or_else(|_| {
             Err(
                 LockError::unavailable("the runtime that the release ran on has ended")
@@ -82,11 +88,12 @@ struct Left {
 }
 
 impl Drop for Holding {
-    /// Never blocks: the release runs on the manager's thread, also if the user's runtime is gone or shutting down.
+    /// Never blocks: the manager's thread sees to the rest, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
         if let Some(left) = self.leave() {
             self.arbiter
                 .give_back(&self.lease, left.lost, left.next, None);
+            self.arbiter.engine.backend.flush();
         }
     }
 }

@@ -61,6 +61,7 @@ mod inspect;
 mod io_thread;
 mod key;
 mod lease;
+mod leaving;
 mod line;
 mod manager;
 mod options;

@@ -15,6 +15,7 @@ use crate::{
     error::LockError,
     holding::Holding,
     key::LockKey,
+    leaving::Leaving,
     line::{Departure, Waiter},
 };
 
@@ -28,6 +29,8 @@ pub(crate) struct Place {
     arbiter: Arc<Arbiter>,
     key: LockKey,
     waiter: Arc<Waiter>,
+    /// Of the first question, for the task that asked it.
+    leaving: Leaving,
     deadline: Option<Sleep>,
     _waiting: Open,
 }
@@ -37,6 +40,7 @@ impl Place {
         arbiter: Arc<Arbiter>,
         key: LockKey,
         waiter: Arc<Waiter>,
+        leaving: Leaving,
         deadline: Option<Moment>,
     ) -> Self {
         let deadline = deadline.map(|deadline| arbiter.engine.alarm.sleep_until(deadline));
@@ -45,6 +49,7 @@ impl Place {
             arbiter,
             key,
             waiter,
+            leaving,
             deadline,
             _waiting: waiting,
         }
@@ -78,6 +83,12 @@ impl Future for Place {
         if let Some(result) = this.waiter.take_or_register(context.waker()) {
             return Poll::Ready(result);
         }
+        if this.leaving != Leaving::Left {
+            let backend = &*this.arbiter.engine.backend;
+            if this.leaving.poll(backend, context).is_pending() {
+                return Poll::Pending;
+            }
+        }
         this.arbiter.replace_lost_seeker(&this.key);
         let ran_out = this
             .deadline
@@ -96,5 +107,6 @@ impl Future for Place {
 impl Drop for Place {
     fn drop(&mut self) {
         drop(self.leave());
+        self.leaving.now(&*self.arbiter.engine.backend);
     }
 }

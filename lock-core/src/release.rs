@@ -1,16 +1,17 @@
 //! Giving a key back, whatever happens on the way.
 //!
-//! One task for each release, where no user's future can be dropped under it. It repeats until the server has answered
-//! on the very connection that carried every acquire with this token, or until the lease must have ended by itself.
+//! It is the manager's own work, where no user's future can be dropped under it. The first try leaves at once; only if it
+//! does not settle everything does it become a task. That repeats until the server has answered on the very connection that
+//! carried every acquire with this token, or until the lease must have ended by itself.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
 use crate::{
-    backend::{Failure, ReleaseOutcome, ReleaseRequest},
+    backend::{Failure, ReleaseOutcome, ReleaseRequest, Released},
     clock::Moment,
-    engine::{Engine, jittered},
+    engine::{Engine, Open, jittered},
     error::LockError,
     grants::EntryNumber,
     key::LockKey,
@@ -80,60 +81,20 @@ impl Release {
         }
     }
 
-    /// Starts the task.
+    /// Tries for the first time, at once; the caller has it leave, by the backend's `flush`.
     pub(crate) fn start(self, engine: &Arc<Engine>, reply: Reply) {
-        let open = engine.on_its_way.open();
-        let work = engine.clone();
-        engine.spawner.spawn(async move {
-            let _open = open;
-            self.run(&work, reply).await;
-        });
-    }
-
-    async fn run(self, engine: &Engine, mut reply: Reply) {
-        // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the loop:
-        // a dozen tries for each ten seconds of ttl.
-        let started = engine.clock.now();
-        let give_up = started.after(self.ttl + engine.timing.command_timeout.saturating_mul(5));
-        let mut pause = FIRST_PAUSE;
-        let departures = Arc::<Trail>::default();
-        let mut so_far = Tries::default();
-        loop {
-            let answer = engine
-                .backend
-                .release(self.request(engine, &departures))
-                .await;
-            match answer {
-                Ok(released) => {
-                    tell(&mut reply, self.verdict(released.outcome, &so_far, engine));
-                    if self.trail.is_settled_by(released.connection) {
-                        return;
-                    }
-                }
-                Err(failure) => {
-                    tracing::debug!(key = %self.key, ?failure, tries = so_far.all, "a release got no answer");
-                    so_far.count(&failure, &departures);
-                    // A connection that was closed while idle fails at once, and the next try repairs it. A time-out
-                    // was wait enough for whoever waits.
-                    let waited = engine.clock.now().since(started);
-                    if so_far.all > 1 || waited >= engine.timing.command_timeout {
-                        self.tell_unavailable(&mut reply, failure);
-                    }
-                    if so_far.refused >= MOST_REFUSALS {
-                        return;
-                    }
-                }
-            }
-            if engine.clock.now() >= give_up {
-                tracing::warn!(key = %self.key, "released late: no certain answer before the lease ended by itself");
-                return;
-            }
-            engine
-                .clock
-                .sleep_until(engine.clock.now().after(jittered(pause)))
-                .await;
-            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
-        }
+        let work = Work {
+            started: engine.clock.now(),
+            engine: engine.clone(),
+            departures: Arc::default(),
+            so_far: Tries::default(),
+            reply,
+            release: self,
+            _open: engine.on_its_way.open(),
+        };
+        let request = work.release.request(engine, &work.departures);
+        let then = move |answer| work.begin_with(answer);
+        engine.backend.release_at_once(&request, Box::new(then));
     }
 
     fn request(&self, engine: &Engine, departures: &Arc<Trail>) -> ReleaseRequest {
@@ -175,9 +136,77 @@ impl Release {
             (None, ReleaseOutcome::NotOurs) => lost(LeaseLost::TakenAway),
         }
     }
+}
 
-    fn tell_unavailable(&self, reply: &mut Reply, failure: Failure) {
-        tell(reply, Err(LockError::from(failure).about(&self.key)));
+/// A release under way.
+struct Work {
+    release: Release,
+    engine: Arc<Engine>,
+    started: Moment,
+    /// The connections that the tries left on.
+    departures: Arc<Trail>,
+    so_far: Tries,
+    reply: Reply,
+    /// A shutdown waits for it.
+    _open: Open,
+}
+
+impl Work {
+    /// Deals with the first answer.
+    fn begin_with(mut self, answer: Result<Released, Failure>) {
+        let was_sent =
+            !matches!(&answer, Err(failure) if failure.is_transient() && failure.is_definite());
+        if was_sent && self.is_settled_by(answer) {
+            return;
+        }
+        let engine = self.engine.clone();
+        engine.spawner.spawn(self.run());
+    }
+
+    async fn run(mut self) {
+        // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the loop:
+        // a dozen tries for each ten seconds of ttl.
+        let patience = self.engine.timing.command_timeout.saturating_mul(5);
+        let give_up = self.started.after(self.release.ttl + patience);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let request = self.release.request(&self.engine, &self.departures);
+            let answer = self.engine.backend.release(request).await;
+            if self.is_settled_by(answer) {
+                return;
+            }
+            let clock = &self.engine.clock;
+            if clock.now() >= give_up {
+                tracing::warn!(key = %self.release.key, "released late: no certain answer before the lease ended by itself");
+                return;
+            }
+            clock.sleep_until(clock.now().after(jittered(pause))).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Tells whoever waits what is known; returns whether there is nothing more to do.
+    fn is_settled_by(&mut self, answer: Result<Released, Failure>) -> bool {
+        let failure = match answer {
+            Ok(released) => {
+                let word = self
+                    .release
+                    .verdict(released.outcome, &self.so_far, &self.engine);
+                tell(&mut self.reply, word);
+                return self.release.trail.is_settled_by(released.connection);
+            }
+            Err(failure) => failure,
+        };
+        tracing::debug!(key = %self.release.key, ?failure, tries = self.so_far.all, "a release got no answer");
+        self.so_far.count(&failure, &self.departures);
+        // A connection that was closed while idle fails at once, and the next try repairs it. A time-out was wait enough
+        // for whoever waits.
+        let waited = self.engine.clock.now().since(self.started);
+        if self.so_far.all > 1 || waited >= self.engine.timing.command_timeout {
+            let error = LockError::from(failure).about(&self.release.key);
+            tell(&mut self.reply, Err(error));
+        }
+        self.so_far.refused >= MOST_REFUSALS
     }
 }
 

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use crate::{
     ahead,
     arbiter::{Arbiter, Offered},
-    attempt::{Attempt, Round},
-    backend::{Busy, Comes, Expiry},
+    attempt::{Attempt, Question, Reply, Round},
+    backend::{Acquired, Busy, Comes, Expiry, Failure},
     clock::Moment,
     engine::{Open, jittered},
     key::LockKey,
@@ -37,8 +37,12 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How soon after taking a place it is checked for the first time, which tells when the holder's lease ends.
 const FIRST_CHECK: Duration = Duration::from_millis(150);
 
+/// Asks for the first time, at once; the caller has it leave, by the backend's `flush`.
+///
+/// Most locks are free. So there is no task for the first question: its answer is dealt with where it arrives, and only
+/// what needs more than that becomes a task.
 pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) {
-    let seeker = Seeker {
+    let mut seeker = Seeker {
         arbiter: arbiter.clone(),
         key: key.clone(),
         signal,
@@ -46,7 +50,22 @@ pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) 
         finished: false,
         _on_its_way: arbiter.engine.on_its_way.open(),
     };
-    arbiter.engine.spawner.spawn(seeker.run());
+    let Some((terms, behind)) = arbiter.head(key) else {
+        seeker.finished = true;
+        return;
+    };
+    let engine = &arbiter.engine;
+    let attempt = seeker
+        .attempt
+        .insert(Attempt::new(engine, arbiter.full_key(key)));
+    let (request, question) = attempt.prepare(engine, &terms, tokens(behind));
+    let then = move |answer| seeker.begin_with(question, answer);
+    engine.backend.acquire_at_once(&request, Box::new(then));
+}
+
+/// Tokens ahead are of use only where somebody stands behind.
+fn tokens(behind: usize) -> u32 {
+    if behind > 0 { ahead::BLOCK } else { 1 }
 }
 
 struct Seeker {
@@ -67,11 +86,36 @@ enum Pause {
 }
 
 impl Seeker {
-    async fn run(mut self) {
+    /// Deals with the first answer.
+    fn begin_with(mut self, question: Question, answer: Result<Acquired, Failure>) {
+        let engine = self.arbiter.engine.clone();
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
+        let reply = match attempt.read(&engine, question, answer) {
+            Reply::Granted(grant) if !grant.is_short(&engine) => match self.hand_over(grant) {
+                None => return,
+                Some(seeker) => {
+                    self = seeker;
+                    None
+                }
+            },
+            // It could not be sent at once, or its answer did not come: asking again is safe.
+            Reply::Failed(_) => None,
+            reply => Some(reply),
+        };
+        engine.spawner.spawn(self.run(reply));
+    }
+
+    async fn run(mut self, mut reply: Option<Reply>) {
         let mut failures = 0_u32;
         // Bounded by those who wait: each has its own patience, and without them the line is empty.
         while let Some((terms, behind)) = self.arbiter.head(&self.key) {
-            let pause = match self.ask(&terms, behind).await {
+            let round = match reply.take() {
+                Some(reply) => self.make_sure(reply).await,
+                None => self.ask(&terms, behind).await,
+            };
+            let pause = match round {
                 Round::Granted(grant) => match self.hand_over(grant) {
                     Some(seeker) => {
                         self = seeker;
@@ -130,11 +174,9 @@ impl Seeker {
         let attempt = self
             .attempt
             .get_or_insert_with(|| Attempt::new(&engine, arbiter.full_key(&key)));
-        // Tokens ahead are of use only where somebody stands behind.
-        let tokens = if behind > 0 { ahead::BLOCK } else { 1 };
         tokio::select! {
             biased;
-            round = attempt.ask(&engine, terms, tokens) => round,
+            round = attempt.ask(&engine, terms, tokens(behind)) => round,
             // The answer may be on its way. The token stays armed, and the clean-up follows on the same connection.
             () = arbiter.deserted(&key, &signal) => Round::Deserted,
         }
@@ -151,6 +193,18 @@ impl Seeker {
             news = attempt.entry.news() => news.map_or(Pause::Over, Pause::Granted),
             () = self.arbiter.deserted(&self.key, &self.signal) => Pause::Over,
             () = clock.sleep_until(clock.now().after(pause)) => Pause::Over,
+        }
+    }
+
+    async fn make_sure(&mut self, reply: Reply) -> Round {
+        let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
+        let Some(attempt) = &self.attempt else {
+            return Round::Deserted;
+        };
+        tokio::select! {
+            biased;
+            round = attempt.make_sure(&arbiter.engine, reply) => round,
+            () = arbiter.deserted(&key, &signal) => Round::Deserted,
         }
     }
 

@@ -36,6 +36,13 @@ pub(crate) struct Grant {
     pub(crate) valid_until: Moment,
 }
 
+impl Grant {
+    /// Whether less than half of its ttl is left.
+    pub(crate) fn is_short(&self, engine: &Engine) -> bool {
+        self.valid_until.since(engine.clock.now()) < self.ttl / 2
+    }
+}
+
 pub(crate) struct Tenure {
     pub(crate) key: LockKey,
     pub(crate) full_key: Arc<str>,

@@ -10,7 +10,7 @@ use crate::{
     backend::{
         AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Backend, Busy,
         Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
-        Renewed,
+        Renewed, Then,
     },
     clock::{Clock, Moment},
     inspect::{Health, Sighting},
@@ -50,6 +50,57 @@ impl MemoryBackend {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, request: &AcquireRequest) -> Acquired {
+        request.trail.departs_on(ConnectionId::LOCAL);
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let token = request.token.expose();
+        let outcome = match state.alive(&request.full_key, now) {
+            Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
+                expiry: Expiry::In(entry.expires.since(now)),
+                place: None,
+                // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
+                comes: Comes::ByGrant,
+            }),
+            _ => {
+                let tokens = state.take_fencing(request.known_fencing, request.tokens);
+                let entry = Entry {
+                    token: token.to_owned(),
+                    expires: now.after(request.ttl),
+                };
+                state.sweep(now);
+                state.entries.insert(request.full_key.clone(), entry);
+                AcquireOutcome::Granted(tokens)
+            }
+        };
+        drop(state);
+        Acquired {
+            outcome,
+            connection: ConnectionId::LOCAL,
+        }
+    }
+
+    fn let_go(&self, request: &ReleaseRequest) -> Released {
+        request.trail.departs_on(ConnectionId::LOCAL);
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let outcome = match state.alive(&request.full_key, now) {
+            Some(entry) if entry.token == request.token.expose() => {
+                match request.keep {
+                    Some(keep) => entry.expires = now.after(keep),
+                    None => drop(state.entries.remove(&request.full_key)),
+                }
+                ReleaseOutcome::Done
+            }
+            _ => ReleaseOutcome::NotOurs,
+        };
+        drop(state);
+        Released {
+            outcome,
+            connection: ConnectionId::LOCAL,
+        }
     }
 
     fn renew_one(&self, request: &RenewRequest) -> Renewed {
@@ -100,33 +151,11 @@ fn at_once<T: Send + 'static>(answer: T) -> Answer<T> {
 
 impl Backend for MemoryBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
-        request.trail.departs_on(ConnectionId::LOCAL);
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let token = request.token.expose();
-        let outcome = match state.alive(&request.full_key, now) {
-            Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
-                expiry: Expiry::In(entry.expires.since(now)),
-                place: None,
-                // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
-                comes: Comes::ByGrant,
-            }),
-            _ => {
-                let tokens = state.take_fencing(request.known_fencing, request.tokens);
-                let entry = Entry {
-                    token: token.to_owned(),
-                    expires: now.after(request.ttl),
-                };
-                state.sweep(now);
-                state.entries.insert(request.full_key.clone(), entry);
-                AcquireOutcome::Granted(tokens)
-            }
-        };
-        drop(state);
-        at_once(Acquired {
-            outcome,
-            connection: ConnectionId::LOCAL,
-        })
+        at_once(self.take(&request))
+    }
+
+    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+        then(Ok(self.take(request)));
     }
 
     fn renew(
@@ -159,24 +188,11 @@ impl Backend for MemoryBackend {
     }
 
     fn release(&self, request: ReleaseRequest) -> Answer<Released> {
-        request.trail.departs_on(ConnectionId::LOCAL);
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let outcome = match state.alive(&request.full_key, now) {
-            Some(entry) if entry.token == request.token.expose() => {
-                match request.keep {
-                    Some(keep) => entry.expires = now.after(keep),
-                    None => drop(state.entries.remove(&request.full_key)),
-                }
-                ReleaseOutcome::Done
-            }
-            _ => ReleaseOutcome::NotOurs,
-        };
-        drop(state);
-        at_once(Released {
-            outcome,
-            connection: ConnectionId::LOCAL,
-        })
+        at_once(self.let_go(&request))
+    }
+
+    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+        then(Ok(self.let_go(request)));
     }
 
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {

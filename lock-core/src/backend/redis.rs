@@ -2,37 +2,42 @@
 
 use std::{fmt, num::NonZeroU64, sync::Arc, time::Duration};
 
-use redis::Value;
-
 use crate::{
     backend::{
         AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend, Busy,
         Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
-        Renewed,
+        Renewed, Then,
     },
     engine::Timing,
     error::LockError,
     grants::Grants,
     inspect::{Health, Sighting},
     options::RESERVED,
-    token::FencingBlock,
+    token::{FencingBlock, FencingToken},
+    trail::ConnectionId,
 };
 
 mod address;
 mod connection;
+mod counting;
 mod failure;
 mod health;
+mod link;
 mod lua;
 mod mailbox;
+mod opening;
+mod resp;
+mod socket;
 
 use address::Address;
-use connection::Link;
-use lua::{
-    ACQUIRE, AHEAD,
-    Argument::{Name, Number, Token, Word},
-    Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW,
-};
+use counting::Counting;
+use link::Link;
+use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use mailbox::Mailbox;
+use resp::{
+    Value,
+    Word::{self, Joined, Number, Text},
+};
 
 #[derive(Clone)]
 pub(crate) struct RedisBackend {
@@ -42,19 +47,21 @@ pub(crate) struct RedisBackend {
     fence: Arc<str>,
     /// Names this manager to the servers: where its grants are published.
     channel: Arc<str>,
+    counting: Arc<Counting>,
     within: Duration,
 }
 
 impl RedisBackend {
     /// Connects with the first request.
     pub(crate) fn new(url: &str, timing: Timing, grants: Arc<Grants>) -> Result<Self, LockError> {
-        let address = Address::parse(url, timing.command_timeout)?;
+        let address = Address::parse(url)?;
         let channel = uuid::Uuid::new_v4().simple().to_string();
         let mailbox = Mailbox::new(format!("{RESERVED}grants:{channel}"), grants);
         Ok(Self {
             link: Arc::new(Link::new(address, timing, mailbox)),
             fence: format!("{RESERVED}fence").into(),
             channel: channel.into(),
+            counting: Arc::default(),
             within: timing.command_timeout,
         })
     }
@@ -63,7 +70,7 @@ impl RedisBackend {
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let timing = self.link.timing();
         let within = timing.connect_timeout + timing.command_timeout;
-        match self.link.send(&redis::cmd("PING"), within, None).await? {
+        match self.link.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => Ok(()),
             (_, Value::ServerError(error)) => match error.code() {
                 "NOAUTH" => Err(failure::wrong_credentials(self.link.address().shown())),
@@ -72,21 +79,60 @@ impl RedisBackend {
             _ => Err(failure::no_redis(self.link.address().shown())),
         }
     }
-}
 
-impl RedisBackend {
-    /// The lock and its companions.
-    fn keys(&self, full_key: Arc<str>) -> Vec<Arc<str>> {
-        let queue = queue_of(&full_key);
-        vec![full_key, self.fence.clone(), queue]
+    /// The lock and its companions: the fencing counter, and the queue, which is named from the full key, whatever the
+    /// prefix, so that managers with different prefixes that mean the same lock stand in the same queue.
+    fn keys<'a>(&'a self, full_key: &'a str) -> [Word<'a>; 3] {
+        [Text(full_key), Text(&self.fence), Joined(QUEUE, full_key)]
+    }
+
+    /// `counted_from`: than what the fencing token must be larger if it may be counted up.
+    fn acquire_arguments<'a>(
+        &'a self,
+        request: &'a AcquireRequest,
+        asks: Asks,
+        counted_from: Option<FencingToken>,
+    ) -> [Word<'a>; 9] {
+        let (mode, place) = match asks {
+            Asks::Once => ("try", None),
+            Asks::ToWait => ("wait", None),
+            Asks::AfterIts(place) => ("check", place),
+        };
+        [
+            Text(request.token.expose()),
+            Number(millis(request.ttl)),
+            Number(counted_from.map_or(0, u64::from).max(request.known_fencing)),
+            Number(request.tokens.into()),
+            Text(mode),
+            Text(&self.channel),
+            Number(request.entry),
+            Number(place.map_or(0, NonZeroU64::get)),
+            Text(if counted_from.is_some() { "1" } else { "0" }),
+        ]
+    }
+
+    fn release_arguments<'a>(&'a self, request: &'a ReleaseRequest) -> [Word<'a>; 5] {
+        [
+            Text(request.token.expose()),
+            Number(request.keep.map_or(0, millis)),
+            Number(request.known_fencing),
+            Text(&self.channel),
+            Number(request.entry.unwrap_or(0)),
+        ]
+    }
+
+    /// Without a way for grants, an entry in the queue would only be passed over.
+    fn asks(&self, request: &AcquireRequest) -> Asks {
+        if self.link.has_grants() {
+            request.asks
+        } else {
+            Asks::Once
+        }
     }
 }
 
-/// Where the processes stand that wait for a lock: named from the full key, whatever the prefix, so that managers with
-/// different prefixes that mean the same lock stand in the same queue.
-fn queue_of(full_key: &str) -> Arc<str> {
-    format!("{RESERVED}queue:{full_key}").into()
-}
+/// Stands before the full key, for the list of those who wait for it.
+const QUEUE: &str = "__lock_core__:queue:";
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,54 +144,48 @@ impl Backend for RedisBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
         let backend = self.clone();
         Box::pin(async move {
-            // Without a way for grants, an entry in the queue would only be passed over.
-            let asks = if backend.link.has_grants() {
-                request.asks
-            } else {
-                Asks::Once
-            };
-            let (mode, place) = match asks {
-                Asks::Once => ("try", None),
-                Asks::ToWait => ("wait", None),
-                Asks::AfterIts(place) => ("check", place),
-            };
+            let asks = backend.asks(&request);
             let call = Call {
-                keys: backend.keys(request.full_key),
-                arguments: vec![
-                    Token(request.token),
-                    Number(millis(request.ttl)),
-                    Number(request.known_fencing),
-                    Number(request.tokens.into()),
-                    Word(mode),
-                    Name(backend.channel.clone()),
-                    Number(request.entry),
-                    Number(place.map_or(0, NonZeroU64::get)),
-                ],
+                keys: &backend.keys(&request.full_key),
+                arguments: &backend.acquire_arguments(&request, asks, None),
             };
-            let (connection, answer) = ACQUIRE
+            let (id, answer) = ACQUIRE
                 .run(&backend.link, call, backend.within, Some(&request.trail))
                 .await?;
-            let mut outcome =
-                read_acquired(&answer).ok_or_else(|| failure::nonsense("an acquire"))?;
-            if let AcquireOutcome::Busy(busy) = &mut outcome
-                && asks == Asks::Once
-            {
-                busy.comes = Comes::ByAsking;
-            }
-            Ok(Acquired {
-                outcome,
-                connection,
-            })
+            read_acquired(&answer, id, asks)
         })
+    }
+
+    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+        let asks = self.asks(request);
+        let write = |out: &mut Vec<u8>, id, now| {
+            let counted_from = self.counting.floor(id, now).filter(|_| request.tokens == 1);
+            let call = Call {
+                keys: &self.keys(&request.full_key),
+                arguments: &self.acquire_arguments(request, asks, counted_from),
+            };
+            ACQUIRE.write(out, call);
+        };
+        let counting = self.counting.clone();
+        let read = move |value, id, sent| {
+            let answer = failure::of_value(value)?;
+            let acquired = read_acquired(&answer, id, asks)?;
+            if let (AcquireOutcome::Granted(tokens), Value::Array(_)) = (acquired.outcome, &answer)
+            {
+                counting.note(id, sent, tokens.last());
+            }
+            Ok(acquired)
+        };
+        self.link.send_at_once(&request.trail, write, read, then);
     }
 
     fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
         let backend = self.clone();
         Box::pin(async move {
             let call = Call {
-                keys: backend.keys(request.full_key),
-                arguments: vec![
-                    Token(request.token),
+                keys: &backend.keys(&request.full_key),
+                arguments: &[
+                    Text(request.token.expose()),
                     Number(millis(request.ttl)),
                     Number(request.known_fencing),
                     Number(request.tokens.into()),
@@ -163,12 +203,18 @@ impl Backend for RedisBackend {
     ) -> Answer<Vec<Result<Renewed, Failure>>> {
         let link = self.link.clone();
         Box::pin(async move {
-            let calls: Vec<_> = batch
-                .into_iter()
-                .map(|request| Call {
-                    keys: vec![request.full_key],
-                    arguments: vec![Token(request.token), Number(millis(request.ttl))],
+            let words: Vec<_> = batch
+                .iter()
+                .map(|request| {
+                    (
+                        [Text(&request.full_key)],
+                        [Text(request.token.expose()), Number(millis(request.ttl))],
+                    )
                 })
+                .collect();
+            let calls: Vec<_> = words
+                .iter()
+                .map(|(keys, arguments)| Call { keys, arguments })
                 .collect();
             let answers = RENEW.run_all(&link, &calls, within).await?;
             Ok(answers.iter().map(read_renewed).collect())
@@ -179,36 +225,38 @@ impl Backend for RedisBackend {
         let backend = self.clone();
         Box::pin(async move {
             let call = Call {
-                keys: backend.keys(request.full_key),
-                arguments: vec![
-                    Token(request.token),
-                    Number(request.keep.map_or(0, millis)),
-                    Number(request.known_fencing),
-                    Name(backend.channel.clone()),
-                    Number(request.entry.unwrap_or(0)),
-                ],
+                keys: &backend.keys(&request.full_key),
+                arguments: &backend.release_arguments(&request),
             };
-            let (connection, answer) = RELEASE
+            let (id, answer) = RELEASE
                 .run(&backend.link, call, backend.within, Some(&request.trail))
                 .await?;
-            let outcome = match answer {
-                Value::Int(1) => ReleaseOutcome::Done,
-                Value::Int(0) => ReleaseOutcome::NotOurs,
-                _ => return Err(failure::nonsense("a release")),
-            };
-            Ok(Released {
-                outcome,
-                connection,
-            })
+            read_released(&answer, id)
         })
+    }
+
+    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+        let write = |out: &mut Vec<u8>, _, _| {
+            let call = Call {
+                keys: &self.keys(&request.full_key),
+                arguments: &self.release_arguments(request),
+            };
+            RELEASE.write(out, call);
+        };
+        let read = |value, id, _| read_released(&failure::of_value(value)?, id);
+        self.link.send_at_once(&request.trail, write, read, then);
+    }
+
+    fn flush(&self) {
+        self.link.flush();
     }
 
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
         let (link, within) = (self.link.clone(), self.within);
         Box::pin(async move {
             let call = Call {
-                keys: vec![full_key.clone(), queue_of(&full_key)],
-                arguments: Vec::new(),
+                keys: &[Text(&full_key), Joined(QUEUE, &full_key)],
+                arguments: &[],
             };
             let (_, answer) = INSPECT.run(&link, call, within, None).await?;
             read_sighting(&answer)
@@ -219,8 +267,8 @@ impl Backend for RedisBackend {
         let backend = self.clone();
         Box::pin(async move {
             let call = Call {
-                keys: backend.keys(full_key),
-                arguments: vec![Number(known_fencing)],
+                keys: &backend.keys(&full_key),
+                arguments: &[Number(known_fencing)],
             };
             match FORCE_RELEASE
                 .run(&backend.link, call, backend.within, None)
@@ -247,9 +295,40 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn read_acquired(answer: &Value) -> Option<AcquireOutcome> {
-    let Value::Array(parts) = answer else {
-        return None;
+fn read_acquired(
+    answer: &Value,
+    connection: ConnectionId,
+    asks: Asks,
+) -> Result<Acquired, Failure> {
+    let mut outcome = read_outcome(answer).ok_or_else(|| failure::nonsense("an acquire"))?;
+    if let AcquireOutcome::Busy(busy) = &mut outcome
+        && asks == Asks::Once
+    {
+        busy.comes = Comes::ByAsking;
+    }
+    Ok(Acquired {
+        outcome,
+        connection,
+    })
+}
+
+fn read_released(answer: &Value, connection: ConnectionId) -> Result<Released, Failure> {
+    let outcome = match answer {
+        Value::Int(1) => ReleaseOutcome::Done,
+        Value::Int(0) => ReleaseOutcome::NotOurs,
+        _ => return Err(failure::nonsense("a release")),
+    };
+    Ok(Released {
+        outcome,
+        connection,
+    })
+}
+
+fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
+    let parts = match answer {
+        Value::Array(parts) => parts,
+        Value::Int(token) => return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?)),
+        _ => return None,
     };
     match parts[..] {
         [Value::Int(1), Value::Int(first), Value::Int(count)] => {
@@ -351,7 +430,7 @@ mod tests {
     fn an_answer_of_the_wrong_form_is_not_taken_for_one() {
         let odd = [
             Value::Nil,
-            Value::Int(1),
+            Value::Int(0),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![Value::Int(1), Value::Int(5)]),
@@ -367,9 +446,9 @@ mod tests {
             ]),
         ];
         for answer in odd {
-            assert!(read_acquired(&answer).is_none(), "{answer:?}");
+            assert!(read_outcome(&answer).is_none(), "{answer:?}");
         }
-        assert!(read_renewed(&Value::Okay).is_err());
+        assert!(read_renewed(&Value::SimpleString("OK".to_owned())).is_err());
         assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_err());
     }
 }

@@ -1,68 +1,135 @@
 //! From a url to what is needed to connect, and a form of it that may be shown.
 
-use std::time::Duration;
+use std::path::PathBuf;
 
-use redis::{
-    ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
-};
+use percent_encoding::percent_decode_str;
+use url::{Host, Url};
 
 use crate::error::LockError;
 
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]
 pub(super) struct Address {
-    info: ConnectionInfo,
+    place: Place,
+    credentials: Option<Credentials>,
+    database: u32,
     /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
     pub(super) pushes: bool,
     shown: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+/// By which a server lets us in.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Credentials {
+    pub(super) user: Option<String>,
+    pub(super) password: String,
+}
+
 const SCHEMES: &str = "`redis://`, `valkey://`, `redis+unix://` or `memory://`";
 
+const DEFAULT_PORT: u16 = 6379;
+
 impl Address {
-    pub(super) fn parse(url: &str, command_timeout: Duration) -> Result<Self, LockError> {
+    pub(super) fn parse(url: &str) -> Result<Self, LockError> {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let known = matches!(
+            scheme,
+            "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix"
+        );
         // An `@` behind the host is a password that was not encoded, cut at its first `/`, `?` or `#`.
-        let parsed = redis::parse_redis_url(url).filter(|parsed| {
+        let parsed = Url::parse(url).ok().filter(|parsed| {
             let rest = [Some(parsed.path()), parsed.query(), parsed.fragment()];
-            !rest.into_iter().flatten().any(|part| part.contains('@'))
+            known && !rest.into_iter().flatten().any(|part| part.contains('@'))
         });
         let Some(parsed) = parsed else {
             return Err(LockError::invalid(malformed(url)));
         };
-        let shown = match parsed.host_str() {
-            Some(host) if !host.is_empty() => {
-                let port = parsed.port().unwrap_or(6379);
-                format!("{}://{host}:{port}{}", parsed.scheme(), parsed.path())
-            }
-            _ => format!("{}://{}", parsed.scheme(), parsed.path()),
-        };
-        if matches!(parsed.scheme(), "rediss" | "valkeys") {
+        if matches!(scheme, "rediss" | "valkeys") {
             return Err(LockError::invalid(format!(
-                "`{shown}` asks for TLS, which this build of lock-core does not speak yet: use a `redis://` url, through a \
-                 TLS tunnel if need be"
+                "`{}` asks for TLS, which this build of lock-core does not speak yet: use a `redis://` url, through a TLS \
+                 tunnel if need be",
+                show(&parsed)
             )));
         }
-        let asks_for_resp2 = parsed
-            .query_pairs()
-            .any(|(name, value)| name == "protocol" && value.ends_with('2'));
-        // The client's message says what is wrong before the first dash, and after it perhaps with which text.
-        let info = parsed.into_connection_info().map_err(|error| {
-            let text = error.to_string();
-            let reason = text.split(" - ").next().unwrap_or_default();
-            LockError::invalid(format!("the url `{shown}` cannot be used: {reason}"))
-        })?;
+        if scheme.ends_with("unix") {
+            Self::of_a_socket(&parsed)
+        } else {
+            Self::of_a_host(&parsed)
+        }
+    }
+
+    fn of_a_host(url: &Url) -> Result<Self, LockError> {
+        let host = match url.host() {
+            Some(Host::Domain(name)) => decode(name),
+            Some(Host::Ipv4(address)) => address.to_string(),
+            Some(Host::Ipv6(address)) => address.to_string(),
+            None => String::new(),
+        };
+        if host.is_empty() {
+            return Err(LockError::invalid(malformed(url.as_str())));
+        }
+        let user = Some(decode(url.username())).filter(|user| !user.is_empty());
+        let password = url.password().map(decode);
+        if user.is_some() && password.is_none() {
+            return Err(refused(
+                url,
+                "it has a user without a password; write `redis://user:password@host`, or `redis://:password@host` where \
+                 there is no user",
+            ));
+        }
+        let path = url.path().trim_matches('/');
         Ok(Self {
-            info: info.set_tcp_settings(tcp_settings(command_timeout)),
-            pushes: !asks_for_resp2,
-            shown,
+            place: Place::Tcp {
+                host,
+                port: url.port().unwrap_or(DEFAULT_PORT),
+            },
+            credentials: password.map(|password| Credentials { user, password }),
+            database: database(url, path)?,
+            pushes: !asks_for_resp2(url),
+            shown: show(url),
         })
     }
 
-    /// What the client library connects by.
-    pub(super) fn info(&self, protocol: ProtocolVersion) -> ConnectionInfo {
-        let settings = self.info.redis_settings().clone().set_protocol(protocol);
-        self.info.clone().set_redis_settings(settings)
+    fn of_a_socket(url: &Url) -> Result<Self, LockError> {
+        if url.host_str().is_some_and(|host| !host.is_empty()) || url.path().len() < 2 {
+            return Err(refused(
+                url,
+                "it needs the whole path of a socket, as in `redis+unix:///run/redis.sock?db=1`",
+            ));
+        }
+        let query = |wanted: &str| {
+            url.query_pairs()
+                .find_map(|(name, value)| (name == wanted).then(|| value.into_owned()))
+        };
+        let password = query("pass").or_else(|| query("password"));
+        Ok(Self {
+            place: Place::Unix(decode(url.path()).into()),
+            credentials: password.map(|password| Credentials {
+                user: query("user"),
+                password,
+            }),
+            database: database(url, &query("db").unwrap_or_default())?,
+            pushes: !asks_for_resp2(url),
+            shown: show(url),
+        })
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(super) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
+
+    pub(super) fn database(&self) -> u32 {
+        self.database
     }
 
     pub(super) fn shown(&self) -> &str {
@@ -76,18 +143,38 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// No Nagle delay, since each command is one small write. A peer that is gone is noticed by the kernel too: while idle
-/// by keepalive, with bytes on their way by the user time-out.
-fn tcp_settings(command_timeout: Duration) -> TcpSettings {
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(15));
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(command_timeout * 2);
-    #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
-    let _unused = command_timeout;
-    settings
+fn decode(text: &str) -> String {
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+fn database(url: &Url, text: &str) -> Result<u32, LockError> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse()
+        .map_err(|_| refused(url, "the database is no number, as in `redis://host/0`"))
+}
+
+fn asks_for_resp2(url: &Url) -> bool {
+    url.query_pairs()
+        .any(|(name, value)| name == "protocol" && value.ends_with('2'))
+}
+
+fn refused(url: &Url, reason: &str) -> LockError {
+    LockError::invalid(format!("the url `{}` cannot be used: {reason}", show(url)))
+}
+
+fn show(url: &Url) -> String {
+    let (scheme, path) = (url.scheme(), url.path());
+    match url.host_str() {
+        Some(host) if !host.is_empty() => {
+            format!(
+                "{scheme}://{host}:{}{path}",
+                url.port().unwrap_or(DEFAULT_PORT)
+            )
+        }
+        _ => format!("{scheme}://{path}"),
+    }
 }
 
 /// Nothing of a url that does not parse may be shown but its scheme: nobody knows where its password is.
@@ -116,8 +203,10 @@ fn malformed(url: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Address, LockError> {
-        Address::parse(url, Duration::from_secs(1))
+    use super::Address as Parsed;
+
+    fn parse(url: &str) -> Result<Parsed, LockError> {
+        Parsed::parse(url)
     }
 
     #[test]
@@ -128,7 +217,7 @@ mod tests {
                 "redis://db.internal:6380/3",
             ),
             ("redis://:hunter2@127.0.0.1", "redis://127.0.0.1:6379"),
-            ("valkey://hunter2@[::1]:1", "valkey://[::1]:1"),
+            ("valkey://:hunter2@[::1]:1", "valkey://[::1]:1"),
             (
                 "redis+unix:///run/r.sock?pass=hunter2&db=2",
                 "redis+unix:///run/r.sock",
@@ -152,8 +241,11 @@ mod tests {
             ("redis://:hunter2@ho st", "malformed"),
             ("redis://:hun/ter2?@host:port", "malformed"),
             ("redis://:hunter2@host:99999", "malformed"),
-            ("redis://:hunter2@host/db", "Invalid database number"),
+            ("redis://:hunter2@host/db", "database is no number"),
             ("redis://:hunter2@", "malformed"),
+            ("redis://hunter2@host", "user without a password"),
+            ("redis+unix://host/run/r.sock?pass=hunter2", "whole path"),
+            ("redis+unix:///", "whole path"),
             ("redis://app:2024/hunter2@db", "malformed"),
             ("redis://h?unter2@db", "malformed"),
             ("redis://h#unter2@db", "malformed"),

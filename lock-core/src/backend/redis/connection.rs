@@ -1,401 +1,385 @@
-//! The one connection to a server, watched and replaced.
+//! One connection: commands leave in the order in which they were given, and answers come back in it.
 //!
-//! The client library multiplexes commands over one connection and tells when the socket is closed. It does not notice a
-//! half-open one, on which nothing ever comes back. So each command has a time-out; after one, a PING is sent, and if
-//! nothing at all comes back within a second time-out, the connection is replaced.
+//! Whoever has a command puts it behind the others, from any thread. What has gathered is written at once by
+//! [`Connection::flush`], which whoever gave a command calls soon after, and the driver calls for all who do not. The
+//! driver, a task on the manager's thread, reads, and there and then does with each answer what was asked for: an answer that
+//! had to wake one task to wake another would cost more than all the rest of a lock.
 
 use std::{
+    collections::VecDeque,
+    fmt, io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
-    RedisError, Value,
-    aio::{MultiplexedConnection, SendError},
+use tokio::{
+    io::AsyncReadExt,
+    sync::Notify,
+    time::{MissedTickBehavior, interval},
 };
-use tokio::sync::watch;
 
 use crate::{
-    backend::{
-        Failure,
-        redis::{address::Address, failure, mailbox::Mailbox},
+    backend::redis::{
+        mailbox::Mailbox,
+        resp::{self, Frame, Value, Word},
+        socket::{Reading, Writing},
     },
     clock::{Clock, Moment},
-    engine::Timing,
-    trail::{ConnectionId, Trail},
+    trail::ConnectionId,
 };
 
-/// How many commands may stand before the socket; beyond, senders wait, each at most for its time-out.
-const QUEUE: usize = 4096;
+pub(super) const CLOCK: Clock = Clock::Boot;
 
-/// A server that is only slow for this long keeps its connection.
-const SHORTEST_PROBE: Duration = Duration::from_millis(250);
+/// How much may stand before the socket. Beyond it, the server is not reading, and nothing more is taken on.
+const MOST_WAITING: usize = 1 << 17;
+const MOST_BYTES: usize = 1 << 26;
 
-/// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// How much is read at a time.
+const READ_SIZE: usize = 1 << 14;
 
-/// Connects, and reconnects, to one server.
-#[derive(Debug)]
-pub(super) struct Link {
-    address: Address,
-    timing: Timing,
-    mailbox: Mailbox,
-    state: Mutex<State>,
-    /// Smoothed, in nanoseconds; zero if not known.
-    round_trip: AtomicU64,
+/// A buffer larger than this is not kept for the next time.
+const KEPT_SIZE: usize = 1 << 17;
+
+/// What is to be done with an answer. Runs on the manager's thread; must not block, and holds no lock while it runs.
+pub(super) type Handler = Box<dyn FnOnce(Result<Value, NoValue>) + Send>;
+
+/// Why there is no answer.
+#[derive(Clone, Debug)]
+pub(super) enum NoValue {
+    /// The connection has ended, and why.
+    Broken(Arc<str>),
+    /// What came was not the protocol.
+    Nonsense,
+    /// Nothing came in time.
+    Late,
+    /// The command never left.
+    NotSent,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    current: Option<Arc<Connection>>,
-    last_number: u64,
-    last_failure: Option<(Moment, Failure)>,
-    /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
-    connecting: Option<watch::Receiver<Option<Connected>>>,
+/// How messages are told from answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Messages {
+    /// By their form, in the third version of the protocol.
+    ByForm,
+    /// By their first word: a connection of the second version that carries nothing else.
+    ByWord,
 }
 
-type Connected = Result<Arc<Connection>, Failure>;
-
-/// One connection, from its handshake to its end.
-#[derive(Debug)]
-struct Connection {
-    id: ConnectionId,
-    pipe: MultiplexedConnection,
-    /// Whether grants arrive on it.
-    grants: bool,
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    writing: Writing,
+    flow: Mutex<Flow>,
+    /// Wakes the driver: there is something to write, or an end.
+    kick: Notify,
     /// When something last came back, in nanoseconds of the clock.
     heard: AtomicU64,
     /// Whether a PING is on its way that decides over it.
-    probed: AtomicBool,
+    pub(super) probed: AtomicBool,
+    messages: Messages,
 }
 
-const CLOCK: Clock = Clock::Boot;
-
-impl Link {
-    pub(super) fn new(address: Address, timing: Timing, mailbox: Mailbox) -> Self {
-        Self {
-            address,
-            timing,
-            mailbox,
-            state: Mutex::default(),
-            round_trip: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    pub(super) fn timing(&self) -> Timing {
-        self.timing
-    }
-
-    pub(super) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
-    }
-
-    /// Sends a command and reads its answer, an error of the server included, within a time-out.
-    ///
-    /// `trail` gets to know the connection before the first byte leaves.
-    pub(super) async fn send(
-        self: &Arc<Self>,
-        command: &Cmd,
-        within: Duration,
-        trail: Option<&Trail>,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let (id, answer) = self
-            .exchange(within, trail, async |mut pipe: MultiplexedConnection| {
-                pipe.send_packed_command(command).await
-            })
-            .await?;
-        self.heed(id, &answer);
-        Ok((id, answer))
-    }
-
-    /// Sends several commands in one message, with one time-out; one answer each.
-    pub(super) async fn send_all(
-        self: &Arc<Self>,
-        commands: &Pipeline,
-        count: usize,
-        within: Duration,
-    ) -> Result<Vec<Value>, Failure> {
-        let (id, answers) = self
-            .exchange(within, None, async |mut pipe: MultiplexedConnection| {
-                pipe.send_packed_commands(commands, 0, count).await
-            })
-            .await?;
-        for answer in &answers {
-            self.heed(id, answer);
-        }
-        Ok(answers)
-    }
-
-    async fn exchange<T>(
-        self: &Arc<Self>,
-        within: Duration,
-        trail: Option<&Trail>,
-        send: impl AsyncFnOnce(MultiplexedConnection) -> Result<T, RedisError>,
-    ) -> Result<(ConnectionId, T), Failure> {
-        let start = CLOCK.now();
-        let mut used = None;
-        let exchange = async {
-            let connection = self.connection().await?;
-            if let Some(trail) = trail {
-                trail.departs_on(connection.id);
-            }
-            used = Some(connection.clone());
-            let left = CLOCK.now();
-            let answer = send(connection.pipe.clone()).await;
-            match answer {
-                Ok(value) => {
-                    self.measure(connection.hear(left));
-                    Ok((connection.id, value))
-                }
-                Err(error) => {
-                    self.forget(connection.id);
-                    Err(failure::broken(&error))
-                }
-            }
-        };
-        let timed = tokio::time::timeout(within, exchange).await;
-        timed.unwrap_or_else(|_| {
-            if let Some(connection) = used {
-                self.suspect(&connection, start, within);
-            }
-            Err(Failure::no_answer(format!(
-                "no answer from {} within {within:?}",
-                self.address.shown()
-            )))
-        })
-    }
-
-    /// The current connection, or a new one.
-    ///
-    /// # Cancel safety
-    ///
-    /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
-    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
-        let mut made = {
-            let mut state = self.lock();
-            if let Some(connection) = &state.current {
-                return Ok(connection.clone());
-            }
-            if let Some((at, failure)) = &state.last_failure
-                && CLOCK.now().since(*at) < RECONNECT_PAUSE
-            {
-                return Err(failure.clone());
-            }
-            state
-                .connecting
-                .get_or_insert_with(|| self.start_connecting())
-                .clone()
-        };
-        let result = made
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|result| result.clone());
-        result.unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
-    }
-
-    /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
-    fn start_connecting(self: &Arc<Self>) -> watch::Receiver<Option<Connected>> {
-        let (tell, made) = watch::channel(None);
-        let link = self.clone();
-        drop(tokio::spawn(async move {
-            let result = match link.connect().await {
-                Ok((pipe, grants)) => Ok(link.install(pipe, grants)),
-                Err(failure) => Err(failure),
-            };
-            let mut state = link.lock();
-            state.connecting = None;
-            state.last_failure = result
-                .as_ref()
-                .err()
-                .map(|failure| (CLOCK.now(), failure.clone()));
-            drop(state);
-            tell.send_replace(Some(result));
-        }));
-        made
-    }
-
-    /// Makes a connection; its opening is bounded too. Returns whether grants arrive on it.
-    async fn connect(&self) -> Result<(MultiplexedConnection, bool), Failure> {
-        let timeout = self.timing.connect_timeout;
-        let opening = tokio::time::timeout(timeout, self.open()).await;
-        opening.unwrap_or_else(|_| {
-            Err(Failure::no_answer(format!(
-                "no connection to {} within {timeout:?}",
-                self.address.shown()
-            )))
-        })
-    }
-
-    async fn open(&self) -> Result<(MultiplexedConnection, bool), Failure> {
-        if self.address.pushes
-            && let Some(opened) = self.open_with_grants().await?
-        {
-            return Ok(opened);
-        }
-        let client = self.client(self.address.info(ProtocolVersion::RESP2))?;
-        let pipe = client
-            .get_multiplexed_async_connection_with_config(&config())
-            .await;
-        Ok((
-            pipe.map_err(|error| failure::connecting(&error, &self.address))?,
-            false,
-        ))
-    }
-
-    /// `None` if the server, or a proxy before it, does not speak RESP3.
-    async fn open_with_grants(&self) -> Result<Option<(MultiplexedConnection, bool)>, Failure> {
-        let client = self.client(self.address.info(ProtocolVersion::RESP3))?;
-        let mailbox = self.mailbox.clone();
-        let config = config().set_push_sender(move |push: PushInfo| {
-            mailbox.take(&push);
-            Ok::<_, SendError>(())
-        });
-        let mut pipe = match client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-        {
-            Ok(pipe) => pipe,
-            Err(error) if failure::knows_no_resp3(&error) => return Ok(None),
-            Err(error) => return Err(failure::connecting(&error, &self.address)),
-        };
-        // Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it.
-        match pipe.subscribe(&*self.mailbox.channel).await {
-            Ok(()) => Ok(Some((pipe, true))),
-            Err(error) if error.code() == Some("NOPERM") => {
-                tracing::warn!(
-                    server = self.address.shown(),
-                    "this user may not subscribe to `{}`, so waiters ask again and again instead of being told",
-                    self.mailbox.channel
-                );
-                Ok(Some((pipe, false)))
-            }
-            Err(error) => Err(failure::connecting(&error, &self.address)),
-        }
-    }
-
-    fn client(&self, info: ConnectionInfo) -> Result<Client, Failure> {
-        Client::open(info).map_err(|error| failure::connecting(&error, &self.address))
-    }
-
-    fn install(&self, pipe: MultiplexedConnection, grants: bool) -> Arc<Connection> {
-        let mut state = self.lock();
-        state.last_number += 1;
-        let connection = Arc::new(Connection {
-            id: ConnectionId::new(state.last_number),
-            pipe,
-            grants,
-            heard: AtomicU64::new(CLOCK.now().as_nanos()),
-            probed: AtomicBool::new(false),
-        });
-        state.current = Some(connection.clone());
-        drop(state);
-        tracing::debug!(server = self.address.shown(), "connected");
-        // Grants may have been published while nobody listened.
-        self.mailbox.rouse_all();
-        connection
-    }
-
-    /// Whether grants arrive; without a connection, they will on the next one as far as is known.
-    pub(super) fn has_grants(&self) -> bool {
-        self.lock()
-            .current
-            .as_ref()
-            .map_or(self.address.pushes, |connection| connection.grants)
-    }
-
-    /// Nothing came back in time: finds out whether the connection is dead, unless something came back meanwhile.
-    fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, sent: Moment, waited: Duration) {
-        if connection.heard_since(sent) || connection.probed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (link, connection) = (Arc::downgrade(self), connection.clone());
-        // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
-        let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
-        drop(tokio::spawn(async move {
-            let asked = CLOCK.now();
-            let mut pipe = connection.pipe.clone();
-            let ping =
-                tokio::time::timeout(patience, pipe.send_packed_command(&redis::cmd("PING"))).await;
-            if let Ok(Ok(_)) = ping {
-                connection.hear(asked);
-            }
-            connection.probed.store(false, Ordering::Release);
-            if !connection.heard_since(asked)
-                && let Some(link) = link.upgrade()
-            {
-                tracing::warn!(
-                    server = link.address.shown(),
-                    "the connection is dead; making a new one"
-                );
-                link.forget(connection.id);
-            }
-        }));
-    }
-
-    /// Never uses a connection again. It closes when the last request on it has been given up.
-    fn forget(&self, id: ConnectionId) {
-        let mut state = self.lock();
-        if state
-            .current
-            .as_ref()
-            .is_some_and(|current| current.id == id)
-        {
-            state.current = None;
-        }
-    }
-
-    /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
-    fn heed(&self, id: ConnectionId, answer: &Value) {
-        if let Value::ServerError(error) = answer
-            && failure::code_of(error) == "READONLY"
-        {
-            self.forget(id);
-        }
-    }
-
-    /// An eighth of each new measurement, as TCP does.
-    fn measure(&self, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let before = self.round_trip.load(Ordering::Relaxed);
-        let after = if before == 0 {
-            took
-        } else {
-            before - before / 8 + took / 8
-        };
-        self.round_trip.store(after, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+#[derive(Default)]
+struct Flow {
+    /// What nobody has written yet.
+    out: Vec<u8>,
+    waiting: VecDeque<Waiting>,
+    /// Whether somebody is writing: what is put behind meanwhile is theirs to write, too.
+    is_written: bool,
+    /// Whether the system takes no more for now; the driver waits until it does.
+    is_blocked: bool,
+    /// Why nothing can be written any more.
+    unwritable: Option<Arc<str>>,
+    /// Since when nothing more is to be sent here.
+    retired: Option<Moment>,
+    ended: Option<NoValue>,
 }
 
-/// Time-outs are ours, and there are no retries: a request that is sent twice must be sent knowingly.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUE)
+/// A command that has no answer.
+struct Waiting {
+    /// `None` when it was told that it is late; its answer is still to come, and nobody's.
+    then: Option<Handler>,
+    /// When the driver tells it that it is late; `None` for those who have timers of their own.
+    until: Option<Moment>,
 }
 
 impl Connection {
-    /// Notes that something came back; returns how long it took.
-    fn hear(&self, sent: Moment) -> Duration {
-        let now = CLOCK.now();
-        self.heard.store(now.as_nanos(), Ordering::Release);
-        now.since(sent)
+    pub(super) fn new(id: ConnectionId, writing: Writing, messages: Messages) -> Self {
+        Self {
+            id,
+            writing,
+            flow: Mutex::default(),
+            kick: Notify::new(),
+            heard: AtomicU64::new(CLOCK.now().as_nanos()),
+            probed: AtomicBool::new(false),
+            messages,
+        }
     }
 
-    fn heard_since(&self, moment: Moment) -> bool {
+    /// Puts commands behind the others, of which `write` appends the bytes, with one handler each.
+    ///
+    /// They leave with the next flush. If the connection has ended or is full, the handlers are given back.
+    pub(super) fn put<H: IntoIterator<Item = Handler>>(
+        &self,
+        handlers: H,
+        until: Option<Moment>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), H> {
+        let mut flow = self.lock();
+        let full = flow.waiting.len() >= MOST_WAITING || flow.out.len() >= MOST_BYTES;
+        if full || flow.ended.is_some() {
+            return Err(handlers);
+        }
+        write(&mut flow.out);
+        let waiting = handlers.into_iter().map(|then| Waiting {
+            then: Some(then),
+            until,
+        });
+        flow.waiting.extend(waiting);
+        Ok(())
+    }
+
+    /// Sends one command and waits for its answer, without a time-out of its own. Only for the manager's thread.
+    ///
+    /// Dropping the future does not take the command back.
+    pub(super) async fn ask(&self, words: &[Word<'_>]) -> Result<Value, NoValue> {
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        let handler: Handler = Box::new(move |value| drop(sender.send(value)));
+        let put = self.put([handler], None, |out| resp::write_command(out, &[words]));
+        if put.is_err() {
+            return Err(self.end_or(NoValue::NotSent));
+        }
+        self.nudge();
+        answer
+            .await
+            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))
+    }
+
+    /// Has the driver write what has gathered, together with what others put behind before it gets its turn.
+    pub(super) fn nudge(&self) {
+        self.kick.notify_one();
+    }
+
+    /// Writes what has gathered, as far as the system takes it. Never waits; callable from any thread.
+    pub(super) fn flush(&self) {
+        let mut flow = self.lock();
+        // Ends when nothing has gathered while the last of it was written: each round writes something.
+        while !flow.is_written && !flow.is_blocked && !flow.out.is_empty() && flow.ended.is_none() {
+            let mut bytes = std::mem::take(&mut flow.out);
+            flow.is_written = true;
+            // Without the lock: a system call takes longer than all that others do under it.
+            drop(flow);
+            let (written, result) = self.write(&bytes);
+            flow = self.lock();
+            flow.is_written = false;
+            if written < bytes.len() {
+                bytes.drain(..written);
+                bytes.append(&mut flow.out);
+                flow.out = bytes;
+                // The driver waits until there is room, or ends the connection.
+                flow.is_blocked = true;
+                flow.unwritable = result.err().map(|error| error.to_string().into());
+                self.kick.notify_one();
+            } else if flow.out.is_empty() && bytes.capacity() <= KEPT_SIZE {
+                bytes.clear();
+                flow.out = bytes;
+            }
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.writing.try_write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    /// Sends nothing more here. It closes when all answers have come, or after some time.
+    pub(super) fn retire(&self) {
+        self.lock().retired.get_or_insert_with(|| CLOCK.now());
+        self.kick.notify_one();
+    }
+
+    /// Notes that something came back.
+    pub(super) fn hear(&self) {
+        self.heard
+            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(super) fn heard_since(&self, moment: Moment) -> bool {
         self.heard.load(Ordering::Acquire) >= moment.as_nanos()
+    }
+
+    /// Reads, writes what nobody else does, and tells those who are late, until the connection is over. Returns why; the
+    /// caller then tells it to those who wait, by [`end`](Self::end).
+    ///
+    /// `late` is called after handlers were told that nothing came within `patience`.
+    pub(super) async fn drive(
+        &self,
+        mut reading: Reading,
+        mailbox: Mailbox,
+        patience: Duration,
+        late: impl Fn() + Send,
+    ) -> NoValue {
+        let mut tick = interval(patience / 8);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut buffer = Vec::with_capacity(READ_SIZE);
+        loop {
+            buffer.reserve(READ_SIZE);
+            tokio::select! {
+                biased;
+                read = reading.read_buf(&mut buffer) => {
+                    match read {
+                        Ok(0) => break NoValue::Broken("the server closed the connection".into()),
+                        Ok(_) => {}
+                        Err(error) => break NoValue::Broken(error.to_string().into()),
+                    }
+                    self.hear();
+                    if let Err(nonsense) = self.take_in(&mut buffer, &mailbox) {
+                        break nonsense;
+                    }
+                    // What the handlers gave.
+                    self.flush();
+                }
+                // Later than reading: what the server said last comes before its end.
+                () = self.kick.notified() => match self.unwritable() {
+                    Some(why) => break NoValue::Broken(why),
+                    None => self.flush(),
+                },
+                writable = self.writing.writable(), if self.is_blocked() => {
+                    if let Err(error) = writable {
+                        break NoValue::Broken(error.to_string().into());
+                    }
+                    self.lock().is_blocked = false;
+                    self.flush();
+                }
+                _ = tick.tick() => {
+                    self.flush();
+                    if self.tell_the_late() {
+                        late();
+                    }
+                }
+            }
+            if self.is_over(patience) {
+                break NoValue::Broken("the connection was given up".into());
+            }
+        }
+    }
+
+    /// Takes what is complete out of the buffer.
+    fn take_in(&self, buffer: &mut Vec<u8>, mailbox: &Mailbox) -> Result<(), NoValue> {
+        let mut taken = 0;
+        while let Some((frame, length)) =
+            resp::parse(&buffer[taken..]).map_err(|_| NoValue::Nonsense)?
+        {
+            taken += length;
+            match frame {
+                Frame::Push(words) if is(&words, b"message") => mailbox.take(&words),
+                // The answer to a subscription has the form of a message.
+                Frame::Push(words) if is(&words, b"subscribe") => {
+                    self.answer(Value::Array(words))?;
+                }
+                Frame::Push(_) => {}
+                Frame::Answer(Value::Array(words))
+                    if self.messages == Messages::ByWord && is(&words, b"message") =>
+                {
+                    mailbox.take(&words);
+                }
+                Frame::Answer(value) => self.answer(value)?,
+            }
+        }
+        buffer.drain(..taken);
+        Ok(())
+    }
+
+    fn answer(&self, value: Value) -> Result<(), NoValue> {
+        let waiting = self.lock().waiting.pop_front();
+        // An answer that nobody asked for: then no later one can be trusted either.
+        let waiting = waiting.ok_or(NoValue::Nonsense)?;
+        if let Some(then) = waiting.then {
+            then(Ok(value));
+        }
+        Ok(())
+    }
+
+    /// Returns whether somebody was told.
+    fn tell_the_late(&self) -> bool {
+        let now = CLOCK.now();
+        let mut late = Vec::new();
+        for waiting in &mut self.lock().waiting {
+            if waiting.until.is_some_and(|until| until <= now) {
+                late.extend(waiting.then.take());
+            }
+        }
+        let any = !late.is_empty();
+        for then in late {
+            then(Err(NoValue::Late));
+        }
+        any
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.lock().is_blocked
+    }
+
+    fn unwritable(&self) -> Option<Arc<str>> {
+        self.lock().unwritable.clone()
+    }
+
+    fn is_over(&self, patience: Duration) -> bool {
+        let flow = self.lock();
+        flow.retired.is_some_and(|retired| {
+            flow.waiting.is_empty() || CLOCK.now() >= retired.after(patience)
+        })
+    }
+
+    pub(super) fn end(&self, why: &NoValue) {
+        let waiting = {
+            let mut flow = self.lock();
+            flow.ended = Some(why.clone());
+            flow.out = Vec::new();
+            std::mem::take(&mut flow.waiting)
+        };
+        for then in waiting.into_iter().filter_map(|waiting| waiting.then) {
+            then(Err(why.clone()));
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().ended.is_some()
+    }
+
+    /// Why it has ended, or, if it has not, this.
+    fn end_or(&self, other: NoValue) -> NoValue {
+        self.lock().ended.clone().unwrap_or(other)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Flow> {
+        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is(words: &[Value], first: &[u8]) -> bool {
+    match words.first() {
+        Some(Value::BulkString(word)) => word == first,
+        Some(Value::SimpleString(word)) => word.as_bytes() == first,
+        _ => false,
     }
 }

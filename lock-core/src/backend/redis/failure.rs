@@ -1,56 +1,77 @@
-//! What the server's and the client's errors mean for whoever asked. None of them quotes an owner token or a password.
+//! What the errors of servers and connections mean for whoever asked. None of them quotes an owner token or a password.
 
-use std::{error::Error, sync::Arc};
-
-use redis::{ErrorKind, RedisError, ServerError};
+use std::{error::Error, io, sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Failure, Source, redis::address::Address},
+    backend::{
+        Failure, Source,
+        redis::{
+            address::Address,
+            connection::NoValue,
+            resp::{ServerError, Value},
+        },
+    },
+    engine::Timing,
     token::redact,
 };
 
-/// An error of the connection itself: nobody knows what became of the request.
-pub(super) fn broken(error: &RedisError) -> Failure {
-    Failure::no_answer(redact(&error.to_string()))
+/// No answer came to a command: nobody knows what became of it.
+pub(super) fn no_value(none: &NoValue, address: &Address, timing: Timing) -> Failure {
+    let server = address.shown();
+    match none {
+        NoValue::Broken(why) => {
+            Failure::no_answer(format!("the connection to {server} broke: {why}"))
+        }
+        NoValue::Nonsense => {
+            Failure::no_answer(format!("what {server} sent is not the Redis protocol"))
+        }
+        NoValue::Late => late(address, timing.command_timeout),
+        NoValue::NotSent => Failure::not_now("nothing more can be sent on this connection"),
+    }
 }
 
-/// An error while connecting, when no request has left yet. Its details may quote the password.
-pub(super) fn connecting(error: &RedisError, address: &Address) -> Failure {
+pub(super) fn late(address: &Address, within: Duration) -> Failure {
+    Failure::no_answer(format!(
+        "no answer from {} within {within:?}",
+        address.shown()
+    ))
+}
+
+pub(super) fn unreachable(error: &io::Error, address: &Address) -> Failure {
+    Failure::no_answer(format!("cannot connect to {}: {error}", address.shown()))
+}
+
+/// No answer while the connection was being opened, when no request has left yet.
+pub(super) fn opening(none: &NoValue, address: &Address) -> Failure {
     let server = address.shown();
-    match error.kind() {
-        ErrorKind::Io => Failure::no_answer(format!("cannot connect to {server}: {error}")),
-        ErrorKind::AuthenticationFailed => wrong_credentials(server),
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => no_redis(server),
-        _ => {
-            let (code, details) = (
-                error.code().unwrap_or_default(),
-                told(error.detail().unwrap_or_default()),
-            );
-            match code {
-                "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
-                _ if is_transient(code, &details) => {
-                    Failure::NotNow(source(format!("{server} refuses connections: {code}")))
-                }
-                _ => Failure::Invalid(
-                    format!("{server} refuses the connection: {code} {details}").into(),
-                ),
-            }
+    match none {
+        NoValue::Broken(why) => Failure::no_answer(format!("cannot connect to {server}: {why}")),
+        NoValue::Nonsense => no_redis(server),
+        NoValue::Late | NoValue::NotSent => {
+            Failure::no_answer(format!("cannot connect to {server}: no answer"))
         }
     }
 }
 
-/// Whether the opening failed because the server, or a proxy before it, does not know RESP3.
-pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
-    let details = error.detail().unwrap_or_default();
-    let refused = details.contains("unknown command")
-        || details.contains("NOPROTO")
-        || details.contains("protocol version");
-    error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO") || refused
+/// The server refuses the opening of a connection. Its details may quote the password.
+pub(super) fn refused(error: &ServerError, address: &Address) -> Failure {
+    let (server, code, details) = (address.shown(), error.code(), told(error.details()));
+    match code {
+        "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
+        _ if details.contains("without any password configured") => Failure::Invalid(
+            format!("{server} has no password, but the url gives one: take it out of the url")
+                .into(),
+        ),
+        _ if is_transient(code, &details) => Failure::NotNow(source(format!(
+            "{server} refuses connections: {code} {details}"
+        ))),
+        _ => Failure::Invalid(format!("{server} refuses the connection: {code} {details}").into()),
+    }
 }
 
 /// An error that the server answered to a command.
 pub(super) fn answered(error: &ServerError) -> Failure {
-    let (code, details) = (code_of(error), told(error.details().unwrap_or_default()));
+    let (code, details) = (code_of(error), told(error.details()));
     if code == "WRONGTYPE" {
         return Failure::Invalid(
             "the key holds something that is no lock: choose another key or prefix".into(),
@@ -61,7 +82,7 @@ pub(super) fn answered(error: &ServerError) -> Failure {
         return Failure::NotNow(text);
     }
     // The server says this before it does anything. Anything else may come from a proxy, or from the middle of a script.
-    let before = matches!(code, "NOPERM" | "NOAUTH")
+    let before = matches!(code, "NOPERM" | "NOAUTH" | "NOSCRIPT")
         || details.contains("unknown command")
         || details.contains(OUT_OF_BOUNDS);
     if before {
@@ -71,12 +92,20 @@ pub(super) fn answered(error: &ServerError) -> Failure {
     }
 }
 
+/// An error that the server answers is a failure.
+pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
+    match value {
+        Value::ServerError(error) => Err(answered(&error)),
+        value => Ok(value),
+    }
+}
+
 /// What the scripts answer if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
 /// An error's code. Redis 6 wraps an error inside a script into one of the script.
 pub(super) fn code_of(error: &ServerError) -> &str {
-    let details = error.details().unwrap_or_default();
+    let details = error.details();
     if !details.starts_with("Error running script") {
         return error.code();
     }
@@ -149,15 +178,10 @@ fn source(message: String) -> Source {
 
 #[cfg(test)]
 mod tests {
-    use redis::Value;
-
     use super::*;
 
     fn error(line: &str) -> ServerError {
-        match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => error,
-            other => panic!("no error: {other:?}"),
-        }
+        ServerError::new(line)
     }
 
     #[test]

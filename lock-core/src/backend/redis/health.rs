@@ -5,13 +5,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use redis::Value;
-
 use crate::{
     backend::{
         AcquireOutcome, AcquireRequest, Asks, Backend, Failure, ReleaseOutcome, ReleaseRequest,
         RenewRequest, Renewed,
-        redis::{RedisBackend, failure},
+        redis::{
+            RedisBackend, failure,
+            resp::{Value, Word::Text},
+        },
     },
     clock::Clock,
     inspect::Health,
@@ -87,12 +88,12 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
 async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure> {
     let (_, answer) = backend
         .link
-        .send(&redis::cmd("TIME"), backend.within, None)
+        .send(&[&[Text("TIME")]], backend.within, None)
         .await?;
-    let (seconds, _micros): (u64, u64) = match answer {
-        Value::ServerError(error) => return Err(failure::answered(&error)),
-        answer => redis::from_redis_value(answer).map_err(|_| failure::nonsense("TIME"))?,
-    };
+    if let Value::ServerError(error) = &answer {
+        return Err(failure::answered(error));
+    }
+    let seconds = read_seconds(&answer).ok_or_else(|| failure::nonsense("TIME"))?;
     let theirs = Duration::from_secs(seconds);
     let ours = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -106,11 +107,23 @@ async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure
     }))
 }
 
+fn read_seconds(time: &Value) -> Option<u64> {
+    match time {
+        Value::Array(parts) => match &parts[..] {
+            [Value::BulkString(seconds), _micros] => {
+                std::str::from_utf8(seconds).ok()?.parse().ok()
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Locks are keys with an expiry, which every eviction policy but one may delete.
 async fn eviction_warning(backend: &RedisBackend) -> Result<Option<String>, Failure> {
     let (_, answer) = backend
         .link
-        .send(redis::cmd("INFO").arg("memory"), backend.within, None)
+        .send(&[&[Text("INFO"), Text("memory")]], backend.within, None)
         .await?;
     let info: String = match answer {
         Value::ServerError(error) if error.code() == "NOPERM" => {
@@ -118,7 +131,8 @@ async fn eviction_warning(backend: &RedisBackend) -> Result<Option<String>, Fail
                             `noeviction`".to_owned()));
         }
         Value::ServerError(error) => return Err(failure::answered(&error)),
-        answer => redis::from_redis_value(answer).map_err(|_| failure::nonsense("INFO"))?,
+        Value::BulkString(info) => String::from_utf8_lossy(&info).into_owned(),
+        _ => return Err(failure::nonsense("INFO")),
     };
     let field = |name: &str| {
         info.lines()

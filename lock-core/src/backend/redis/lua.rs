@@ -2,15 +2,16 @@
 
 use std::{sync::Arc, sync::LazyLock, time::Duration};
 
-use redis::{Cmd, Pipeline, Value};
-
 use crate::{
     backend::{
         Failure,
-        redis::{connection::Link, failure},
+        redis::{
+            failure,
+            link::Link,
+            resp::{self, Value, Word},
+        },
     },
     clock::Clock,
-    token::OwnerToken,
     trail::{ConnectionId, Trail},
 };
 
@@ -55,17 +56,10 @@ pub(super) struct Lua {
 }
 
 /// What a script is called with.
-pub(super) struct Call {
-    pub(super) keys: Vec<Arc<str>>,
-    pub(super) arguments: Vec<Argument>,
-}
-
-/// A value for a script.
-pub(super) enum Argument {
-    Token(OwnerToken),
-    Number(u64),
-    Word(&'static str),
-    Name(Arc<str>),
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) keys: &'a [Word<'a>],
+    pub(super) arguments: &'a [Word<'a>],
 }
 
 /// By which of its two names a script is called.
@@ -79,7 +73,7 @@ impl Lua {
     fn new(text: &'static str) -> Self {
         Self {
             text,
-            hash: redis::Script::new(text).get_hash().to_owned(),
+            hash: sha1_smol::Sha1::from(text).digest().to_string(),
         }
     }
 
@@ -87,44 +81,42 @@ impl Lua {
     pub(super) async fn run(
         &self,
         link: &Arc<Link>,
-        call: Call,
+        call: Call<'_>,
         within: Duration,
         trail: Option<&Trail>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let started = Clock::Boot.now();
-        let (id, value) = link
-            .send(&self.command(&call, By::Hash), within, trail)
-            .await?;
-        let Value::ServerError(error) = value else {
-            return Ok((id, value));
-        };
-        if error.code() != "NOSCRIPT" {
-            return Err(failure::answered(&error));
+        let name = self.name(By::Hash, &call);
+        let words = [&name, call.keys, call.arguments];
+        let (id, value) = link.send(&words, within, trail).await?;
+        if !is_unknown(&value) {
+            return told((id, value));
         }
+        // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
-        match link
-            .send(&self.command(&call, By::Text), left, trail)
-            .await?
-        {
-            (_, Value::ServerError(error)) => Err(failure::answered(&error)),
-            answer => Ok(answer),
-        }
+        let name = self.name(By::Text, &call);
+        let words = [&name, call.keys, call.arguments];
+        told(link.send(&words, left, trail).await?)
+    }
+
+    /// Appends a call to what is sent. A script that the server does not know is not executed.
+    pub(super) fn write(&self, out: &mut Vec<u8>, call: Call<'_>) {
+        let name = self.name(By::Hash, &call);
+        resp::write_command(out, &[&name, call.keys, call.arguments]);
     }
 
     /// Runs the script once for each call, in one message; one answer each.
     pub(super) async fn run_all(
         &self,
         link: &Arc<Link>,
-        calls: &[Call],
+        calls: &[Call<'_>],
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
         let started = Clock::Boot.now();
         let answers = self.send_all(link, calls, By::Hash, within).await?;
-        let is_unknown = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT");
         if !answers.iter().any(is_unknown) {
             return Ok(answers);
         }
-        // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
         self.send_all(link, calls, By::Text, left).await
     }
@@ -132,38 +124,38 @@ impl Lua {
     async fn send_all(
         &self,
         link: &Arc<Link>,
-        calls: &[Call],
+        calls: &[Call<'_>],
         by: By,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for call in calls {
-            pipeline.add_command(self.command(call, by));
-        }
-        link.send_all(&pipeline, calls.len(), within).await
+        let write = |out: &mut Vec<u8>| {
+            for call in calls {
+                let name = self.name(by, call);
+                resp::write_command(out, &[&name, call.keys, call.arguments]);
+            }
+        };
+        link.send_all(calls.len(), write, within).await
     }
 
-    fn command(&self, call: &Call, by: By) -> Cmd {
-        let mut command = match by {
-            By::Hash => redis::cmd("EVALSHA"),
-            By::Text => redis::cmd("EVAL"),
+    /// The words before those of the call.
+    fn name(&self, by: By, call: &Call<'_>) -> [Word<'_>; 3] {
+        let (command, script) = match by {
+            By::Hash => ("EVALSHA", self.hash.as_str()),
+            By::Text => ("EVAL", self.text),
         };
-        command.arg(match by {
-            By::Hash => self.hash.as_str(),
-            By::Text => self.text,
-        });
-        command.arg(call.keys.len());
-        for key in &call.keys {
-            command.arg(&**key);
-        }
-        for argument in &call.arguments {
-            match argument {
-                Argument::Token(token) => command.arg(token.expose()),
-                Argument::Number(number) => command.arg(number),
-                Argument::Word(word) => command.arg(word),
-                Argument::Name(name) => command.arg(&**name),
-            };
-        }
-        command
+        [
+            Word::Text(command),
+            Word::Text(script),
+            Word::Number(call.keys.len() as u64),
+        ]
     }
+}
+
+fn is_unknown(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+/// An error that the server answers is a failure.
+fn told((id, value): (ConnectionId, Value)) -> Result<(ConnectionId, Value), Failure> {
+    Ok((id, failure::of_value(value)?))
 }

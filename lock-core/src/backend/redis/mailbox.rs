@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{PushInfo, PushKind, Value};
-
-use crate::{grants::Grants, token::FencingToken};
+use crate::{backend::redis::resp::Value, grants::Grants, token::FencingToken};
 
 /// The channel of a manager, and who wants to know of its messages.
 #[derive(Clone, Debug)]
@@ -22,9 +20,12 @@ impl Mailbox {
     }
 
     /// Takes a message that the server sent by itself. What is no grant is none of ours.
-    pub(super) fn take(&self, push: &PushInfo) {
-        if push.kind == PushKind::Message
-            && let [Value::BulkString(channel), Value::BulkString(message)] = &push.data[..]
+    pub(super) fn take(&self, words: &[Value]) {
+        if let [
+            _kind,
+            Value::BulkString(channel),
+            Value::BulkString(message),
+        ] = words
             && **channel == *self.channel.as_bytes()
             && let Some((number, token)) = read(message)
         {

@@ -11,8 +11,9 @@
 -- ARGV[6]  the channel of the asking process
 -- ARGV[7]  the number of its entry, if it waits or waited
 -- ARGV[8]  the place that it had, if a check told one; else 0
+-- ARGV[9]  1: the fencing token may be counted up, and one is enough; 0: it must not be behind the server's time
 --
--- Returns {1, first fencing token, how many} if taken;
+-- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up;
 -- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
 -- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not.
 --

@@ -1,0 +1,69 @@
+//! When a fencing token may be counted up, instead of being taken from the server's time.
+//!
+//! Asking the server for its time, and comparing it, costs as much as all the rest of an acquire. One more than the counter
+//! does as well, as long as the counter is at least as large as every token that was given out. A server that lost data may
+//! have it behind. Who knows a token sees that when it is told one that is not larger. Who knows none of the last ones does
+//! not, so counting is for a short while after a token that came from the time, on the connection that it came on: a
+//! server that lost data was away, and then the connection broke; and behind a proxy that hides this, it was away for longer
+//! than that while.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::{clock::Moment, token::FencingToken, trail::ConnectionId};
+
+/// For how long after a token from the time.
+const WHILE: Duration = Duration::from_secs(1);
+
+/// The last token that came from the server's time.
+#[derive(Debug, Default)]
+pub(super) struct Counting(Mutex<Option<Last>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    connection: ConnectionId,
+    /// Before it was asked for.
+    sent: Moment,
+    token: FencingToken,
+}
+
+impl Counting {
+    /// Notes a token that came from the time.
+    pub(super) fn note(&self, connection: ConnectionId, sent: Moment, token: FencingToken) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some(Last {
+            connection,
+            sent,
+            token,
+        });
+    }
+
+    /// Than what a token must be larger that is counted up on this connection now; `None`: it must come from the time.
+    pub(super) fn floor(&self, connection: ConnectionId, now: Moment) -> Option<FencingToken> {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last.filter(|last| last.connection == connection)?;
+        (now.since(last.sent) < WHILE).then_some(last.token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counting_is_for_a_short_while_and_for_one_connection() {
+        let (one, other) = (ConnectionId::new(1), ConnectionId::new(2));
+        let (sent, token) = (
+            Moment::from_nanos(0).after(WHILE * 5),
+            FencingToken::new(1_795_151_176_455_149),
+        );
+        let counting = Counting::default();
+        assert_eq!(counting.floor(one, sent), None);
+        counting.note(one, sent, token);
+        assert_eq!(counting.floor(one, sent.after(WHILE / 2)), Some(token));
+        assert_eq!(counting.floor(one, sent.after(WHILE)), None);
+        assert_eq!(counting.floor(other, sent), None);
+    }
+}

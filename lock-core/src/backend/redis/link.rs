@@ -1,0 +1,391 @@
+//! The way to one server: its connection, watched and replaced.
+//!
+//! A half-open connection looks like one on which nothing happens. So each command has a time-out; after one, a PING is sent,
+//! and if nothing at all comes back within a second time-out, the connection is replaced.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    backend::{
+        Failure, Then,
+        redis::{
+            address::Address,
+            connection::{CLOCK, Connection, Handler, NoValue},
+            failure,
+            mailbox::Mailbox,
+            opening,
+            resp::{self, Value, Word},
+        },
+    },
+    clock::Moment,
+    engine::Timing,
+    trail::{ConnectionId, Trail},
+};
+
+/// A server that is only slow for this long keeps its connection.
+const SHORTEST_PROBE: Duration = Duration::from_millis(250);
+
+/// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+const FULL: &str = "the connection has ended, or takes no more commands for now";
+
+/// Connects, and reconnects, to one server.
+#[derive(Debug)]
+pub(super) struct Link {
+    address: Address,
+    timing: Timing,
+    mailbox: Mailbox,
+    state: Mutex<State>,
+    /// Smoothed, in nanoseconds; zero if not known.
+    round_trip: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    current: Option<Current>,
+    last_number: u64,
+    last_failure: Option<(Moment, Failure)>,
+    /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
+    connecting: Option<watch::Receiver<Option<Opened>>>,
+}
+
+/// A connection that is ready for use.
+#[derive(Clone, Debug)]
+pub(super) struct Current {
+    pub(super) connection: Arc<Connection>,
+    /// Whether grants arrive, on it or on the one beside it.
+    pub(super) grants: bool,
+    /// The one for messages, if they need one of their own. The two end together.
+    pub(super) beside: Option<Arc<Connection>>,
+}
+
+impl Current {
+    fn is(&self, id: ConnectionId) -> bool {
+        let mut both = self.beside.iter().chain([&self.connection]);
+        both.any(|connection| connection.id == id)
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut both = self.beside.iter().chain([&self.connection]);
+        both.any(|connection| connection.has_ended())
+    }
+
+    fn retire(&self) {
+        for connection in self.beside.iter().chain([&self.connection]) {
+            connection.retire();
+        }
+    }
+}
+
+type Opened = Result<Arc<Connection>, Failure>;
+
+impl Link {
+    pub(super) fn new(address: Address, timing: Timing, mailbox: Mailbox) -> Self {
+        Self {
+            address,
+            timing,
+            mailbox,
+            state: Mutex::default(),
+            round_trip: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(super) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// A number for a connection, never used before.
+    pub(super) fn next_id(&self) -> ConnectionId {
+        let mut state = self.lock();
+        state.last_number += 1;
+        ConnectionId::new(state.last_number)
+    }
+
+    /// Sends a command and reads its answer, an error of the server included, within a time-out.
+    ///
+    /// `trail` gets to know the connection before the first byte leaves.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        words: &[&[Word<'_>]],
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let write = |out: &mut Vec<u8>| resp::write_command(out, words);
+        let (id, answers) = self.exchange(1, write, within, trail).await?;
+        let answer = answers.into_iter().next();
+        Ok((id, answer.ok_or_else(|| failure::nonsense("a command"))?))
+    }
+
+    /// Sends several commands in one message, with one time-out; one answer each. `write` appends their bytes.
+    pub(super) async fn send_all(
+        self: &Arc<Self>,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let (_, answers) = self.exchange(count, write, within, None).await?;
+        Ok(answers)
+    }
+
+    /// Sends a command, of which `write` appends the bytes, on the connection that is there, and has `then` called with what `read` makes of the answer, on the
+    /// manager's thread. The command leaves with the next [`flush`](Self::flush), and is late after a command time-out.
+    ///
+    /// If it cannot be sent, `then` is called before this returns, with a definite failure.
+    pub(super) fn send_at_once<T: 'static>(
+        self: &Arc<Self>,
+        trail: &Trail,
+        write: impl FnOnce(&mut Vec<u8>, ConnectionId, Moment),
+        read: impl FnOnce(Value, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
+        then: Then<T>,
+    ) {
+        let current = self.lock().current.clone();
+        let Some(Current { connection, .. }) = current else {
+            return then(Err(Failure::not_now("there is no connection")));
+        };
+        let (link, id, sent) = (self.clone(), connection.id, CLOCK.now());
+        let handler: Handler = Box::new(move |answer| {
+            then(match answer {
+                Ok(value) => {
+                    link.measure(CLOCK.now().since(sent));
+                    link.heed(id, &value);
+                    read(value, id, sent)
+                }
+                Err(NoValue::NotSent) => Err(Failure::not_now(FULL)),
+                Err(none) => Err(failure::no_value(&none, link.address(), link.timing())),
+            });
+        });
+        let until = sent.after(self.timing.command_timeout);
+        let put = connection.put([handler], Some(until), |out| {
+            trail.departs_on(id);
+            write(out, id, sent);
+        });
+        if let Err([handler]) = put {
+            handler(Err(NoValue::NotSent));
+        }
+    }
+
+    /// Writes what was given to [`send_at_once`](Self::send_at_once). Never waits; callable from any thread.
+    pub(super) fn flush(&self) {
+        let current = self.lock().current.clone();
+        if let Some(current) = current {
+            current.connection.flush();
+        }
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let start = CLOCK.now();
+        let mut used = None;
+        let exchange = async {
+            let connection = self.connection().await?;
+            used = Some(connection.clone());
+            let left = CLOCK.now();
+            // Bounded by the count.
+            let (sender, mut answers) = mpsc::unbounded_channel();
+            let handlers: Vec<Handler> = (0..count)
+                .map(|_| {
+                    let sender = sender.clone();
+                    let handler: Handler = Box::new(move |answer| drop(sender.send(answer)));
+                    handler
+                })
+                .collect();
+            let put = connection.put(handlers, None, |out| {
+                if let Some(trail) = trail {
+                    trail.departs_on(connection.id);
+                }
+                write(out);
+            });
+            if put.is_err() {
+                return Err(Failure::not_now(FULL));
+            }
+            drop(sender);
+            connection.nudge();
+            let mut values = Vec::with_capacity(count);
+            while values.len() < count {
+                let answer = answers.recv().await;
+                let answer = answer.ok_or_else(|| failure::nonsense("a command"))?;
+                let value =
+                    answer.map_err(|none| failure::no_value(&none, &self.address, self.timing))?;
+                self.heed(connection.id, &value);
+                values.push(value);
+            }
+            self.measure(CLOCK.now().since(left));
+            Ok((connection.id, values))
+        };
+        let timed = tokio::time::timeout(within, exchange).await;
+        timed.unwrap_or_else(|_| {
+            if let Some(connection) = used {
+                self.suspect(&connection, start, within);
+            }
+            Err(failure::late(&self.address, within))
+        })
+    }
+
+    /// The current connection, or a new one.
+    ///
+    /// # Cancel safety
+    ///
+    /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
+    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        let mut made = {
+            let mut state = self.lock();
+            if let Some(current) = &state.current {
+                return Ok(current.connection.clone());
+            }
+            if let Some((at, failure)) = &state.last_failure
+                && CLOCK.now().since(*at) < RECONNECT_PAUSE
+            {
+                return Err(failure.clone());
+            }
+            state
+                .connecting
+                .get_or_insert_with(|| self.start_connecting())
+                .clone()
+        };
+        let result = made
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|result| result.clone());
+        result.unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
+    }
+
+    /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
+    fn start_connecting(self: &Arc<Self>) -> watch::Receiver<Option<Opened>> {
+        let (tell, made) = watch::channel(None);
+        let link = self.clone();
+        drop(tokio::spawn(async move {
+            let timeout = link.timing.connect_timeout;
+            let opened = tokio::time::timeout(timeout, opening::open(&link)).await;
+            let result = opened.unwrap_or_else(|_| {
+                Err(Failure::no_answer(format!(
+                    "no connection to {} within {timeout:?}",
+                    link.address.shown()
+                )))
+            });
+            let result = result.map(|current| link.install(current));
+            let mut state = link.lock();
+            state.connecting = None;
+            state.last_failure = result
+                .as_ref()
+                .err()
+                .map(|failure| (CLOCK.now(), failure.clone()));
+            drop(state);
+            tell.send_replace(Some(result));
+        }));
+        made
+    }
+
+    fn install(&self, current: Current) -> Arc<Connection> {
+        let connection = current.connection.clone();
+        let mut state = self.lock();
+        // It may have ended between its opening and now; then its end was told too early to be heeded.
+        if current.has_ended() {
+            current.retire();
+        } else {
+            state.current = Some(current);
+        }
+        drop(state);
+        tracing::debug!(server = self.address.shown(), "connected");
+        // Grants may have been published while nobody listened.
+        self.mailbox.rouse_all();
+        connection
+    }
+
+    /// Whether grants arrive; without a connection, they will on the next one as far as is known.
+    pub(super) fn has_grants(&self) -> bool {
+        let state = self.lock();
+        state.current.as_ref().is_none_or(|current| current.grants)
+    }
+
+    /// Nothing came back in time: finds out whether the connection is dead, unless something came back meanwhile.
+    pub(super) fn suspect(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        sent: Moment,
+        waited: Duration,
+    ) {
+        if connection.heard_since(sent) || connection.probed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (link, connection) = (Arc::downgrade(self), connection.clone());
+        // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
+        let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
+        drop(tokio::spawn(async move {
+            let asked = CLOCK.now();
+            // An answer is heard of by the connection itself.
+            drop(tokio::time::timeout(patience, connection.ask(&[Word::Text("PING")])).await);
+            connection.probed.store(false, Ordering::Release);
+            if !connection.heard_since(asked)
+                && let Some(link) = link.upgrade()
+            {
+                tracing::warn!(
+                    server = link.address.shown(),
+                    "the connection is dead; making a new one"
+                );
+                link.forget(connection.id);
+            }
+        }));
+    }
+
+    /// Never uses a connection again.
+    pub(super) fn forget(&self, id: ConnectionId) {
+        let mut state = self.lock();
+        let forgotten = state.current.take_if(|current| current.is(id));
+        drop(state);
+        if let Some(current) = forgotten {
+            current.retire();
+        }
+    }
+
+    /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
+    fn heed(&self, id: ConnectionId, answer: &Value) {
+        if let Value::ServerError(error) = answer
+            && failure::code_of(error) == "READONLY"
+        {
+            self.forget(id);
+        }
+    }
+
+    /// An eighth of each new measurement, as TCP does.
+    fn measure(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let after = if before == 0 {
+            took
+        } else {
+            before - before / 8 + took / 8
+        };
+        self.round_trip.store(after, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
