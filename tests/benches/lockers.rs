@@ -11,7 +11,7 @@ use distributed_lock_core::{
 };
 use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use lock_core::{LockGuard, LockManager, LockOptions};
-use redis::{Script, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Script, aio::MultiplexedConnection};
 use tokio::{
     runtime::{self, Handle},
     sync::{Mutex, MutexGuard, oneshot},
@@ -199,7 +199,11 @@ impl Locker for DrivenPings {
 
 async fn plain_connection(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a url");
-    let connection = client.get_multiplexed_async_connection().await;
+    // A machine that is busy with other things is no reason to give up.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await;
     connection.expect("a running server")
 }
 

@@ -36,7 +36,7 @@ use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use mailbox::Mailbox;
 use resp::{
     Value,
-    Word::{self, Joined, Number, Text},
+    Word::{self, Joined, Number, Numbered, Text},
 };
 
 #[derive(Clone)]
@@ -92,33 +92,30 @@ impl RedisBackend {
         request: &'a AcquireRequest,
         asks: Asks,
         counted_from: Option<FencingToken>,
-    ) -> [Word<'a>; 9] {
-        let (mode, place) = match asks {
-            Asks::Once => ("try", None),
-            Asks::ToWait => ("wait", None),
-            Asks::AfterIts(place) => ("check", place),
-        };
+    ) -> [Word<'a>; 6] {
+        let known = counted_from.map_or(0, u64::from);
+        let tokens = counted_from.map_or(request.tokens, |_| 0);
         [
             Text(request.token.expose()),
             Number(millis(request.ttl)),
-            Number(counted_from.map_or(0, u64::from).max(request.known_fencing)),
-            Number(request.tokens.into()),
-            Text(mode),
-            Text(&self.channel),
-            Number(request.entry),
-            Number(place.map_or(0, NonZeroU64::get)),
-            Text(if counted_from.is_some() { "1" } else { "0" }),
+            Number(known.max(request.known_fencing)),
+            Number(tokens.into()),
+            match asks {
+                Asks::Once => Text("try"),
+                Asks::ToWait => Text("wait"),
+                Asks::AfterIts(place) => Number(place.map_or(0, NonZeroU64::get)),
+            },
+            Numbered(&self.channel, request.entry),
         ]
     }
 
-    fn release_arguments<'a>(&'a self, request: &'a ReleaseRequest) -> [Word<'a>; 5] {
-        [
-            Text(request.token.expose()),
-            Number(request.keep.map_or(0, millis)),
-            Number(request.known_fencing),
-            Text(&self.channel),
-            Number(request.entry.unwrap_or(0)),
-        ]
+    fn release_arguments<'a>(&'a self, request: &'a ReleaseRequest) -> Vec<Word<'a>> {
+        let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
+        if request.keep.is_some() || request.entry.is_some() {
+            words.push(Number(request.keep.map_or(0, millis)));
+            words.extend(request.entry.map(|entry| Numbered(&self.channel, entry)));
+        }
+        words
     }
 
     /// Without a way for grants, an entry in the queue would only be passed over.

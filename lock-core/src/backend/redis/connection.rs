@@ -120,13 +120,14 @@ impl Connection {
 
     /// Puts commands behind the others, of which `write` appends the bytes, with one handler each.
     ///
-    /// They leave with the next flush. If the connection has ended or is full, the handlers are given back.
+    /// They leave with the next flush. Returns how much has gathered. If the connection has ended or is full, the handlers
+    /// are given back.
     pub(super) fn put<H: IntoIterator<Item = Handler>>(
         &self,
         handlers: H,
         until: Option<Moment>,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<(), H> {
+    ) -> Result<usize, H> {
         let mut flow = self.lock();
         let full = flow.waiting.len() >= MOST_WAITING || flow.out.len() >= MOST_BYTES;
         if full || flow.ended.is_some() {
@@ -138,7 +139,7 @@ impl Connection {
             until,
         });
         flow.waiting.extend(waiting);
-        Ok(())
+        Ok(flow.out.len())
     }
 
     /// Sends one command and waits for its answer, without a time-out of its own. Only for the manager's thread.

@@ -36,6 +36,9 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
+/// What has gathered to this size is written at once: the server works on it while more gathers.
+const FLIGHT: usize = 1 << 12;
+
 const FULL: &str = "the connection has ended, or takes no more commands for now";
 
 /// Connects, and reconnects, to one server.
@@ -180,8 +183,10 @@ impl Link {
             trail.departs_on(id);
             write(out, id, sent);
         });
-        if let Err([handler]) = put {
-            handler(Err(NoValue::NotSent));
+        match put {
+            Ok(gathered) if gathered >= FLIGHT => connection.flush(),
+            Ok(_) => {}
+            Err([handler]) => handler(Err(NoValue::NotSent)),
         }
     }
 

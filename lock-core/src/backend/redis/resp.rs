@@ -208,6 +208,8 @@ pub(super) enum Word<'a> {
     Text(&'a str),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
+    /// One word of a text and a number, with a space between.
+    Numbered(&'a str, u64),
     Number(u64),
 }
 
@@ -225,6 +227,14 @@ pub(super) fn write_command(out: &mut Vec<u8>, words: &[&[Word<'_>]]) {
                 write_length(out, b'$', front.len() + back.len());
                 out.extend_from_slice(front.as_bytes());
                 out.extend_from_slice(back.as_bytes());
+            }
+            Word::Numbered(text, number) => {
+                let mut room = [0; 20];
+                let digits = decimal(*number, &mut room);
+                write_length(out, b'$', text.len() + 1 + digits.len());
+                out.extend_from_slice(text.as_bytes());
+                out.push(b' ');
+                out.extend_from_slice(digits);
             }
             Word::Number(number) => {
                 let mut room = [0; 20];
@@ -393,11 +403,18 @@ mod tests {
         let words = [Word::Text("SET"), Word::Joined("queue:", "k\r\n")];
         write_command(
             &mut out,
-            &[&words, &[Word::Number(0), Word::Number(u64::MAX)]],
+            &[
+                &words,
+                &[
+                    Word::Numbered("c", 17),
+                    Word::Number(0),
+                    Word::Number(u64::MAX),
+                ],
+            ],
         );
         assert_eq!(
             String::from_utf8_lossy(&out),
-            "before*4\r\n$3\r\nSET\r\n$9\r\nqueue:k\r\n\r\n$1\r\n0\r\n$20\r\n18446744073709551615\r\n"
+            "before*5\r\n$3\r\nSET\r\n$9\r\nqueue:k\r\n\r\n$4\r\nc 17\r\n$1\r\n0\r\n$20\r\n18446744073709551615\r\n"
         );
     }
 

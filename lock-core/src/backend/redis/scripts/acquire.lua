@@ -6,12 +6,12 @@
 -- ARGV[1]  the owner token
 -- ARGV[2]  the ttl in milliseconds
 -- ARGV[3]  the largest fencing token that the asking process knows
--- ARGV[4]  how many fencing tokens it would like
--- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; 'check': the same, at any later time
--- ARGV[6]  the channel of the asking process
--- ARGV[7]  the number of its entry, if it waits or waited
--- ARGV[8]  the place that it had, if a check told one; else 0
--- ARGV[9]  1: the fencing token may be counted up, and one is enough; 0: it must not be behind the server's time
+-- ARGV[4]  how many fencing tokens it would like; 0: one, which may be counted up without looking at the time
+-- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time, and the
+--          place that it was told; 0: none yet
+-- ARGV[6]  the name of its entry: the channel of the asking process and a number
+--
+-- A word costs the server as much as a comparison, so there are few.
 --
 -- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up;
 -- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
@@ -23,7 +23,7 @@
 -- lock: a lock without a larger counter would be a lock without a fencing token.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local own = name_of(ARGV[6], ARGV[7])
+local own = ' ' .. ARGV[6] .. ' '
 
 if holder == token then
   -- Granted meanwhile, or by a request whose answer was lost.
@@ -51,7 +51,7 @@ if mode == 'try' then
 end
 
 local function entry(place, beat)
-  return string.format('%.0f %.0f %s %s %s %s', place, beat, ttl, ARGV[6], ARGV[7], token)
+  return string.format('%.0f %.0f %s %s %s', place, beat, ttl, ARGV[6], token)
 end
 
 if mode == 'wait' then
@@ -65,7 +65,7 @@ end
 -- Checks on the queue: stamps the entries that nobody has stamped yet, so that the silent ones among them are found out,
 -- and moves on the own one, or puts it back before the first one that came later.
 local now = microseconds()
-local place = tonumber(ARGV[8])
+local place = tonumber(mode)
 local found, later
 for index, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
   local stamp, rest = string.match(other, '^(%d+) %d+ (.+)$')

@@ -1,7 +1,7 @@
 -- The short ways of acquire.lua, which stands behind it with all that it needs, and goes on with `holder`.
 
 -- The lock is free, nobody waits for it, and one more than the counter is a token that is larger than all others.
-if ARGV[9] == '1' and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
+if ARGV[4] == '0' and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
   local token = redis.pcall('INCR', KEYS[2])
   if type(token) == 'number' and token > tonumber(ARGV[3]) and token < 9007199254740992 then
     redis.call('PSETEX', KEYS[1], ARGV[2], ARGV[1])
@@ -13,7 +13,7 @@ local holder = redis.call('GET', KEYS[1])
 
 -- Another process like this holds it, and there is a queue.
 if holder and holder ~= ARGV[1] and ARGV[5] == 'wait' and string.sub(holder, 1, 4) == 'lc1:' then
-  local entry = '0 0 ' .. ARGV[2] .. ' ' .. ARGV[6] .. ' ' .. ARGV[7] .. ' ' .. ARGV[1]
+  local entry = '0 0 ' .. ARGV[2] .. ' ' .. ARGV[6] .. ' ' .. ARGV[1]
   if redis.call('LINSERT', KEYS[3], 'BEFORE', '', entry) > 0 then
     return {0, -2, 0, 1}
   end

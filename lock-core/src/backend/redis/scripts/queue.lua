@@ -8,7 +8,7 @@
 -- place    orders entries; 0 until somebody who checks on the queue gives it the server's time in microseconds
 -- beat     when the process was last heard of, in microseconds of the server; 0 until then, too
 -- ttl      in milliseconds, for the lease that it is to get
--- channel  of the process, where the grant is published; with number, the name of the entry
+-- channel  of the process, where the grant is published; with the number, the name of the entry
 -- token    the owner token that the lock is to hold
 --
 -- A process that was not heard of for two beats is passed over. It puts itself back at its place if it comes back.
@@ -58,10 +58,6 @@ end
 
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: the counter, or what this process knows, is out of bounds'
 
-local function name_of(channel, number)
-  return ' ' .. channel .. ' ' .. number .. ' '
-end
-
 -- Gives the lock, which must be free, to the first waiter that is alive. Returns the token that holds it then; nothing, if
 -- nobody waits. The waiter named `own` is the one who asks: it is taken out, and nobody else is given the lock.
 --
@@ -79,7 +75,7 @@ local function grant_next(lock, queue, fence, known, own, first)
     end
     local beat, ttl, channel, number, token = string.match(entry, '^%d+ (%d+) (%d+) (%S+) (%d+) (.+)$')
     -- What is no entry was not written by us, and is passed over too.
-    if token and name_of(channel, number) == own then
+    if token and ' ' .. channel .. ' ' .. number .. ' ' == own then
       return nil
     end
     local silent = not token

@@ -4,31 +4,30 @@
 -- KEYS[2]  the fencing counter
 -- KEYS[3]  the queue
 -- ARGV[1]  the owner token
--- ARGV[2]  for how many milliseconds to keep the key before it expires; 0: let go now
--- ARGV[3]  the largest fencing token that the asking process knows, the lease's own included
--- ARGV[4]  the channel of the asking process
--- ARGV[5]  the number of the entry that may stand in the queue for this token; 0: there is none
+-- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included
+-- ARGV[3]  if there: for how many milliseconds to keep the key before it expires; 0: let go now
+-- ARGV[4]  if there: the name of the entry that may stand in the queue for this token
 --
 -- `holder` is what the key holds, and `first` an entry that is out of the queue already, as release_short.lua left them.
 --
 -- Returns 1 if let go, 0 if the key is gone or another's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
-if ARGV[5] ~= '0' then
-  leave(queue, name_of(ARGV[4], ARGV[5]))
+if ARGV[4] then
+  leave(queue, ' ' .. ARGV[4] .. ' ')
 end
 -- A key of another type is another's, too. Any other error is one.
 if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
   return holder
 end
 if holder == ARGV[1] then
-  if tonumber(ARGV[2]) > 0 then
-    redis.call('PEXPIRE', lock, ARGV[2])
-  elseif not grant_next(lock, queue, fence, tonumber(ARGV[3]), nil, first) then
+  if tonumber(ARGV[3] or 0) > 0 then
+    redis.call('PEXPIRE', lock, ARGV[3])
+  elseif not grant_next(lock, queue, fence, tonumber(ARGV[2]), nil, first) then
     redis.call('DEL', lock)
   end
   return 1
 end
 if not holder then
-  grant_next(lock, queue, fence, tonumber(ARGV[3]))
+  grant_next(lock, queue, fence, tonumber(ARGV[2]))
 end
 return 0

@@ -3,7 +3,7 @@ local holder = redis.pcall('GET', KEYS[1])
 local first
 
 -- The key is ours, and nobody waits.
-if holder == ARGV[1] and ARGV[2] == '0' and ARGV[5] == '0' then
+if holder == ARGV[1] and not ARGV[3] then
   first = redis.call('LPOP', KEYS[3])
   if not first or first == '' then
     return redis.call('DEL', KEYS[1])
