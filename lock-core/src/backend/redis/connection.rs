@@ -8,6 +8,7 @@
 use std::{
     collections::VecDeque,
     fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -307,7 +308,7 @@ impl Connection {
         // An answer that nobody asked for: then no later one can be trusted either.
         let waiting = waiting.ok_or(NoValue::Nonsense)?;
         if let Some(then) = waiting.then {
-            then(Ok(value));
+            call(then, Ok(value));
         }
         Ok(())
     }
@@ -323,7 +324,7 @@ impl Connection {
         }
         let any = !late.is_empty();
         for then in late {
-            then(Err(NoValue::Late));
+            call(then, Err(NoValue::Late));
         }
         any
     }
@@ -351,7 +352,7 @@ impl Connection {
             std::mem::take(&mut flow.waiting)
         };
         for then in waiting.into_iter().filter_map(|waiting| waiting.then) {
-            then(Err(why.clone()));
+            call(then, Err(why.clone()));
         }
     }
 
@@ -374,6 +375,13 @@ impl fmt::Debug for Connection {
         f.debug_struct("Connection")
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+/// A handler wakes tasks, which runs code of the user's executor. If that panics, it must not take the connection with it.
+fn call(then: Handler, answer: Result<Value, NoValue>) {
+    if catch_unwind(AssertUnwindSafe(|| then(answer))).is_err() {
+        tracing::error!("a task that was to be woken panicked");
     }
 }
 
