@@ -233,6 +233,17 @@ impl Failure {
         )))
     }
 
+    /// For a request that was executed in part.
+    #[cfg(feature = "redis")]
+    pub(crate) fn after_all(self) -> Self {
+        match self {
+            Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {
+                Self::NoAnswer(source)
+            }
+            Self::Invalid(reason) => Self::no_answer(&*reason),
+        }
+    }
+
     /// Whether it is certain that the request was not executed.
     pub(crate) fn is_definite(&self) -> bool {
         !matches!(self, Self::NoAnswer(_))

@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod address;
+mod commands;
 mod connection;
 mod counting;
 mod failure;
@@ -26,14 +27,17 @@ mod link;
 mod lua;
 mod mailbox;
 mod opening;
+mod probe;
 mod resp;
 mod socket;
 
 use address::Address;
+use commands::Commands;
 use counting::Counting;
 use link::Link;
 use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use mailbox::Mailbox;
+use probe::Ways;
 use resp::{
     Value,
     Word::{self, Joined, Number, Numbered, Text},
@@ -48,6 +52,8 @@ pub(crate) struct RedisBackend {
     /// Names this manager to the servers: where its grants are published.
     channel: Arc<str>,
     counting: Arc<Counting>,
+    /// For users who may not run scripts.
+    commands: Arc<Commands>,
     within: Duration,
 }
 
@@ -57,9 +63,12 @@ impl RedisBackend {
         let address = Address::parse(url)?;
         let channel = uuid::Uuid::new_v4().simple().to_string();
         let mailbox = Mailbox::new(format!("{RESERVED}grants:{channel}"), grants);
+        let link = Arc::new(Link::new(address, timing, mailbox));
+        let fence: Arc<str> = format!("{RESERVED}fence").into();
         Ok(Self {
-            link: Arc::new(Link::new(address, timing, mailbox)),
-            fence: format!("{RESERVED}fence").into(),
+            commands: Arc::new(Commands::new(link.clone(), fence.clone())),
+            link,
+            fence,
             channel: channel.into(),
             counting: Arc::default(),
             within: timing.command_timeout,
@@ -141,6 +150,9 @@ impl Backend for RedisBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
         let backend = self.clone();
         Box::pin(async move {
+            if let Ways::Commands(by) = backend.link.ways(backend.within).await? {
+                return backend.commands.acquire(by, &request).await;
+            }
             let asks = backend.asks(&request);
             let call = Call {
                 keys: &backend.keys(&request.full_key),
@@ -179,6 +191,9 @@ impl Backend for RedisBackend {
     fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
         let backend = self.clone();
         Box::pin(async move {
+            if let Ways::Commands(by) = backend.link.ways(backend.within).await? {
+                return backend.commands.renew_ahead(by, &request).await;
+            }
             let call = Call {
                 keys: &backend.keys(&request.full_key),
                 arguments: &[
@@ -198,8 +213,11 @@ impl Backend for RedisBackend {
         batch: Vec<RenewRequest>,
         within: Duration,
     ) -> Answer<Vec<Result<Renewed, Failure>>> {
-        let link = self.link.clone();
+        let backend = self.clone();
         Box::pin(async move {
+            if let Ways::Commands(by) = backend.link.ways(within).await? {
+                return backend.commands.renew(by, &batch).await;
+            }
             let words: Vec<_> = batch
                 .iter()
                 .map(|request| {
@@ -213,7 +231,7 @@ impl Backend for RedisBackend {
                 .iter()
                 .map(|(keys, arguments)| Call { keys, arguments })
                 .collect();
-            let answers = RENEW.run_all(&link, &calls, within).await?;
+            let answers = RENEW.run_all(&backend.link, &calls, within).await?;
             Ok(answers.iter().map(read_renewed).collect())
         })
     }
@@ -221,6 +239,9 @@ impl Backend for RedisBackend {
     fn release(&self, request: ReleaseRequest) -> Answer<Released> {
         let backend = self.clone();
         Box::pin(async move {
+            if let Ways::Commands(by) = backend.link.ways(backend.within).await? {
+                return backend.commands.release(by, &request).await;
+            }
             let call = Call {
                 keys: &backend.keys(&request.full_key),
                 arguments: &backend.release_arguments(&request),
@@ -249,13 +270,18 @@ impl Backend for RedisBackend {
     }
 
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
-        let (link, within) = (self.link.clone(), self.within);
+        let backend = self.clone();
         Box::pin(async move {
+            if let Ways::Commands(_) = backend.link.ways(backend.within).await? {
+                return backend.commands.inspect(&full_key).await;
+            }
             let call = Call {
                 keys: &[Text(&full_key), Joined(QUEUE, &full_key)],
                 arguments: &[],
             };
-            let (_, answer) = INSPECT.run(&link, call, within, None).await?;
+            let (_, answer) = INSPECT
+                .run(&backend.link, call, backend.within, None)
+                .await?;
             read_sighting(&answer)
         })
     }
@@ -263,6 +289,9 @@ impl Backend for RedisBackend {
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
         let backend = self.clone();
         Box::pin(async move {
+            if let Ways::Commands(_) = backend.link.ways(backend.within).await? {
+                return backend.commands.force_release(&full_key).await;
+            }
             let call = Call {
                 keys: &backend.keys(&full_key),
                 arguments: &[Number(known_fencing)],

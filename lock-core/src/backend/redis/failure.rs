@@ -103,6 +103,12 @@ pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
 /// What the scripts answer if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
+pub(super) fn out_of_bounds() -> Failure {
+    Failure::Refused(source(format!(
+        "{OUT_OF_BOUNDS}: the counter, or what this process knows, is out of bounds"
+    )))
+}
+
 /// An error's code. Redis 6 wraps an error inside a script into one of the script.
 pub(super) fn code_of(error: &ServerError) -> &str {
     let details = error.details();

@@ -10,7 +10,9 @@ use crate::{
         AcquireOutcome, AcquireRequest, Asks, Backend, Failure, ReleaseOutcome, ReleaseRequest,
         RenewRequest, Renewed,
         redis::{
-            RedisBackend, failure,
+            RedisBackend,
+            commands::read_micros,
+            failure,
             resp::{Value, Word::Text},
         },
     },
@@ -93,8 +95,8 @@ async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure
     if let Value::ServerError(error) = &answer {
         return Err(failure::answered(error));
     }
-    let seconds = read_seconds(&answer).ok_or_else(|| failure::nonsense("TIME"))?;
-    let theirs = Duration::from_secs(seconds);
+    let micros = read_micros(&answer).ok_or_else(|| failure::nonsense("the time"))?;
+    let theirs = Duration::from_micros(micros);
     let ours = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -105,18 +107,6 @@ async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure
             apart.as_secs()
         )
     }))
-}
-
-fn read_seconds(time: &Value) -> Option<u64> {
-    match time {
-        Value::Array(parts) => match &parts[..] {
-            [Value::BulkString(seconds), _micros] => {
-                std::str::from_utf8(seconds).ok()?.parse().ok()
-            }
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// Locks are keys with an expiry, which every eviction policy but one may delete.

@@ -22,6 +22,7 @@ use crate::{
             failure,
             mailbox::Mailbox,
             opening,
+            probe::Ways,
             resp::{self, Value, Word},
         },
     },
@@ -65,6 +66,7 @@ struct State {
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     pub(super) connection: Arc<Connection>,
+    pub(super) ways: Ways,
     /// Whether grants arrive, on it or on the one beside it.
     pub(super) grants: bool,
     /// The one for messages, if they need one of their own. The two end together.
@@ -89,7 +91,7 @@ impl Current {
     }
 }
 
-type Opened = Result<Arc<Connection>, Failure>;
+type Opened = Result<Current, Failure>;
 
 impl Link {
     pub(super) fn new(address: Address, timing: Timing, mailbox: Mailbox) -> Self {
@@ -100,6 +102,15 @@ impl Link {
             state: Mutex::default(),
             round_trip: AtomicU64::new(0),
         }
+    }
+
+    /// Another one to the same server, whose connections have numbers of their own. No grants arrive on it.
+    pub(super) fn another(&self) -> Self {
+        let channel = format!("{}:beside", self.mailbox.channel);
+        let mailbox = Mailbox::new(channel, Arc::default());
+        let another = Self::new(self.address.clone(), self.timing, mailbox);
+        another.lock().last_number = 1 << 62;
+        another
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -146,9 +157,16 @@ impl Link {
         count: usize,
         write: impl Fn(&mut Vec<u8>),
         within: Duration,
-    ) -> Result<Vec<Value>, Failure> {
-        let (_, answers) = self.exchange(count, write, within, None).await?;
-        Ok(answers)
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        self.exchange(count, write, within, trail).await
+    }
+
+    /// By which commands locks are kept here; connects if need be.
+    pub(super) async fn ways(self: &Arc<Self>, within: Duration) -> Result<Ways, Failure> {
+        let current = tokio::time::timeout(within, self.current()).await;
+        let current = current.unwrap_or_else(|_| Err(failure::late(&self.address, within)))?;
+        Ok(current.ways)
     }
 
     /// Sends a command, of which `write` appends the bytes, on the connection that is there, and has `then` called with what `read` makes of the answer, on the
@@ -163,8 +181,10 @@ impl Link {
         then: Then<T>,
     ) {
         let current = self.lock().current.clone();
-        let Some(Current { connection, .. }) = current else {
-            return then(Err(Failure::not_now("there is no connection")));
+        // Without scripts, one lock takes more than one answer.
+        let ready = current.filter(|current| current.ways == Ways::Scripts);
+        let Some(Current { connection, .. }) = ready else {
+            return then(Err(Failure::not_now("no connection is ready for it")));
         };
         let (link, id, sent) = (self.clone(), connection.id, CLOCK.now());
         let handler: Handler = Box::new(move |answer| {
@@ -208,7 +228,7 @@ impl Link {
         let start = CLOCK.now();
         let mut used = None;
         let exchange = async {
-            let connection = self.connection().await?;
+            let connection = self.current().await?.connection;
             used = Some(connection.clone());
             let left = CLOCK.now();
             // Bounded by the count.
@@ -257,11 +277,11 @@ impl Link {
     /// # Cancel safety
     ///
     /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
-    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+    async fn current(self: &Arc<Self>) -> Result<Current, Failure> {
         let mut made = {
             let mut state = self.lock();
             if let Some(current) = &state.current {
-                return Ok(current.connection.clone());
+                return Ok(current.clone());
             }
             if let Some((at, failure)) = &state.last_failure
                 && CLOCK.now().since(*at) < RECONNECT_PAUSE
@@ -307,20 +327,19 @@ impl Link {
         made
     }
 
-    fn install(&self, current: Current) -> Arc<Connection> {
-        let connection = current.connection.clone();
+    fn install(&self, current: Current) -> Current {
         let mut state = self.lock();
         // It may have ended between its opening and now; then its end was told too early to be heeded.
         if current.has_ended() {
             current.retire();
         } else {
-            state.current = Some(current);
+            state.current = Some(current.clone());
         }
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while nobody listened.
         self.mailbox.rouse_all();
-        connection
+        current
     }
 
     /// Whether grants arrive; without a connection, they will on the next one as far as is known.

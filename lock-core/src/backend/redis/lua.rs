@@ -134,7 +134,8 @@ impl Lua {
                 resp::write_command(out, &[&name, call.keys, call.arguments]);
             }
         };
-        link.send_all(calls.len(), write, within).await
+        let (_, answers) = link.send_all(calls.len(), write, within, None).await?;
+        Ok(answers)
     }
 
     /// The words before those of the call.

@@ -9,6 +9,7 @@ use crate::backend::{
         connection::{CLOCK, Connection, Messages},
         failure,
         link::{Current, Link},
+        probe::{self, Ways},
         resp::{ServerError, Value, Word},
         socket,
     },
@@ -43,9 +44,12 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         });
         (beside.is_some(), beside)
     };
+    let ways = probe::ways(&opening, address, &link.mailbox().channel).await?;
     Ok(Current {
         connection: opening.finish(),
-        grants,
+        ways,
+        // Without scripts there is no queue.
+        grants: grants && ways == Ways::Scripts,
         beside,
     })
 }
@@ -78,10 +82,14 @@ async fn watch(link: std::sync::Weak<Link>, beside: Arc<Connection>, pause: Dura
 }
 
 /// A connection that closes unless its opening comes to its end.
-struct Opening(Option<Arc<Connection>>);
+pub(super) struct Opening(Option<Arc<Connection>>);
 
 impl Opening {
-    async fn ask(&self, address: &Address, words: &[Word<'_>]) -> Result<Value, Failure> {
+    pub(super) async fn ask(
+        &self,
+        address: &Address,
+        words: &[Word<'_>],
+    ) -> Result<Value, Failure> {
         let Some(connection) = &self.0 else {
             return Err(Failure::no_answer("the connection is open already"));
         };

@@ -1,0 +1,469 @@
+//! Locks for users who may not run scripts.
+//!
+//! There is no queue: whoever waits asks again and again. An acquire is one message of several commands, which is not
+//! atomic: the lock first, and then the counter, since the other order would hand out tokens that go back. Changing a key
+//! that is ours takes a command that compares, or a transaction on a connection of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Mutex;
+
+use crate::{
+    backend::{
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Busy, Comes, Expiry,
+        Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest, Renewed,
+        redis::{
+            connection::CLOCK,
+            counting::Counting,
+            failure,
+            link::Link,
+            millis,
+            probe::Compare,
+            resp::{
+                self, Value,
+                Word::{self, Number, Text},
+            },
+        },
+    },
+    inspect::Sighting,
+    token::{FencingBlock, FencingToken},
+    trail::{ConnectionId, Trail},
+};
+
+/// How often a transaction is tried that others disturb.
+const MOST_TRIES: u32 = 8;
+
+/// Beyond it, one more is the same number to a script.
+const LARGEST_TOKEN: u64 = 1 << 53;
+
+/// A token that no honest process knows lies more than this ahead of the server's clock.
+const LARGEST_LEAD: u64 = 3_600_000_000;
+
+#[derive(Debug)]
+pub(super) struct Commands {
+    link: Arc<Link>,
+    /// For transactions, one at a time.
+    transactions: Mutex<Arc<Link>>,
+    fence: Arc<str>,
+    within: Duration,
+    counting: Counting,
+}
+
+impl Commands {
+    pub(super) fn new(link: Arc<Link>, fence: Arc<str>) -> Self {
+        Self {
+            within: link.timing().command_timeout,
+            transactions: Mutex::new(Arc::new(link.another())),
+            link,
+            fence,
+            counting: Counting::default(),
+        }
+    }
+
+    pub(super) async fn acquire(
+        &self,
+        by: Compare,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, Failure> {
+        let (key, token) = (&*request.full_key, request.token.expose());
+        let set = [
+            Text("SET"),
+            Text(key),
+            Text(token),
+            Text("NX"),
+            Text("PX"),
+            Number(millis(request.ttl)),
+        ];
+        let commands: [&[Word<'_>]; 4] = [
+            &set,
+            &[Text("GET"), Text(key)],
+            &[Text("PTTL"), Text(key)],
+            &[Text("INCR"), Text(&self.fence)],
+        ];
+        let (connection, answers) = self.send(&commands, Some(&request.trail)).await?;
+        let [set, holder, remaining, counter] =
+            <[Value; 4]>::try_from(answers).map_err(|_| failure::nonsense("an acquire"))?;
+        let (set, holder) = (failure::of_value(set)?, failure::of_value(holder)?);
+        let is_ours = matches!(&holder, Value::BulkString(holder) if **holder == *token.as_bytes());
+        let busy = |expiry| {
+            let (place, comes) = (None, Comes::ByAsking);
+            let busy = Busy {
+                expiry,
+                place,
+                comes,
+            };
+            Ok(Acquired {
+                outcome: AcquireOutcome::Busy(busy),
+                connection,
+            })
+        };
+        if !is_ours {
+            return match remaining {
+                Value::Int(-1) => busy(Expiry::Never),
+                Value::Int(left) => {
+                    let left = u64::try_from(left).unwrap_or(0);
+                    busy(Expiry::In(Duration::from_millis(left)))
+                }
+                _ => Err(failure::nonsense("an acquire")),
+            };
+        }
+        // Set by an earlier request whose answer was lost: then its time counts from there.
+        if set == Value::Nil {
+            let renewal = RenewRequest {
+                full_key: request.full_key.clone(),
+                token: request.token.clone(),
+                ttl: request.ttl,
+            };
+            if self.renew_one(by, &renewal).await? == Renewed::NotOurs {
+                return busy(Expiry::In(Duration::ZERO));
+            }
+        }
+        let token = self
+            .fencing(by, connection, counter, request.known_fencing)
+            .await
+            .map_err(Failure::after_all)?;
+        Ok(Acquired {
+            outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1)),
+            connection,
+        })
+    }
+
+    pub(super) async fn renew_ahead(
+        &self,
+        by: Compare,
+        request: &AheadRequest,
+    ) -> Result<Ahead, Failure> {
+        let renewal = RenewRequest {
+            full_key: request.full_key.clone(),
+            token: request.token.clone(),
+            ttl: request.ttl,
+        };
+        if self.renew_one(by, &renewal).await? == Renewed::NotOurs {
+            return Ok(Ahead::NotOurs);
+        }
+        let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(&self.fence)]];
+        let (connection, answers) = self.send(&count, None).await?;
+        let counter = answers.into_iter().next().unwrap_or(Value::Nil);
+        let token = self
+            .fencing(by, connection, counter, request.known_fencing)
+            .await?;
+        Ok(Ahead::Yes {
+            tokens: FencingBlock::new(token, 1),
+            // Nobody can know.
+            others: Others::Wait,
+        })
+    }
+
+    pub(super) async fn renew(
+        &self,
+        by: Compare,
+        batch: &[RenewRequest],
+    ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
+        // Bounded by the batch. One that gets no answer ends it, since the others would wait for as long.
+        let mut renewed = Vec::with_capacity(batch.len());
+        for request in batch {
+            renewed.push(match self.renew_one(by, request).await {
+                Err(Failure::NoAnswer(source)) => return Err(Failure::NoAnswer(source)),
+                answer => answer,
+            });
+        }
+        Ok(renewed)
+    }
+
+    pub(super) async fn release(
+        &self,
+        by: Compare,
+        request: &ReleaseRequest,
+    ) -> Result<Released, Failure> {
+        let (key, token) = (&*request.full_key, request.token.expose());
+        let keep = request.keep.map_or(0, millis);
+        let trail = Some(&*request.trail);
+        let command = match (by, request.keep) {
+            (Compare::Watch, keep) => {
+                // A transaction is on another connection, and must not overtake the acquire.
+                let (connection, _) = self.send(&[&[Text("PING")]], trail).await?;
+                let change = keep.map_or(Change::Delete, Change::Expire);
+                let outcome = self.change(key, token, change).await?;
+                return Ok(released(outcome, connection));
+            }
+            (_, Some(_)) => expire_if(key, token, keep),
+            (Compare::Delex, None) => vec![Text("DELEX"), Text(key), Text("IFEQ"), Text(token)],
+            (Compare::Delifeq, None) => vec![Text("DELIFEQ"), Text(key), Text(token)],
+        };
+        let (connection, answers) = self.send(&[&command], trail).await?;
+        Ok(released(is_done(answers.into_iter().next())?, connection))
+    }
+
+    pub(super) async fn inspect(&self, full_key: &str) -> Result<Option<Sighting>, Failure> {
+        let look: [&[Word<'_>]; 2] = [
+            &[Text("GET"), Text(full_key)],
+            &[Text("PTTL"), Text(full_key)],
+        ];
+        let (_, answers) = self.send(&look, None).await?;
+        let mut answers = answers.into_iter().map(failure::of_value);
+        match (answers.next(), answers.next()) {
+            (Some(Ok(Value::Nil)), _) => Ok(None),
+            (Some(Ok(Value::BulkString(token))), Some(Ok(Value::Int(left)))) => {
+                let token = String::from_utf8_lossy(&token);
+                let left = u64::try_from(left).ok().map(Duration::from_millis);
+                Ok(Some(Sighting::new(&token, left, 0)))
+            }
+            (Some(Err(failure)), _) | (_, Some(Err(failure))) => Err(failure),
+            _ => Err(failure::nonsense("an inspection")),
+        }
+    }
+
+    pub(super) async fn force_release(&self, full_key: &str) -> Result<(), Failure> {
+        // A key of another type is no lock, and stays: reading it fails.
+        if self.inspect(full_key).await?.is_some() {
+            let (_, answers) = self.send(&[&[Text("DEL"), Text(full_key)]], None).await?;
+            failure::of_value(answers.into_iter().next().unwrap_or(Value::Nil))?;
+        }
+        Ok(())
+    }
+
+    async fn renew_one(&self, by: Compare, request: &RenewRequest) -> Result<Renewed, Failure> {
+        let (key, token) = (&*request.full_key, request.token.expose());
+        let done = if by == Compare::Watch {
+            self.change(key, token, Change::Extend(request.ttl)).await?
+        } else {
+            // Never shortens: a check asks for the shortest time there is.
+            let look: [&[Word<'_>]; 2] = [&[Text("GET"), Text(key)], &[Text("PTTL"), Text(key)]];
+            let (_, answers) = self.send(&look, None).await?;
+            match read_look(answers, token)? {
+                None => false,
+                Some(left) if left >= millis(request.ttl) => true,
+                Some(_) => {
+                    let command = expire_if(key, token, millis(request.ttl));
+                    let (_, answers) = self.send(&[&command], None).await?;
+                    is_done(answers.into_iter().next())?
+                }
+            }
+        };
+        Ok(if done { Renewed::Yes } else { Renewed::NotOurs })
+    }
+
+    /// Changes a key in a transaction, if it holds the token; returns whether it does.
+    async fn change(&self, key: &str, token: &str, change: Change) -> Result<bool, Failure> {
+        let link = self.transactions.lock().await;
+        for _ in 0..MOST_TRIES {
+            // An earlier transaction that was given up may have left its watch.
+            let look: [&[Word<'_>]; 4] = [
+                &[Text("UNWATCH")],
+                &[Text("WATCH"), Text(key)],
+                &[Text("GET"), Text(key)],
+                &[Text("PTTL"), Text(key)],
+            ];
+            let (_, answers) = send(&link, &look, self.within, None).await?;
+            let Some(left) = read_look(answers.into_iter().skip(2).collect(), token)? else {
+                return Ok(false);
+            };
+            let command = match change {
+                Change::Extend(ttl) if left >= millis(ttl) => return Ok(true),
+                Change::Extend(ttl) | Change::Expire(ttl) => {
+                    vec![Text("PEXPIRE"), Text(key), Number(millis(ttl))]
+                }
+                Change::Delete => vec![Text("DEL"), Text(key)],
+            };
+            let commit: [&[Word<'_>]; 3] = [&[Text("MULTI")], &command, &[Text("EXEC")]];
+            let (_, answers) = send(&link, &commit, self.within, None).await?;
+            match answers.into_iter().next_back() {
+                // Somebody changed the key in between.
+                Some(Value::Nil) => {}
+                Some(Value::Array(_)) => return Ok(true),
+                Some(Value::ServerError(error)) => return Err(failure::answered(&error)),
+                _ => return Err(failure::nonsense("a transaction")),
+            }
+        }
+        Err(Failure::not_now("others changed the key all the time"))
+    }
+
+    /// The fencing token of a lock that was just taken: what the counter said, unless it may be behind.
+    async fn fencing(
+        &self,
+        by: Compare,
+        connection: ConnectionId,
+        counter: Value,
+        known: u64,
+    ) -> Result<u64, Failure> {
+        let value = match failure::of_value(counter)? {
+            Value::Int(value) => u64::try_from(value).unwrap_or(0),
+            _ => return Err(failure::nonsense("a fencing counter")),
+        };
+        let now = CLOCK.now();
+        let floor = self.counting.floor(connection, now).map(u64::from);
+        if floor.is_some_and(|floor| value > floor.max(known)) {
+            return Ok(value);
+        }
+        let token = self.raise(by, known).await?;
+        self.counting
+            .note(connection, now, FencingToken::new(token));
+        Ok(token)
+    }
+
+    /// Moves the counter to the server's time, or beyond it where it or the process is ahead.
+    async fn raise(&self, by: Compare, known: u64) -> Result<u64, Failure> {
+        for _ in 0..MOST_TRIES {
+            let look: [&[Word<'_>]; 2] = [&[Text("TIME")], &[Text("GET"), Text(&self.fence)]];
+            let (_, answers) = self.send(&look, None).await?;
+            let [time, counter] = <[Value; 2]>::try_from(answers)
+                .map_err(|_| failure::nonsense("a fencing counter"))?;
+            let now = read_micros(&failure::of_value(time)?)
+                .ok_or_else(|| failure::nonsense("the time"))?;
+            let Value::BulkString(before) = failure::of_value(counter)? else {
+                // It was lost since it was counted up: as if somebody had changed it.
+                self.send(&[&[Text("INCR"), Text(&self.fence)]], None)
+                    .await?;
+                continue;
+            };
+            let before = String::from_utf8_lossy(&before).into_owned();
+            let counter = before.parse().unwrap_or(0);
+            let next = now.max(counter + 1).max(known + 1);
+            if known > now.max(counter) + LARGEST_LEAD || next >= LARGEST_TOKEN {
+                return Err(failure::out_of_bounds());
+            }
+            if self.swap(by, &before, next).await? {
+                return Ok(next);
+            }
+        }
+        Err(Failure::not_now(
+            "others changed the fencing counter all the time",
+        ))
+    }
+
+    /// Sets the counter if it is still what it was.
+    async fn swap(&self, by: Compare, before: &str, next: u64) -> Result<bool, Failure> {
+        let fence = &*self.fence;
+        if by != Compare::Watch {
+            let swap = [
+                Text("SET"),
+                Text(fence),
+                Number(next),
+                Text("IFEQ"),
+                Text(before),
+            ];
+            let (_, answers) = self.send(&[&swap], None).await?;
+            return is_done(answers.into_iter().next());
+        }
+        let link = self.transactions.lock().await;
+        let look: [&[Word<'_>]; 3] = [
+            &[Text("UNWATCH")],
+            &[Text("WATCH"), Text(fence)],
+            &[Text("GET"), Text(fence)],
+        ];
+        let (_, answers) = send(&link, &look, self.within, None).await?;
+        let is_same =
+            matches!(answers.last(), Some(Value::BulkString(now)) if **now == *before.as_bytes());
+        if !is_same {
+            return Ok(false);
+        }
+        let commit: [&[Word<'_>]; 3] = [
+            &[Text("MULTI")],
+            &[Text("SET"), Text(fence), Number(next)],
+            &[Text("EXEC")],
+        ];
+        let (_, answers) = send(&link, &commit, self.within, None).await?;
+        match answers.into_iter().next_back() {
+            Some(Value::ServerError(error)) => Err(failure::answered(&error)),
+            exec => Ok(matches!(exec, Some(Value::Array(_)))),
+        }
+    }
+
+    async fn send(
+        &self,
+        commands: &[&[Word<'_>]],
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        send(&self.link, commands, self.within, trail).await
+    }
+}
+
+/// What is to become of a key.
+#[derive(Clone, Copy)]
+enum Change {
+    Delete,
+    Expire(Duration),
+    /// Never shortens.
+    Extend(Duration),
+}
+
+async fn send(
+    link: &Arc<Link>,
+    commands: &[&[Word<'_>]],
+    within: Duration,
+    trail: Option<&Trail>,
+) -> Result<(ConnectionId, Vec<Value>), Failure> {
+    let write = |out: &mut Vec<u8>| {
+        for words in commands {
+            resp::write_command(out, &[words]);
+        }
+    };
+    link.send_all(commands.len(), write, within, trail).await
+}
+
+fn expire_if<'a>(key: &'a str, token: &'a str, ttl_ms: u64) -> Vec<Word<'a>> {
+    vec![
+        Text("SET"),
+        Text(key),
+        Text(token),
+        Text("IFEQ"),
+        Text(token),
+        Text("PX"),
+        Number(ttl_ms),
+    ]
+}
+
+/// Whether a command that compares found what it looked for.
+fn is_done(answer: Option<Value>) -> Result<bool, Failure> {
+    match answer {
+        Some(Value::Int(1)) => Ok(true),
+        Some(Value::SimpleString(okay)) if okay == "OK" => Ok(true),
+        Some(Value::Int(0) | Value::Nil) => Ok(false),
+        // A key of another type is another's, too.
+        Some(Value::ServerError(error)) if failure::code_of(&error) == "WRONGTYPE" => Ok(false),
+        Some(Value::ServerError(error)) => Err(failure::answered(&error)),
+        _ => Err(failure::nonsense("a comparison")),
+    }
+}
+
+/// Reads what GET and PTTL say: how many milliseconds the key has left, if it holds the token.
+fn read_look(answers: Vec<Value>, token: &str) -> Result<Option<u64>, Failure> {
+    let [holder, left] =
+        <[Value; 2]>::try_from(answers).map_err(|_| failure::nonsense("a look at a key"))?;
+    match (holder, left) {
+        (Value::BulkString(holder), Value::Int(left)) if *holder == *token.as_bytes() => {
+            // Without an expiry, somebody took it away: it gets one again.
+            Ok(Some(u64::try_from(left).unwrap_or(0)))
+        }
+        (Value::BulkString(_) | Value::Nil, Value::Int(_)) => Ok(None),
+        (Value::ServerError(error), _) if failure::code_of(&error) == "WRONGTYPE" => Ok(None),
+        (Value::ServerError(error), _) | (_, Value::ServerError(error)) => {
+            Err(failure::answered(&error))
+        }
+        _ => Err(failure::nonsense("a look at a key")),
+    }
+}
+
+pub(super) fn read_micros(time: &Value) -> Option<u64> {
+    let Value::Array(parts) = time else {
+        return None;
+    };
+    let [Value::BulkString(seconds), Value::BulkString(micros)] = &parts[..] else {
+        return None;
+    };
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    number(seconds)?
+        .checked_mul(1_000_000)?
+        .checked_add(number(micros)?)
+}
+
+fn released(done: bool, connection: ConnectionId) -> Released {
+    Released {
+        outcome: if done {
+            ReleaseOutcome::Done
+        } else {
+            ReleaseOutcome::NotOurs
+        },
+        connection,
+    }
+}

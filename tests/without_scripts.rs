@@ -1,0 +1,284 @@
+//! Users who may not run scripts: the same locks by commands alone.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
+use lock_tests::{After, Direction, Proxy, RedisServer, Which, eventually};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+
+fn options() -> LockOptions {
+    LockOptions::new(Duration::from_secs(10)).wait(HANG)
+}
+
+/// A server on which `plain` may do everything but run scripts.
+fn server() -> RedisServer {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "plain",
+        "on",
+        ">word",
+        "~*",
+        "&*",
+        "+@all",
+        "-@scripting",
+    ]);
+    server
+}
+
+async fn connect(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url_as("plain", "word"))
+        .await
+        .expect("transactions will do")
+}
+
+#[tokio::test]
+async fn a_lock_is_taken_waited_for_and_let_go() {
+    let server = server();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let busy = other.acquire("k", options().no_wait()).await;
+    match busy {
+        Err(LockError::Busy {
+            retry_after: Some(left),
+            ..
+        }) => assert!(left <= Duration::from_secs(10) && left > Duration::from_secs(5)),
+        odd => panic!("not busy: {odd:?}"),
+    }
+    let first = guard.lease().fencing_token();
+    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    eventually(HANG, "it asked several times", async || {
+        server.calls("incr") >= 5
+    })
+    .await;
+    guard.release().await.expect("held");
+    let next = timeout(HANG, waiting)
+        .await
+        .expect("no missed chance")
+        .expect("no panic")
+        .expect("free");
+    assert!(next.lease().fencing_token() > first);
+    drop(next);
+    eventually(HANG, "it is gone", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+    assert_eq!(server.calls("evalsha"), 0);
+}
+
+#[tokio::test]
+async fn tasks_of_several_managers_exclude_each_other() {
+    let server = server();
+    let inside = Arc::new(std::sync::Mutex::new((0_u32, 0_u64)));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let locks = connect(&server).await;
+        for _ in 0..3 {
+            let (locks, inside) = (locks.clone(), inside.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..10 {
+                    let guard = locks.acquire("k", options()).await.expect("its turn");
+                    {
+                        let mut inside = inside.lock().expect("no panic");
+                        inside.0 += 1;
+                        assert_eq!(inside.0, 1, "two inside");
+                        let token = u64::from(guard.lease().fencing_token());
+                        assert!(token > inside.1, "{token} after {}", inside.1);
+                        inside.1 = token;
+                    }
+                    tokio::task::yield_now().await;
+                    inside.lock().expect("no panic").0 -= 1;
+                    guard.release().await.expect("held");
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        timeout(HANG, task)
+            .await
+            .expect("no hang")
+            .expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_and_lost_when_its_key_goes() {
+    let server = server();
+    let locks = connect(&server).await;
+    let short = LockOptions::new(Duration::from_millis(300));
+    let guard = locks.acquire("k", short).await.expect("free");
+    let lease = guard.lease();
+    let expiries = server.calls("pexpire");
+    eventually(HANG, "it was renewed several times", async || {
+        server.calls("pexpire") >= expiries + 5
+    })
+    .await;
+    assert!(!lease.is_lost());
+    lease.verify().await.expect("held");
+    server.cli(&["SET", "lock:k", "another", "PX", "5000"]);
+    assert_eq!(
+        timeout(HANG, lease.lost()).await.expect("noticed"),
+        LeaseLost::TakenAway
+    );
+    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
+    assert_eq!(
+        server.get("lock:k").as_deref(),
+        Some("another"),
+        "another's key is left alone"
+    );
+}
+
+#[tokio::test]
+async fn a_check_of_a_lease_never_shortens_it() {
+    let server = server();
+    let locks = connect(&server).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    guard.lease().verify().await.expect("held");
+    let left = server.pttl("lock:k").expect("it expires");
+    assert!(left > Duration::from_secs(5), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_and_its_time_counts_from_then() {
+    let server = server();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::builder()
+        .command_timeout(Duration::from_millis(300))
+        .connect(&proxy.url_as("plain", "word"))
+        .await
+        .expect("up");
+    proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Reset);
+    let guard = locks.acquire("k", options()).await.expect("its own key");
+    guard.lease().verify().await.expect("held");
+    assert_eq!(
+        server.calls("pexpire"),
+        1,
+        "the time of the first request is not trusted"
+    );
+    guard.release().await.expect("held");
+    eventually(HANG, "it is gone", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn futures_dropped_in_flight_leave_no_lock() {
+    let server = server();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
+        .await
+        .expect("up");
+    proxy.delay(Direction::Requests, Duration::from_millis(30));
+    for number in 0..20 {
+        let acquire = locks.acquire(format!("k{number}"), options());
+        assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
+    }
+    eventually(HANG, "all requests arrived", async || {
+        server.calls("set") >= 20
+    })
+    .await;
+    eventually(
+        Duration::from_secs(8),
+        "long before their ttl, none is left",
+        async || server.keys("lock:*").is_empty(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_minimal_hold_keeps_the_key() {
+    let server = server();
+    let locks = connect(&server).await;
+    let kept = options().min_hold(Duration::from_secs(5));
+    let guard = locks.acquire("k", kept).await.expect("free");
+    guard.release().await.expect("held");
+    let left = server.pttl("lock:k").expect("kept for a while");
+    assert!(left <= Duration::from_secs(5), "{left:?}");
+}
+
+#[tokio::test]
+async fn tokens_grow_across_a_loss_of_data() {
+    let server = server();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let mut last = 0;
+    for round in 0..10 {
+        for locks in [&one, &other, &one] {
+            let guard = locks.acquire("k", options()).await.expect("free");
+            let token = u64::from(guard.lease().fencing_token());
+            assert!(token > last, "round {round}: {token} after {last}");
+            last = token;
+            guard.release().await.expect("held");
+        }
+        server.cli(if round % 2 == 0 {
+            &["FLUSHALL"]
+        } else {
+            &["SET", "__lock_core__:fence", "7"]
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_is_no_number_costs_the_lock_and_leaves_none() {
+    let server = server();
+    let locks = connect(&server).await;
+    server.cli(&["SET", "__lock_core__:fence", "x"]);
+    let error = locks
+        .acquire("k", options().wait(Duration::from_millis(200)))
+        .await
+        .expect_err("no fencing token");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+    eventually(Duration::from_secs(8), "it was taken back", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operators_look_and_take_away() {
+    let server = server();
+    let locks = connect(&server).await;
+    assert!(locks.inspect("k").await.expect("an answer").is_none());
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let info = locks.inspect("k").await.expect("an answer").expect("held");
+    assert!(
+        info.remaining
+            .is_some_and(|left| left > Duration::from_secs(5))
+    );
+    locks.force_release("k").await.expect("done");
+    assert!(guard.release().await.is_err());
+    locks.check().await.expect("everything works");
+    server.cli(&["RPUSH", "lock:list", "x"]);
+    assert!(matches!(
+        locks.acquire("list", options()).await,
+        Err(LockError::Invalid { .. })
+    ));
+    assert!(locks.force_release("list").await.is_err());
+    assert_eq!(server.keys("lock:list").len(), 1);
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named_when_connecting() {
+    let server = server();
+    let rights: [(&[&str], &str); 3] = [
+        (&["-@scripting", "-@transaction"], "+eval +evalsha"),
+        (&["-publish"], "+publish &__lock_core__:*"),
+        (&["resetchannels"], "+publish &__lock_core__:*"),
+    ];
+    for (refused, named) in rights {
+        let mut acl = vec![
+            "ACL", "SETUSER", "poor", "reset", "on", ">word", "~*", "&*", "+@all",
+        ];
+        acl.extend(refused);
+        server.cli(&acl);
+        match LockManager::connect(&server.url_as("poor", "word")).await {
+            Err(LockError::Invalid { reason, .. }) => {
+                assert!(reason.contains(named), "{refused:?}: {reason}");
+            }
+            odd => panic!("{refused:?}: {odd:?}"),
+        }
+    }
+}
