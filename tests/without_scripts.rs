@@ -222,19 +222,41 @@ async fn tokens_grow_across_a_loss_of_data() {
 }
 
 #[tokio::test]
-async fn a_counter_that_is_no_number_costs_the_lock_and_leaves_none() {
+async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none() {
     let server = server();
     let locks = connect(&server).await;
-    server.cli(&["SET", "__lock_core__:fence", "x"]);
-    let error = locks
-        .acquire("k", options().wait(Duration::from_millis(200)))
+    for counter in ["x", "9007199254740992"] {
+        server.cli(&["SET", "__lock_core__:fence", counter]);
+        let error = locks
+            .acquire("k", options().wait(Duration::from_millis(200)))
+            .await
+            .expect_err("no fencing token");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+        eventually(Duration::from_secs(8), "it was taken back", async || {
+            server.keys("lock:*").is_empty()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_changes_hands_in_the_middle_of_a_release_is_left_alone() {
+    let server = server();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
         .await
-        .expect_err("no fencing token");
-    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
-    eventually(Duration::from_secs(8), "it was taken back", async || {
-        server.keys("lock:*").is_empty()
+        .expect("up");
+    let guard = locks.acquire("k", options()).await.expect("free");
+    proxy.delay(Direction::Requests, Duration::from_millis(200));
+    let looks = server.calls("watch");
+    let release = tokio::spawn(guard.release());
+    eventually(HANG, "it has looked at the key", async || {
+        server.calls("watch") > looks
     })
     .await;
+    server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
+    release.await.expect("no panic").ok();
+    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
 }
 
 #[tokio::test]
