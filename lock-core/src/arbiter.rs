@@ -1,6 +1,6 @@
 //! The one place where tasks wait: per process and key, first come, first served, with one of them on the network.
 //!
-//! A task that wants a key takes a place in the key's line. The first one starts a *seeker*: work on the manager's thread
+//! A task that wants a key takes a place in the key's line. The first one starts a *seeker*: work of the manager
 //! that asks the backend on behalf of whoever is at the head of the line. A user's future therefore owns nothing but a
 //! place. Dropping it at any moment leaves nothing behind: the seeker goes on for those who stand behind it, or, if nobody
 //! does, takes its request back. Whoever is granted the lease owns it from the moment the seeker hands it over.
