@@ -52,6 +52,7 @@ mod backend;
 mod clock;
 mod engine;
 mod error;
+mod fenced;
 mod grants;
 mod guard;
 mod handoff;
@@ -85,6 +86,7 @@ pub mod __private {
 }
 
 pub use error::{FromLockError, LockError, Skipped};
+pub use fenced::{Fenced, FencedError, FencedStore};
 pub use guard::LockGuard;
 pub use inspect::{Health, Holder, LockInfo};
 pub use key::{IntoLockKey, KeyPart, LockKey};

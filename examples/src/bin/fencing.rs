@@ -1,0 +1,99 @@
+//! A holder that sleeps through the end of its lease wakes up and writes, and the database refuses it.
+//!
+//!     cargo run -p examples --bin fencing
+//!
+//! No lock can stop a process that is stopped in the middle of a step. The store can refuse what it writes when it wakes up, by
+//! the fencing token. With `-- --unfenced` it does not, and the sleeper overwrites what the next holder wrote.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::time::Duration;
+
+use lock_core::{Fenced, FencedError, FencedStore, FencingToken, LockManager, LockOptions};
+use sqlx::SqlitePool;
+
+/// One account, as one holder of its lock sees it.
+struct Account {
+    pool: SqlitePool,
+    sleeps: Duration,
+    fenced: bool,
+}
+
+impl FencedStore for Account {
+    type Value = i64;
+    type Error = sqlx::Error;
+
+    async fn announce(&mut self, token: FencingToken) -> Result<Fenced, sqlx::Error> {
+        let sql = "UPDATE account SET fencing_token = $1 WHERE fencing_token <= $1";
+        let done = sqlx::query(sql).bind(number(token)).execute(&self.pool);
+        Ok(Fenced::from_rows_changed(done.await?.rows_affected()))
+    }
+
+    async fn read(&mut self) -> Result<i64, sqlx::Error> {
+        let sql = "SELECT balance FROM account";
+        let balance = sqlx::query_scalar(sql).fetch_one(&self.pool).await?;
+        // Here the whole process stops: no timer runs, no renewal, nothing that could notice.
+        std::thread::sleep(self.sleeps);
+        Ok(balance)
+    }
+
+    async fn write(&mut self, token: FencingToken, balance: i64) -> Result<Fenced, sqlx::Error> {
+        let fenced = "UPDATE account SET balance = $2 WHERE fencing_token = $1";
+        let unfenced = "UPDATE account SET balance = $2 WHERE $1 > 0";
+        let sql = if self.fenced { fenced } else { unfenced };
+        let write = sqlx::query(sql).bind(number(token)).bind(balance);
+        let done = write.execute(&self.pool).await?;
+        Ok(Fenced::from_rows_changed(done.rows_affected()))
+    }
+}
+
+/// A token fits in 53 bits, so in any column for large numbers.
+fn number(token: FencingToken) -> i64 {
+    i64::try_from(u64::from(token)).unwrap_or(i64::MAX)
+}
+
+/// Adds to the account under its lock.
+async fn deposit(locks: LockManager, mut account: Account, cents: i64) -> anyhow::Result<()> {
+    let options = LockOptions::new(Duration::from_millis(300)).without_renewal();
+    let guard = locks.acquire("account", options).await?;
+    let lease = guard.lease();
+    let token = lease.fencing_token();
+    let update = lease.update_fenced(&mut account, |balance| balance + cents);
+    match update.await {
+        Ok(()) => println!("{cents} cents added with fencing token {token}"),
+        Err(FencedError::Refused(token)) => println!("{cents} cents refused with {token}"),
+        Err(FencedError::Store(error)) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> anyhow::Result<()> {
+    let fenced = std::env::args().all(|argument| argument != "--unfenced");
+    let file = tempfile::NamedTempFile::new()?;
+    let pool = SqlitePool::connect(&format!("sqlite://{}", file.path().display())).await?;
+    let table =
+        "CREATE TABLE account (balance BIGINT NOT NULL, fencing_token BIGINT NOT NULL DEFAULT 0)";
+    sqlx::raw_sql(table).execute(&pool).await?;
+    sqlx::raw_sql("INSERT INTO account (balance) VALUES (0)")
+        .execute(&pool)
+        .await?;
+    let account = |sleeps| Account {
+        pool: pool.clone(),
+        sleeps,
+        fenced,
+    };
+
+    let locks = LockManager::in_memory();
+    let sleeper = tokio::spawn(deposit(locks.clone(), account(Duration::from_secs(1)), 100));
+    while locks.inspect("account").await?.is_none() {
+        tokio::task::yield_now().await;
+    }
+    // Gets the lock when the sleeper's lease is over, and is done before the sleeper wakes up.
+    deposit(locks, account(Duration::ZERO), 25).await?;
+    sleeper.await??;
+    let balance: i64 = sqlx::query_scalar("SELECT balance FROM account")
+        .fetch_one(&pool)
+        .await?;
+    println!("balance: {balance} cents");
+    Ok(())
+}

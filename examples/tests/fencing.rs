@@ -1,0 +1,25 @@
+//! The example of a store that refuses a holder that slept.
+
+use std::process::Command;
+
+fn run(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_fencing"))
+        .args(arguments)
+        .output()
+        .expect("the example starts");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn the_sleeper_is_refused_and_the_next_holders_change_stays() {
+    let told = run(&[]);
+    assert!(told.contains("100 cents refused"), "{told}");
+    assert!(told.contains("balance: 25 cents"), "{told}");
+}
+
+#[test]
+fn without_fencing_the_next_holders_change_is_lost() {
+    let told = run(&["--unfenced"]);
+    assert!(told.contains("balance: 100 cents"), "{told}");
+}
