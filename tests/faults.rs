@@ -744,3 +744,100 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
         "{released:?}"
     );
 }
+
+#[tokio::test]
+async fn a_server_that_does_not_read_gets_everything_when_it_does() {
+    let server = RedisServer::start();
+    let locks = LockManager::builder()
+        .command_timeout(HANG)
+        .connect(&server.url())
+        .await
+        .expect("up");
+    let guard = locks.acquire("k", options()).await.expect("free");
+    guard.release().await.expect("held");
+    server.stop();
+    // More than the system's buffers take.
+    let long = LockOptions::new(HANG * 5).wait(HANG);
+    let tasks: Vec<_> = (0..12_000)
+        .map(|number| {
+            let (locks, long) = (locks.clone(), long.clone());
+            let key = format!("{number:0>500}");
+            tokio::spawn(async move { locks.acquire(key, long).await })
+        })
+        .collect();
+    // Each task has its turn, and leaves its request.
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    server.cont();
+    let mut tokens = Vec::new();
+    for task in tasks {
+        let guard = timeout(HANG, task).await.expect("no hang");
+        let guard = guard.expect("no panic").expect("free");
+        tokens.push(guard.lease().fencing_token());
+        guard.release().await.expect("held");
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 12_000, "no answer went to two");
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_asked_for_is_nobodys() {
+    let granted = |token: u64| format!("*3\r\n:1\r\n:{token}\r\n:1\r\n").into_bytes();
+    let acquired = std::sync::atomic::AtomicU64::new(0);
+    let server = FakeServer::start(move |request| match request[0].as_str() {
+        "PING" => Answer::line("+PONG"),
+        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
+        "EVALSHA" => match acquired.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            // Two answers to one request.
+            0 => Answer::Bytes([granted(1_795_161_375_574_017), granted(7)].concat()),
+            _ => Answer::line("*4\r\n:0\r\n:5000\r\n:0\r\n:0"),
+        },
+        _ => Answer::line("+OK"),
+    });
+    let locks = LockManager::connect(&server.url()).await.expect("PONG");
+    let first = locks.acquire("k", options()).await.expect("granted");
+    let second = locks.acquire("other", options().no_wait()).await;
+    assert!(matches!(second, Err(LockError::Busy { .. })), "{second:?}");
+    drop(first);
+}
+
+/// A task of an executor that is broken.
+struct Broken;
+
+impl std::task::Wake for Broken {
+    fn wake(self: std::sync::Arc<Self>) {
+        panic!("as this executor does");
+    }
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_harms_nobody_else() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    let before = proxy.connections();
+    let mut acquire = Box::pin(locks.acquire("k", options()));
+    {
+        // Polled twice, so that its request has left.
+        let waker = std::task::Waker::noop();
+        let mut context = std::task::Context::from_waker(waker);
+        assert!(acquire.as_mut().poll(&mut context).is_pending());
+        let waker = std::task::Waker::from(std::sync::Arc::new(Broken));
+        let mut context = std::task::Context::from_waker(&waker);
+        // The answer may have come before.
+        if acquire.as_mut().poll(&mut context).is_ready() {
+            return;
+        }
+    }
+    for number in 0..10 {
+        let guard = locks
+            .acquire(format!("other{number}"), options())
+            .await
+            .expect("free");
+        guard.release().await.expect("held");
+    }
+    let guard = timeout(HANG, acquire).await.expect("no hang");
+    let guard = guard.expect("granted all the same");
+    guard.lease().verify().await.expect("the server has it");
+    assert_eq!(proxy.connections(), before);
+}

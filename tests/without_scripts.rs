@@ -248,10 +248,10 @@ async fn a_key_that_changes_hands_in_the_middle_of_a_release_is_left_alone() {
         .expect("up");
     let guard = locks.acquire("k", options()).await.expect("free");
     proxy.delay(Direction::Requests, Duration::from_millis(200));
-    let looks = server.calls("watch");
+    let before = server.calls("watch");
     let release = tokio::spawn(guard.release());
     eventually(HANG, "it has looked at the key", async || {
-        server.calls("watch") > looks
+        server.calls("watch") > before
     })
     .await;
     server.cli(&["SET", "lock:k", "another", "PX", "60000"]);

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
 };
@@ -93,9 +94,7 @@ impl Waiter {
             state.word = Word::Settled(result);
             waker
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        rouse(waker);
         Ok(())
     }
 
@@ -121,9 +120,7 @@ impl Waiter {
             Word::None(waker) => waker.take(),
             Word::Settled(_) | Word::Gone => None,
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        rouse(waker);
     }
 
     /// The task goes away.
@@ -151,6 +148,15 @@ impl Waiter {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A waker is code of the user's executor. If it panics, the answer is given all the same, and nothing of ours is undone.
+fn rouse(waker: Option<Waker>) {
+    if let Some(waker) = waker
+        && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
+    {
+        tracing::error!("the waker of a waiting task panicked");
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     backend::redis::{
         mailbox::Mailbox,
-        resp::{self, Frame, Value, Word},
+        resp::{self, Frame, Malformed, Value, Word},
         socket::{Reading, Writing},
     },
     clock::{Clock, Moment},
@@ -96,6 +96,13 @@ struct Flow {
     /// Since when nothing more is to be sent here.
     retired: Option<Moment>,
     ended: Option<NoValue>,
+}
+
+/// What came.
+enum Sorted {
+    Answer(Value),
+    Message(Vec<Value>),
+    Nothing,
 }
 
 /// A command that has no answer.
@@ -278,39 +285,58 @@ impl Connection {
     }
 
     /// Takes what is complete out of the buffer.
+    ///
+    /// First finds out to whom each answer belongs, and only then gives them: whoever gets one may ask again at once, and
+    /// must not be given what was here before.
     fn take_in(&self, buffer: &mut Vec<u8>, mailbox: &Mailbox) -> Result<(), NoValue> {
+        let mut answers = Vec::new();
         let mut taken = 0;
-        while let Some((frame, length)) =
-            resp::parse(&buffer[taken..]).map_err(|_| NoValue::Nonsense)?
-        {
-            taken += length;
-            match frame {
-                Frame::Push(words) if is(&words, b"message") => mailbox.take(&words),
-                // The answer to a subscription has the form of a message.
-                Frame::Push(words) if is(&words, b"subscribe") => {
-                    self.answer(Value::Array(words))?;
+        let result = loop {
+            match resp::parse(&buffer[taken..]) {
+                Ok(None) => break Ok(()),
+                Err(Malformed) => break Err(NoValue::Nonsense),
+                Ok(Some((frame, length))) => {
+                    taken += length;
+                    match self.sort(frame) {
+                        Sorted::Answer(value) => answers.push(value),
+                        Sorted::Message(words) => mailbox.take(&words),
+                        Sorted::Nothing => {}
+                    }
                 }
-                Frame::Push(_) => {}
-                Frame::Answer(Value::Array(words))
-                    if self.messages == Messages::ByWord && is(&words, b"message") =>
-                {
-                    mailbox.take(&words);
-                }
-                Frame::Answer(value) => self.answer(value)?,
+            }
+        };
+        buffer.drain(..taken);
+        let waiting: Vec<_> = {
+            let mut flow = self.lock();
+            let count = answers.len().min(flow.waiting.len());
+            flow.waiting.drain(..count).collect()
+        };
+        // An answer that nobody asked for: then no later one can be trusted either.
+        let is_one_too_many = waiting.len() < answers.len();
+        for (waiting, value) in waiting.into_iter().zip(answers) {
+            if let Some(then) = waiting.then {
+                call(then, Ok(value));
             }
         }
-        buffer.drain(..taken);
-        Ok(())
+        if is_one_too_many {
+            return Err(NoValue::Nonsense);
+        }
+        result
     }
 
-    fn answer(&self, value: Value) -> Result<(), NoValue> {
-        let waiting = self.lock().waiting.pop_front();
-        // An answer that nobody asked for: then no later one can be trusted either.
-        let waiting = waiting.ok_or(NoValue::Nonsense)?;
-        if let Some(then) = waiting.then {
-            call(then, Ok(value));
+    fn sort(&self, frame: Frame) -> Sorted {
+        match frame {
+            Frame::Push(words) if is(&words, b"message") => Sorted::Message(words),
+            // The answer to a subscription has the form of a message.
+            Frame::Push(words) if is(&words, b"subscribe") => Sorted::Answer(Value::Array(words)),
+            Frame::Push(_) => Sorted::Nothing,
+            Frame::Answer(Value::Array(words))
+                if self.messages == Messages::ByWord && is(&words, b"message") =>
+            {
+                Sorted::Message(words)
+            }
+            Frame::Answer(value) => Sorted::Answer(value),
         }
-        Ok(())
     }
 
     /// Returns whether somebody was told.
