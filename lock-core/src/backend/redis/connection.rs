@@ -418,3 +418,102 @@ fn is(words: &[Value], first: &[u8]) -> bool {
         _ => false,
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use tokio::{io::AsyncReadExt, net::UnixStream};
+
+    use super::*;
+
+    /// A connection with a driver, and the server's end of it.
+    fn pair() -> (Arc<Connection>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let (reading, writing) = ours.into_split();
+        let connection = Arc::new(Connection::new(
+            ConnectionId::new(1),
+            Writing::Unix(writing),
+            Messages::ByForm,
+        ));
+        let driven = connection.clone();
+        drop(tokio::spawn(async move {
+            let mailbox = Mailbox::new("grants".to_owned(), Arc::default());
+            let patience = Duration::from_secs(10);
+            let why = driven
+                .drive(Box::new(reading), mailbox, patience, || {})
+                .await;
+            driven.end(&why);
+        }));
+        (connection, theirs)
+    }
+
+    #[tokio::test]
+    async fn commands_of_many_threads_leave_whole_and_in_order_however_little_the_system_takes() {
+        const THREADS: usize = 4;
+        const EACH: usize = 2_000;
+        let (connection, mut server) = pair();
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let connection = connection.clone();
+                thread::spawn(move || {
+                    for count in 0..EACH {
+                        let handler: Handler = Box::new(|_| {});
+                        let put = connection.put([handler], None, |out| {
+                            let line = format!("{number} {count} {:600}|", "");
+                            out.extend_from_slice(line.as_bytes());
+                        });
+                        assert!(put.is_ok());
+                        connection.flush();
+                    }
+                })
+            })
+            .collect();
+        let mut next = [0; THREADS];
+        let mut rest = Vec::new();
+        while next.iter().sum::<usize>() < THREADS * EACH {
+            let count = server.read_buf(&mut rest).await.expect("it is open");
+            assert!(count > 0, "it ended early: {next:?}");
+            while let Some(end) = rest.iter().position(|byte| *byte == b'|') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                let line = String::from_utf8(line).expect("text");
+                let mut words = line.split(' ');
+                let mut number = || words.next().and_then(|word| word.parse::<usize>().ok());
+                let (Some(thread), Some(count)) = (number(), number()) else {
+                    panic!("torn: {line}");
+                };
+                assert_eq!(next[thread], count, "of thread {thread}");
+                assert_eq!(line.len(), format!("{thread} {count} {:600}|", "").len());
+                next[thread] += 1;
+            }
+        }
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_answer_goes_to_the_oldest_command_and_one_too_many_ends_the_connection() {
+        use tokio::io::AsyncWriteExt;
+
+        let (connection, mut server) = pair();
+        let (first, second) = tokio::join!(connection.ask(&[Word::Text("ONE")]), async {
+            let asked = connection.ask(&[Word::Text("TWO")]);
+            let (asked, ()) = tokio::join!(asked, async {
+                server
+                    .write_all(b":1\r\n>1\r\n+x\r\n:2\r\n")
+                    .await
+                    .expect("open");
+            });
+            asked
+        });
+        assert!(matches!(first, Ok(Value::Int(1))), "{first:?}");
+        assert!(matches!(second, Ok(Value::Int(2))), "{second:?}");
+        server.write_all(b":3\r\n").await.expect("open");
+        while !connection.has_ended() {
+            tokio::task::yield_now().await;
+        }
+        let ended = connection.ask(&[Word::Text("THREE")]).await;
+        assert!(matches!(ended, Err(NoValue::Nonsense)), "{ended:?}");
+    }
+}
