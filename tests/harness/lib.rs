@@ -28,13 +28,15 @@ mod process;
 mod proxy;
 mod resp;
 mod server;
+mod tools;
 mod wait;
 
 pub use fake::{Answer, FakeServer};
 pub use http::{HttpAnswer, HttpRequest};
 pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
-pub use server::{RedisServer, RedisServerBuilder};
+pub use server::{Kind, RedisServer, RedisServerBuilder};
+pub use tools::tool;
 pub use wait::{eventually, eventually_blocking};
 
 /// The examples of the README, compiled and run as they are printed.

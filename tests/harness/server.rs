@@ -1,4 +1,4 @@
-//! A real redis-server of the test's own.
+//! A real server of the test's own: Redis, of several versions, and Valkey.
 
 use std::{
     fs::{self, File},
@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::{
     child::{self, ChildProcess},
     port::free_port,
+    tools::tool,
 };
 
 /// Many times what a server needs (30 ms), for a machine busy with a build.
@@ -26,7 +27,32 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// A server that starts is asked again, and whoever else has the port may never answer.
 const PROBE_WITHIN: Duration = Duration::from_millis(500);
 
-/// A redis-server without disk on a free port of 127.0.0.1, ended when this is dropped.
+/// Which server it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// The distribution's redis-server, on the `PATH`: Redis 7 on Debian 12.
+    #[default]
+    Distribution,
+    /// Redis 6.2, the oldest that is supported.
+    Redis62,
+    /// Redis 8.6, which can compare and delete without a script (`DELEX`).
+    Redis86,
+    /// Valkey 9, which can too (`DELIFEQ`).
+    Valkey9,
+}
+
+impl Kind {
+    fn program(self) -> String {
+        match self {
+            Self::Distribution => "redis-server".to_owned(),
+            Self::Redis62 => tool("redis-6.2/redis-server", "Redis 6.2"),
+            Self::Redis86 => tool("redis-8.6/redis-server", "Redis 8.6"),
+            Self::Valkey9 => tool("valkey-9/valkey-server", "Valkey 9"),
+        }
+    }
+}
+
+/// A server without disk on a free port of 127.0.0.1, ended when this is dropped.
 ///
 /// It also ends when the test panics, and when the test process is killed. Its methods block.
 #[derive(Debug)]
@@ -41,12 +67,20 @@ pub struct RedisServer {
 /// How a [`RedisServer`] is to be started.
 #[derive(Debug, Clone, Default)]
 pub struct RedisServerBuilder {
+    kind: Kind,
     arguments: Vec<String>,
     password: Option<String>,
     acl: Vec<String>,
 }
 
 impl RedisServerBuilder {
+    /// Starts a server of another kind than the distribution's.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// Adds a setting, as in `setting("maxmemory", "3mb")`.
     #[must_use = "a builder starts nothing by itself"]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
@@ -234,11 +268,10 @@ impl RedisServer {
 
     fn command(&self) -> std::process::Command {
         let log = File::create(self.log_path()).expect("a log in the temporary folder");
-        let mut command = child::command("redis-server", "redis-server");
+        let mut command = child::command(&self.options.kind.program(), "redis-server");
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
-            .args(["--enable-debug-command", "yes"])
             .arg("--unixsocket")
             .arg(self.unix_socket())
             .arg("--dir")
@@ -247,6 +280,10 @@ impl RedisServer {
             .stdin(std::process::Stdio::null())
             .stderr(log.try_clone().expect("one more file"))
             .stdout(log);
+        // Redis 6.2 allows debug commands, and does not know the setting.
+        if self.options.kind != Kind::Redis62 {
+            command.args(["--enable-debug-command", "yes"]);
+        }
         if let Some(password) = &self.options.password {
             command.args(["--requirepass", password]);
         }
