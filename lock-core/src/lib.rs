@@ -93,6 +93,8 @@ pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::{Lease, LeaseLost};
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
-pub use manager::{LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks};
+pub use manager::{
+    KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks,
+};
 pub use options::{LockOptions, OnLost};
 pub use token::FencingToken;

@@ -19,7 +19,7 @@ use crate::{
 mod builder;
 mod default;
 
-pub use builder::LockManagerBuilder;
+pub use builder::{KeysOf, LockManagerBuilder};
 pub use default::{LockSource, current, set_global, with_locks};
 
 /// Acquires locks on one backend.
