@@ -1,32 +1,42 @@
 //! A process that contends for a lock.
 //!
 //! ```text
-//! contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked
+//! contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked [<key prefix> <pause in ms>]
 //! ```
 //!
 //! Each task increments the counter `name` so many times, by reading it and then writing it back,
 //! which loses increments unless a lock keeps the tasks of all processes apart. It prints `ready`
-//! when it is connected, and begins when a line comes in.
+//! when it is connected, and begins when a line comes in. With a pause, it leaves the lock alone for so long after each
+//! increment: a client that polls has no place in a line, and gets its turn only then.
 
 use std::{
     env,
     error::Error,
     io::{self, Write},
+    time::Duration,
 };
 
 use lock_core::{LockManager, distributed_lock};
 use redis::{AsyncCommands, aio::MultiplexedConnection};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-const USAGE: &str =
-    "contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked";
+const USAGE: &str = "contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked [<key prefix> <pause in ms>]";
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [lock_url, counter_url, name, tasks, increments, mode] = arguments.as_slice() else {
+    let [
+        lock_url,
+        counter_url,
+        name,
+        tasks,
+        increments,
+        mode,
+        options @ ..,
+    ] = arguments.as_slice()
+    else {
         return Err(USAGE.into());
     };
     let (tasks, increments): (u32, u32) = (tasks.parse()?, increments.parse()?);
@@ -36,7 +46,16 @@ async fn main() -> Result<(), Failure> {
         _ => return Err(USAGE.into()),
     };
 
-    lock_core::set_global(LockManager::connect(lock_url).await?);
+    let (locks, pause) = match options {
+        [] => (LockManager::builder(), Duration::ZERO),
+        [prefix, ms] => (
+            LockManager::builder().key_prefix(prefix),
+            Duration::from_millis(ms.parse()?),
+        ),
+        _ => return Err(USAGE.into()),
+    };
+
+    lock_core::set_global(locks.connect(lock_url).await?);
     let counter = redis::Client::open(counter_url.as_str())?
         .get_multiplexed_async_connection()
         .await?;
@@ -51,6 +70,9 @@ async fn main() -> Result<(), Failure> {
                     increment_locked(counter.clone(), &name).await?;
                 } else {
                     increment(counter.clone(), &name).await?;
+                }
+                if !pause.is_zero() {
+                    sleep(pause).await;
                 }
             }
             Ok::<_, Failure>(())

@@ -1,0 +1,364 @@
+//! Other libraries, and the locks that people write by hand, beside a manager: on the same key they exclude each other.
+//!
+//! Each is a process that does what it is told by lines; see `neighbours/client.py`.
+
+use std::time::Duration;
+
+use lock_core::{KeysOf, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{Process, Proxy, RedisServer, eventually, tool};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+
+/// What the contender makes of the counter's name.
+const KEY: &str = "contender:counter";
+
+const WORKERS: u32 = 2;
+const INCREMENTS: u32 = 25;
+
+/// Another library, or a hand-written lock.
+#[derive(Debug, Clone, Copy)]
+struct Neighbour {
+    program: Program,
+    name: &'static str,
+    keys: KeysOf,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Program {
+    Python,
+    Node,
+}
+
+/// Makes the tests of each neighbour.
+macro_rules! neighbours {
+    ($($module:ident: $program:ident $name:literal, $keys:ident;)*) => {
+        $(
+            mod $module {
+                use super::{KeysOf, Neighbour, Program};
+
+                const NEIGHBOUR: Neighbour = Neighbour {
+                    program: Program::$program,
+                    name: $name,
+                    keys: KeysOf::$keys,
+                };
+
+                #[tokio::test]
+                async fn each_blocks_the_other_until_its_release() {
+                    super::each_blocks_the_other_until_its_release(NEIGHBOUR).await;
+                }
+
+                #[tokio::test]
+                async fn neither_deletes_the_others_key() {
+                    super::neither_deletes_the_others_key(NEIGHBOUR).await;
+                }
+
+                #[test]
+                fn together_they_lose_no_increment() {
+                    super::together_they_lose_no_increment(NEIGHBOUR);
+                }
+            }
+        )*
+    };
+}
+
+neighbours! {
+    redis_py: Python "redis-py", RedisPy;
+    redlock_py: Python "redlock-py", RedlockPy;
+    pypi_redlock: Python "redlock", PypiRedlock;
+    pottery: Python "pottery", Pottery;
+    python_redis_lock: Python "python-redis-lock", PythonRedisLock;
+    npm_redlock: Node "redlock", NpmRedlock;
+    setnx_without_expiry: Python "setnx-without-expiry", RedisPy;
+    setnx_then_expire: Python "setnx-then-expire", RedisPy;
+    setnx_and_expire_in_a_script: Python "setnx-and-expire-in-a-script", RedisPy;
+    set_nx_px: Python "set-nx-px", RedisPy;
+}
+
+impl Neighbour {
+    /// A hand-written lock, whose key is as it is given.
+    const fn recipe(name: &'static str) -> Self {
+        Self {
+            program: Program::Python,
+            name,
+            keys: KeysOf::RedisPy,
+        }
+    }
+
+    /// Starts a client for the lock of [`KEY`].
+    fn start(self, url: &str, more: &[&str]) -> Client {
+        let (program, script, libraries) = match self.program {
+            Program::Python => {
+                let python = tool("python/bin/python", "Python with other libraries");
+                // Two packages have a module called redlock. This one stands in a folder of its own.
+                let libraries = match self.name {
+                    "redlock" => tool("python-redlock", "the Python library redlock"),
+                    _ => String::new(),
+                };
+                (python, "client.py", ("PYTHONPATH", libraries))
+            }
+            Program::Node => {
+                let libraries = tool("node/node_modules", "the Node library redlock");
+                ("node".to_owned(), "client.js", ("NODE_PATH", libraries))
+            }
+        };
+        let script = format!("{}/neighbours/{script}", env!("CARGO_MANIFEST_DIR"));
+        let mut arguments = vec![&*script, self.name, url, KEY];
+        arguments.extend(more);
+        // No compiled files beside the sources.
+        let variables = [
+            (libraries.0, &*libraries.1),
+            ("PYTHONDONTWRITEBYTECODE", "1"),
+        ];
+        let mut client = Client(Process::spawn(&program, &arguments, &variables));
+        assert_eq!(client.0.line(), "ready");
+        client
+    }
+
+    /// Where its lock is on the server.
+    fn full_key(self) -> String {
+        String::from(self.keys) + KEY
+    }
+
+    /// A manager with the same keys.
+    async fn manager(self, server: &RedisServer) -> LockManager {
+        let builder = LockManager::builder().key_prefix(self.keys);
+        let connected = builder.connect(&server.url()).await;
+        connected.expect("the server is up")
+    }
+}
+
+/// A process with another lock.
+struct Client(Process);
+
+impl Client {
+    /// Tells it what to do, and returns its answer when that is done.
+    fn ask(&mut self, words: &str) -> String {
+        self.0.say(words);
+        self.0.line()
+    }
+}
+
+fn options() -> LockOptions {
+    LockOptions::new(HANG).wait(HANG)
+}
+
+async fn is_free(locks: &LockManager) -> bool {
+    let tried = locks.try_acquire(KEY, options()).await;
+    tried.expect("an answer").is_some()
+}
+
+async fn acquire(locks: &LockManager) -> LockGuard {
+    let acquired = timeout(HANG, locks.acquire(KEY, options())).await;
+    acquired.expect("no hang").expect("free, or soon")
+}
+
+async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = neighbour.manager(&server).await;
+    let mut theirs = neighbour.start(&proxy.url(), &[]);
+    let key = neighbour.full_key();
+
+    assert_eq!(theirs.ask("try"), "held");
+    let value = server.get(&key).expect("their key");
+    assert!(!is_free(&locks).await);
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks).await }
+    });
+    eventually(HANG, "ours waits", async || {
+        !server.keys("__lock_core__:queue:*").is_empty()
+    })
+    .await;
+    assert_eq!(
+        server.get(&key).as_ref(),
+        Some(&value),
+        "it is theirs still"
+    );
+    assert_eq!(theirs.ask("release"), "released");
+    let guard = waiting.await.expect("granted");
+
+    assert_eq!(theirs.ask("try"), "busy");
+    theirs.0.say("acquire");
+    let asked = proxy.log().len();
+    // An attempt of theirs is four commands at most.
+    eventually(HANG, "theirs waits, and asks again", async || {
+        proxy.log().len() > asked + 4
+    })
+    .await;
+    guard.lease().verify().await.expect("it is ours still");
+    guard.release().await.expect("held");
+    assert_eq!(theirs.0.line(), "held");
+    assert!(!is_free(&locks).await);
+    assert_eq!(theirs.ask("release"), "released");
+    assert_eq!(server.get(&key), None);
+}
+
+async fn neither_deletes_the_others_key(neighbour: Neighbour) {
+    let server = RedisServer::start();
+    let locks = neighbour.manager(&server).await;
+    let mut theirs = neighbour.start(&server.url(), &[]);
+    let key = neighbour.full_key();
+
+    // As when their lease had run out, and they did not notice.
+    assert_eq!(theirs.ask("try"), "held");
+    server.cli(&["DEL", &key]);
+    let guard = acquire(&locks).await;
+    theirs.ask("release");
+    guard.lease().verify().await.expect("it is ours still");
+
+    // The same the other way round.
+    server.cli(&["DEL", &key]);
+    assert_eq!(theirs.ask("try"), "held");
+    let value = server.get(&key).expect("their key");
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(LockError::Lost { .. })),
+        "{released:?}"
+    );
+    assert_eq!(
+        server.get(&key).as_ref(),
+        Some(&value),
+        "it is theirs still"
+    );
+    assert_eq!(theirs.ask("release"), "released");
+}
+
+/// Lets all count at the same time; returns the end value of the counter.
+fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
+    let (url, prefix) = (server.url(), String::from(neighbour.keys));
+    let increments = INCREMENTS.to_string();
+    let arguments = [
+        &*url,
+        &*url,
+        "counter",
+        "1",
+        &*increments,
+        mode,
+        &*prefix,
+        "1",
+    ];
+    let mut ours: Vec<Process> = (0..WORKERS)
+        .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
+        .collect();
+    let mut theirs: Vec<Client> = (0..WORKERS).map(|_| neighbour.start(&url, &[])).collect();
+    // All are connected before the first begins, so that they really meet.
+    for process in &mut ours {
+        assert_eq!(process.line(), "ready");
+    }
+    for process in ours
+        .iter_mut()
+        .chain(theirs.iter_mut().map(|client| &mut client.0))
+    {
+        process.say(&format!("count {increments}"));
+    }
+    for client in &mut theirs {
+        assert_eq!(client.0.line(), "counted");
+    }
+    for process in ours {
+        process.join();
+    }
+    let end = server.get("counter").expect("somebody counted");
+    end.parse().expect("a number")
+}
+
+fn together_they_lose_no_increment(neighbour: Neighbour) {
+    let server = RedisServer::start();
+    assert_eq!(
+        count(&server, neighbour, "locked"),
+        2 * WORKERS * INCREMENTS
+    );
+    assert_eq!(server.get(&neighbour.full_key()), None, "all let go");
+}
+
+#[test]
+fn without_locks_they_lose_some() {
+    let server = RedisServer::start();
+    let end = count(&server, Neighbour::recipe("no-lock"), "unlocked");
+    assert!(end < 2 * WORKERS * INCREMENTS, "{end}");
+}
+
+#[tokio::test]
+async fn a_lock_without_expiry_outlives_its_process_until_it_is_forced() {
+    let server = RedisServer::start();
+    let neighbour = Neighbour::recipe("setnx-without-expiry");
+    let locks = neighbour.manager(&server).await;
+    let mut theirs = neighbour.start(&server.url(), &[]);
+    assert_eq!(theirs.ask("try"), "held");
+    theirs.0.kill9();
+    let busy = locks.acquire(KEY, options().no_wait()).await;
+    assert!(
+        matches!(
+            busy,
+            Err(LockError::Busy {
+                retry_after: None,
+                ..
+            })
+        ),
+        "{busy:?}"
+    );
+    locks.force_release(KEY).await.expect("an answer");
+    assert!(is_free(&locks).await);
+}
+
+/// Time stamps as values, taken over by `GETSET` when they are over: why nothing can be said for it.
+mod time_stamps {
+    use super::{Client, LeaseLost, Neighbour, RedisServer, acquire};
+
+    const NEIGHBOUR: Neighbour = Neighbour::recipe("time-stamps");
+
+    /// More than its time-out of ten seconds.
+    const AHEAD: &str = "15";
+
+    /// Two clients, the clock of the second being ahead.
+    fn two_clients(server: &RedisServer) -> (Client, Client) {
+        let url = server.url();
+        (NEIGHBOUR.start(&url, &[]), NEIGHBOUR.start(&url, &[AHEAD]))
+    }
+
+    #[test]
+    fn two_clocks_make_two_holders_and_lose_an_increment() {
+        let server = RedisServer::start();
+        let (mut one, mut other) = two_clients(&server);
+        assert_eq!(one.ask("try"), "held");
+        assert_eq!(one.ask("read"), "0");
+        assert_eq!(other.ask("try"), "held", "at the same time");
+        assert_eq!(other.ask("read"), "0");
+        assert_eq!(one.ask("write"), "written");
+        assert_eq!(other.ask("write"), "written");
+        assert_eq!(server.get("counter").as_deref(), Some("1"), "of two");
+    }
+
+    #[test]
+    fn a_release_deletes_the_key_of_another() {
+        let server = RedisServer::start();
+        let (mut one, mut other) = two_clients(&server);
+        assert_eq!(one.ask("try"), "held");
+        assert_eq!(other.ask("try"), "held");
+        assert_eq!(one.ask("release"), "released");
+        assert_eq!(server.get(super::KEY), None, "the other one has it still");
+    }
+
+    #[tokio::test]
+    async fn it_takes_a_lock_of_ours_whatever_the_clock() {
+        let server = RedisServer::start();
+        let locks = NEIGHBOUR.manager(&server).await;
+        let guard = acquire(&locks).await;
+        let mut theirs = NEIGHBOUR.start(&server.url(), &[]);
+        assert_eq!(theirs.ask("try"), "held", "an owner token is no number");
+        guard.lease().verify().await.expect_err("it is gone");
+        assert_eq!(guard.lease().lost().await, LeaseLost::TakenAway);
+    }
+
+    #[tokio::test]
+    async fn ours_never_takes_its_key() {
+        let server = RedisServer::start();
+        let locks = NEIGHBOUR.manager(&server).await;
+        let mut theirs = NEIGHBOUR.start(&server.url(), &["-3600"]);
+        assert_eq!(theirs.ask("try"), "held", "and over for an hour");
+        assert!(!super::is_free(&locks).await);
+        theirs.0.kill9();
+        assert!(!super::is_free(&locks).await, "there is no expiry");
+    }
+}
