@@ -237,7 +237,8 @@ fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
         &*increments,
         mode,
         &*prefix,
-        "1",
+        // Long enough for clients that poll to get in between.
+        "5",
     ];
     let mut ours: Vec<Process> = (0..WORKERS)
         .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
