@@ -139,8 +139,9 @@ impl Client {
     }
 }
 
+/// The lease outlasts any wait, so that no expiry passes for a release.
 fn options() -> LockOptions {
-    LockOptions::new(HANG).wait(HANG)
+    LockOptions::new(HANG * 10).wait(HANG)
 }
 
 async fn is_free(locks: &LockManager) -> bool {

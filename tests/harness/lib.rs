@@ -44,3 +44,9 @@ pub use wait::{eventually, eventually_blocking};
 #[doc = include_str!("../../README.md")]
 #[derive(Debug)]
 pub struct Readme;
+
+/// Those of the page on moving over from another lock.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrating.md")]
+#[derive(Debug)]
+pub struct Migrating;

@@ -8,10 +8,12 @@ const readline = require("readline");
 const Redis = require("ioredis");
 const Redlock = require("redlock");
 
-// Long, so that a slow machine does not end a lease.
-const TTL = 60000;
+// Longer than any test.
+const TTL = 600000;
 const COUNTER = "counter";
 const PAUSE = 1;
+// Much shorter than a lease, so that no expiry passes for a release.
+const LIFE = 120000;
 
 const [url, key] = process.argv.slice(3);
 const client = new Redis(url);
@@ -80,7 +82,10 @@ async function main() {
   client.disconnect();
 }
 
-main().catch((error) => {
+function fail(error) {
   console.error(error);
   process.exit(1);
-});
+}
+
+setTimeout(() => fail("this took too long"), LIFE).unref();
+main().catch(fail);

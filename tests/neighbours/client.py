@@ -13,6 +13,7 @@ It prints `ready`, and then a line for each line that it reads:
 """
 
 import logging
+import signal
 import sys
 import time
 
@@ -24,6 +25,9 @@ import recipes
 # Not atomic, so that only a lock keeps two clients from losing increments. The pause widens the gap.
 COUNTER = "counter"
 PAUSE = 0.001
+
+# Much shorter than any lease, so that no expiry passes for a release.
+LIFE = 120
 
 
 class Client:
@@ -64,6 +68,7 @@ class Client:
 
 
 def main():
+    signal.alarm(LIFE)
     # That a lock is busy is nothing to warn of here.
     logging.disable(logging.WARNING)
     library, url, key, *ahead = sys.argv[1:]
