@@ -42,14 +42,27 @@ on_every_kind! {
 
 #[test]
 fn every_kind_is_what_it_is_called() {
-    for (kind, version) in [
-        (Kind::Redis62, "redis_version:6.2."),
-        (Kind::Redis86, "redis_version:8.6."),
-        (Kind::Valkey9, "valkey_version:9."),
+    for (kind, version, compares_and_deletes) in [
+        (Kind::Redis62, "redis_version:6.2.", None),
+        (
+            Kind::Redis86,
+            "redis_version:8.6.",
+            Some(["DELEX", "k", "IFEQ", "v"].as_slice()),
+        ),
+        (
+            Kind::Valkey9,
+            "valkey_version:9.",
+            Some(&["DELIFEQ", "k", "v"]),
+        ),
     ] {
         let server = RedisServer::builder().kind(kind).start();
         let info = server.info("server");
         assert!(info.contains(version), "{kind:?}: {info}");
+        if let Some(command) = compares_and_deletes {
+            server.cli(&["SET", "k", "v"]);
+            server.cli(command);
+            assert_eq!(server.get("k"), None, "{kind:?}");
+        }
     }
 }
 

@@ -261,21 +261,21 @@ impl LockManagerBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeysOf {
-    /// None.
+    /// Nothing stands before the key.
     RedisPy,
-    /// None.
+    /// Nothing stands before the key.
     RedlockPy,
-    /// None.
+    /// Nothing stands before the key.
     PypiRedlock,
-    /// None.
+    /// Nothing stands before the key.
     NpmRedlock,
-    /// None.
+    /// Nothing stands before the key.
     Redsync,
-    /// None.
+    /// Nothing stands before the key.
     Rslock,
-    /// `redlock:`
+    /// `redlock:` does.
     Pottery,
-    /// `lock:`, which is also the default.
+    /// `lock:` does, which is also the default.
     PythonRedisLock,
 }
 
