@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{error::LockError, holding::Holding, key::LockKey, lease::Lease};
+use crate::{error::LockError, holding::Holding, holdings::Holdings, key::LockKey, lease::Lease};
 
-/// Owns a lease: the lock is held as long as this value lives.
+/// Owns a lease: the lock is held as long as this value lives, or the locks of several keys.
 ///
 /// # What dropping does, and what it cannot do
 ///
@@ -20,33 +20,40 @@ use crate::{error::LockError, holding::Holding, key::LockKey, lease::Lease};
 /// [`LockManager::run`](crate::LockManager::run), which does.
 #[must_use = "the lock is released as soon as the guard is dropped: bind it, as in `let guard = …`, not `let _ = …`"]
 pub struct LockGuard {
-    holding: Arc<Holding>,
+    holdings: Holdings,
 }
 
 impl LockGuard {
     pub(crate) fn new(holding: Arc<Holding>) -> Self {
-        Self { holding }
+        Self {
+            holdings: Holdings::One(holding),
+        }
     }
 
-    /// Returns what is locked.
+    pub(crate) fn several(holdings: Holdings) -> Self {
+        Self { holdings }
+    }
+
+    /// Returns what is locked; of several keys the first, in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.holding.lease().key()
+        self.holdings.all()[0].lease().key()
     }
 
     /// Returns the lease, to watch it or to pass it on.
     #[must_use]
     pub fn lease(&self) -> Lease {
-        Lease::new(self.holding.lease().clone())
+        Lease::new(self.holdings.leases())
     }
 
-    /// Releases the lock and waits until the backend has done it.
+    /// Releases the lock and waits until the backend has done it; several keys are released at the same time.
     ///
     /// A guard that re-entered a lease lets go of its own share only; the last one releases.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if the lease had ended before: somebody else may have held the lock meanwhile;
+    /// - [`LockError::Lost`] if the lease had ended before: somebody else may have held the lock meanwhile. Of several keys
+    ///   it names the one that was lost;
     /// - [`LockError::Unavailable`] if the backend gave no answer within its time-out; the release goes on in the
     ///   background, at most until the lease has ended by itself.
     ///
@@ -54,14 +61,11 @@ impl LockGuard {
     ///
     /// Dropping the future leaves the release under way, as dropping the guard does.
     pub async fn release(self) -> Result<(), LockError> {
-        match Arc::into_inner(self.holding) {
-            Some(holding) => holding.release().await,
-            None => Ok(()),
-        }
+        self.holdings.release().await
     }
 
-    pub(crate) fn holding(&self) -> &Arc<Holding> {
-        &self.holding
+    pub(crate) fn holdings(&self) -> &Holdings {
+        &self.holdings
     }
 }
 

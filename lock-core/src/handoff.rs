@@ -143,7 +143,7 @@ impl Arbiter {
         };
         let alike = waiter.terms.ttl == tenure.ttl
             && waiter.terms.renew == Renew::On
-            && tenure.renew == Renew::On;
+            && tenure.renew() == Renew::On;
         let kept = leaving.kept_until().is_some_and(|until| now < until);
         if !alike
             || kept

@@ -2,20 +2,23 @@
 
 use std::{
     fmt,
-    future::Future,
     pin::pin,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::sync::Notify;
 
 use crate::{
-    backend::Renewed,
+    backend::{Failure, Renewed},
     clock::Moment,
     engine::Engine,
     error::LockError,
     key::LockKey,
+    lease_set::Leases,
     options::{Renew, Terms},
     tenure::Tenure,
     token::FencingToken,
@@ -25,9 +28,12 @@ use crate::{
 ///
 /// A cheap clone that may be passed around and kept; it does not keep the lock. It is renewed in the background until its
 /// [`LockGuard`](crate::LockGuard) goes, and lost when renewing fails for too long or somebody takes the key away.
+///
+/// Of several keys that were taken [at once](crate::LockManager::acquire_all) there is one lease. It is lost as soon as one
+/// of them is.
 #[derive(Clone)]
 pub struct Lease {
-    state: Arc<LeaseState>,
+    leases: Leases,
 }
 
 /// How a lease ended.
@@ -42,6 +48,8 @@ pub enum LeaseLost {
     MaxHold,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) ended it at its deadline.
     Shutdown,
+    /// Another key that was taken at once with this one was lost, and this one with it.
+    OtherKey,
     /// It was released by its own guard. Only a clone that outlives the guard can see this.
     Released,
 }
@@ -53,41 +61,49 @@ impl fmt::Display for LeaseLost {
             Self::TakenAway => "the key is gone or has another holder",
             Self::MaxHold => "it was held for as long as max_hold allows",
             Self::Shutdown => "the manager was shut down",
+            Self::OtherKey => "another key that was taken with it was lost",
             Self::Released => "it was released",
         })
     }
 }
 
 impl Lease {
-    pub(crate) fn new(state: Arc<LeaseState>) -> Self {
-        Self { state }
+    pub(crate) fn new(leases: Leases) -> Self {
+        Self { leases }
     }
 
-    /// Returns what is locked.
+    /// Returns what is locked; of several keys the first, in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.state.key()
+        self.leases.first().key()
     }
 
     /// Returns the number to hand to the store that the lock protects, so that it can refuse a holder that slept.
+    ///
+    /// It is that of [`key`](Self::key). What another key of the lease protects needs that key's own, from
+    /// [`fencing_tokens`](Self::fencing_tokens): tokens grow from one holder of a key to the next, and tell nothing about
+    /// the holders of another key.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.state.fencing
+        self.leases.first().fencing
     }
 
-    /// Returns each key of the lease with its fencing token.
+    /// Returns each key of the lease once, in the order in which they were written, with its fencing token.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockKey, FencingToken)> {
-        vec![(self.state.key().clone(), self.state.fencing)]
+        let leases = self.leases.all().iter();
+        leases
+            .map(|lease| (lease.key().clone(), lease.fencing))
+            .collect()
     }
 
     /// Returns for how long the lease is certain to last, renewals to come not counted; zero once it has ended.
     ///
     /// Never says more than the truth: it counts from before the request was sent, minus an allowance of 1 % of the ttl
-    /// and 2 ms for clocks that run at different rates.
+    /// and 2 ms for clocks that run at different rates. Of several keys it is the least.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.state.remaining()
+        self.leases.remaining()
     }
 
     /// Returns whether the lease has ended. Once true, it stays true.
@@ -95,7 +111,7 @@ impl Lease {
     /// A local check without a message. It cannot know what the server has not told yet; [`verify`](Self::verify) asks.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.state.ended().is_some()
+        self.leases.ended().is_some()
     }
 
     /// Waits until the lease ends, and returns how.
@@ -104,7 +120,7 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> LeaseLost {
-        self.state.lost().await
+        self.leases.lost().await
     }
 
     /// Makes sure that the lease lasts for `at_least` longer: for the line before a side effect.
@@ -115,29 +131,13 @@ impl Lease {
     /// - [`LockError::Unavailable`] if it is not certain to last that long, because renewals are failing;
     /// - [`LockError::Invalid`] if it cannot be expected to: more than half of the ttl, between two renewals.
     pub fn ensure(&self, at_least: Duration) -> Result<(), LockError> {
-        let state = &self.state;
-        if state.terms.renew == Renew::On && at_least > state.terms.ttl / 2 {
-            return Err(LockError::invalid(format!(
-                "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
-                 twice that time",
-                state.terms.ttl
-            ))
-            .about(state.key()));
-        }
-        if let Some(reason) = state.ended() {
-            return Err(state.lost_error(reason));
-        }
-        let remaining = state.remaining();
-        if remaining < at_least {
-            return Err(LockError::unavailable(format!(
-                "the lease is certain for {remaining:?} more, less than the {at_least:?} asked for"
-            ))
-            .about(state.key()));
-        }
-        Ok(())
+        let each = || self.leases.all().iter();
+        each().try_for_each(|lease| lease.check_length(at_least))?;
+        self.leases.check()?;
+        each().try_for_each(|lease| lease.check_remaining(at_least))
     }
 
-    /// Asks the server whether the lease still holds. One round trip.
+    /// Asks the server whether the lease still holds, each key of it. One round trip.
     ///
     /// For a process that may have been paused by its hypervisor, which no local clock can show. It does not renew the
     /// lease.
@@ -151,42 +151,45 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<(), LockError> {
-        let state = &self.state;
-        if let Some(reason) = state.ended() {
-            return Err(state.lost_error(reason));
-        }
-        let engine = state.engine();
+        self.leases.check()?;
+        let engine = self.leases.first().engine();
         // A renewal by the shortest time only compares the token: no renewal ever shortens what is left.
-        let request = state.tenure.renew_request(Duration::from_millis(1));
-        let asked = engine
-            .backend
-            .renew(vec![request], engine.timing.command_timeout);
+        let compare =
+            |lease: &Arc<LeaseState>| lease.tenure.renew_request(Duration::from_millis(1));
+        let batch = self.leases.all().iter().map(compare).collect();
+        let asked = engine.backend.renew(batch, engine.timing.command_timeout);
         let answers = engine
             .ask(asked)
             .await
-            .map_err(|error| error.about(state.key()))?;
-        match answers.into_iter().next() {
-            Some(Ok(Renewed::Yes)) => match state.ended() {
-                // The lease may have run out while the answer was on its way.
-                None => Ok(()),
-                Some(reason) => Err(state.lost_error(reason)),
-            },
-            Some(Ok(Renewed::NotOurs)) => {
-                state.tenure.lose(LeaseLost::TakenAway);
-                Err(state.lost_error(state.end(LeaseLost::TakenAway)))
-            }
-            Some(Err(failure)) => Err(LockError::from(failure).about(state.key())),
-            None => Err(LockError::unavailable("the backend answered nothing").about(state.key())),
+            .map_err(|error| error.about(self.key()))?;
+        let mut answers = answers.into_iter();
+        let mut known = Ok(());
+        for lease in self.leases.all() {
+            let word = lease.hear(answers.next());
+            known = known.and(word);
         }
+        // A key that is lost comes before one of which nothing is known. And the lease may have run out while the answer
+        // was on its way.
+        self.leases.check()?;
+        known
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("key", self.state.key())
-            .field("fencing_token", &self.state.fencing)
-            .field("remaining", &self.state.remaining())
+        let mut shown = f.debug_struct("Lease");
+        match self.leases.all() {
+            [one] => shown
+                .field("key", one.key())
+                .field("fencing_token", &one.fencing),
+            _ => shown.field("fencing_tokens", &self.fencing_tokens()),
+        };
+        shown
+            .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }
@@ -204,8 +207,12 @@ pub(crate) struct LeaseState {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fencing: FencingToken,
     pub(crate) terms: Terms,
-    /// When its task took it, if `max_hold` or `min_hold` count from there. Not yet: then nobody has run under it.
-    claimed_at: OnceLock<Moment>,
+    /// Whether its task has taken it, and keeps it by renewals.
+    claimed: AtomicBool,
+    /// When its task began to run under it, if `max_hold` or `min_hold` count from there.
+    began_at: OnceLock<Moment>,
+    /// All leases, this one among them, that are lost as soon as one of them is.
+    siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
     /// Set once, by whoever notices first; final.
     end: OnceLock<LeaseLost>,
     /// Signalled when `end` is set.
@@ -224,7 +231,9 @@ impl LeaseState {
             tenure,
             fencing,
             terms,
-            claimed_at: OnceLock::new(),
+            claimed: AtomicBool::new(false),
+            began_at: OnceLock::new(),
+            siblings: Mutex::new(None),
             end: OnceLock::new(),
             ends: Notify::new(),
             arbiter,
@@ -241,21 +250,29 @@ impl LeaseState {
 
     /// Its task has it: from now on it is renewed.
     pub(crate) fn claim(&self) {
+        self.claimed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
+    }
+
+    /// Its task has all that it needs, and runs under it from now on.
+    pub(crate) fn begin(&self) {
         // A hot lock is handed on too often to read the clock for nothing.
-        let counts = self.terms.min_hold.is_some() || self.terms.max_hold.is_some();
-        let now = if counts {
-            self.engine().clock.now()
-        } else {
-            Moment::NEVER
-        };
-        let first = self.claimed_at.set(now).is_ok();
+        if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
+            return;
+        }
+        let first = self.began_at.set(self.engine().clock.now()).is_ok();
         if first && self.terms.max_hold.is_some() {
             self.engine().renewal.watch_holder(self);
         }
     }
 
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.claimed_at.get().is_some()
+    /// From now on the loss of one of these leases is the loss of all. What was lost before is for the caller to see, by
+    /// looking after this.
+    pub(crate) fn tie(&self, all: &Arc<[Arc<Self>]>) {
+        *self.siblings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(all));
     }
 
     /// Has everybody who waits for its end look again.
@@ -306,8 +323,27 @@ impl LeaseState {
             if let Some(arbiter) = self.arbiter.upgrade() {
                 arbiter.lost(self);
             }
+            self.end_siblings(reason);
         }
         reason
+    }
+
+    /// Whoever ties leases together looks at their ends afterwards; whoever ends one looks for ties afterwards. So one of
+    /// the two sees the other.
+    fn end_siblings(&self, reason: LeaseLost) {
+        if reason == LeaseLost::OtherKey {
+            return;
+        }
+        let tied = self
+            .siblings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(siblings) = tied.and_then(|tied| tied.upgrade()) {
+            for sibling in &*siblings {
+                sibling.end(LeaseLost::OtherKey);
+            }
+        }
     }
 
     pub(crate) async fn lost(&self) -> LeaseLost {
@@ -327,7 +363,8 @@ impl LeaseState {
 
     /// Until when `min_hold` keeps the key.
     pub(crate) fn kept_until(&self) -> Option<Moment> {
-        Some(self.claimed_at.get()?.after(self.terms.min_hold?))
+        let min_hold = self.terms.min_hold?;
+        Some(self.began_at.get()?.after(min_hold))
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -345,30 +382,44 @@ impl LeaseState {
     }
 
     fn held_until(&self) -> Option<Moment> {
-        Some(self.claimed_at.get()?.after(self.terms.max_hold?))
+        let max_hold = self.terms.max_hold?;
+        Some(self.began_at.get()?.after(max_hold))
     }
-}
 
-/// Runs a body as long as its lease holds: the reason of the loss if it ends first.
-///
-/// The clock is looked at before each poll of the body, so that a process which slept through the end of its lease does
-/// not take one more step: a plain `select!` polls the body first as often as not. What remains is a stop in the middle
-/// of a step, which only a fencing token can make harmless.
-pub(crate) async fn while_held<T>(
-    lease: &LeaseState,
-    body: impl Future<Output = T>,
-) -> Result<T, LeaseLost> {
-    let mut body = pin!(body);
-    let mut lost = pin!(lease.lost());
-    std::future::poll_fn(|context| {
-        // `lost` looks at the clock whenever it is polled for the first time or after a signal, not at each poll.
-        if let Some(reason) = lease.ended() {
-            return std::task::Poll::Ready(Err(reason));
+    /// Whether it can be expected to last so long at all times.
+    fn check_length(&self, at_least: Duration) -> Result<(), LockError> {
+        if self.tenure.renew() == Renew::On && at_least > self.terms.ttl / 2 {
+            return Err(LockError::invalid(format!(
+                "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
+                 twice that time",
+                self.terms.ttl
+            ))
+            .about(self.key()));
         }
-        if let std::task::Poll::Ready(reason) = lost.as_mut().poll(context) {
-            return std::task::Poll::Ready(Err(reason));
+        Ok(())
+    }
+
+    fn check_remaining(&self, at_least: Duration) -> Result<(), LockError> {
+        let remaining = self.remaining();
+        if remaining < at_least {
+            return Err(LockError::unavailable(format!(
+                "the lease is certain for {remaining:?} more, less than the {at_least:?} asked for"
+            ))
+            .about(self.key()));
         }
-        body.as_mut().poll(context).map(Ok)
-    })
-    .await
+        Ok(())
+    }
+
+    /// Takes the server's word on whether the key is still ours.
+    fn hear(&self, word: Option<Result<Renewed, Failure>>) -> Result<(), LockError> {
+        match word {
+            Some(Ok(Renewed::Yes)) => Ok(()),
+            Some(Ok(Renewed::NotOurs)) => {
+                self.tenure.lose(LeaseLost::TakenAway);
+                Err(self.lost_error(self.end(LeaseLost::TakenAway)))
+            }
+            Some(Err(failure)) => Err(LockError::from(failure).about(self.key())),
+            None => Err(LockError::unavailable("the backend answered nothing").about(self.key())),
+        }
+    }
 }

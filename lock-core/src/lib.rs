@@ -57,12 +57,14 @@ mod grants;
 mod guard;
 mod handoff;
 mod holding;
+mod holdings;
 mod inspect;
 #[cfg(feature = "redis")]
 mod io_thread;
 mod key;
 mod lease;
 mod leaving;
+mod lease_set;
 mod line;
 mod manager;
 mod options;

@@ -4,13 +4,15 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use crate::{
     arbiter::Arbiter,
+    clock::Moment,
     engine::Engine,
     error::LockError,
     guard::LockGuard,
     holding::Holding,
     inspect::{Health, LockInfo},
     key::{IntoLockKey, LockKey},
-    lease::{Lease, LeaseLost, while_held},
+    lease::{Lease, LeaseLost},
+    lease_set::while_held,
     options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
     reentry,
     spawner::Spawner,
@@ -18,6 +20,7 @@ use crate::{
 
 mod builder;
 mod default;
+mod several;
 
 pub use builder::{KeysOf, LockManagerBuilder};
 pub use default::{LockSource, current, set_global, with_locks};
@@ -155,7 +158,7 @@ impl LockManager {
 
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
-    /// This is what the attribute does. The body gets the lease, for its fencing token. Inside it, taking the same key
+    /// This is what the attribute does, of one key. The body gets the lease, for its fencing token. Inside it, taking the same key
     /// again succeeds at once; [`current`] returns the lease. It is never polled once the lease has ended, unless the
     /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
     ///
@@ -204,20 +207,7 @@ impl LockManager {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options)?;
         let guard = self.take(&key, terms).await?;
-        let lease = guard.holding().lease().clone();
-        let body = body(guard.lease());
-        // The guard was bound before the body: on a panic and on a drop, the body goes first.
-        let body = reentry::scope(&self.inner.arbiter, guard.holding(), body);
-        let value = match terms.on_lost {
-            OnLost::Cancel => while_held(&lease, body)
-                .await
-                .map_err(|reason| lease.lost_error(reason))?,
-            OnLost::Continue => body.await,
-        };
-        if let Err(error) = guard.release().await {
-            tracing::warn!(%key, %error, "the body ended, but its lock was not released in order");
-        }
-        Ok(value)
+        self.run_under(guard, terms.on_lost, body).await
     }
 
     /// Looks at a lock: who has it, and for how long. `None` if nobody has.
@@ -334,6 +324,30 @@ impl LockManager {
         }
     }
 
+    async fn run_under<T, F, Fut>(
+        &self,
+        guard: LockGuard,
+        on_lost: OnLost,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let lease = guard.lease();
+        let body = body(lease.clone());
+        // The guard was bound before the body: on a panic and on a drop, the body goes first.
+        let body = reentry::scope(&self.inner.arbiter, guard.holdings(), body);
+        let value = match on_lost {
+            OnLost::Cancel => while_held(lease.leases(), body).await?,
+            OnLost::Continue => body.await,
+        };
+        if let Err(error) = guard.release().await {
+            tracing::warn!(key = %lease.key(), %error, "the body ended, but its lock was not released in order");
+        }
+        Ok(value)
+    }
+
     async fn take(&self, key: &LockKey, terms: Terms) -> Result<LockGuard, LockError> {
         let arbiter = &self.inner.arbiter;
         if let Some(holding) = reentry::find(arbiter, key) {
@@ -344,23 +358,45 @@ impl LockManager {
         }
         self.require_runtime()?;
         check_key(&arbiter.prefix, key)?;
-        let deadline = match terms.wait {
-            Wait::For(wait) => Some(self.engine().clock.now().after(wait)),
-            Wait::No | Wait::Forever => None,
-        };
-        let mut terms = terms;
+        let holding = self.stand(key, terms, self.deadline(terms.wait)).await?;
+        holding.lease().begin();
+        Ok(LockGuard::new(Arc::new(holding)))
+    }
+
+    /// Waits for a key, until the deadline at most.
+    async fn stand(
+        &self,
+        key: &LockKey,
+        mut terms: Terms,
+        deadline: Option<Moment>,
+    ) -> Result<Holding, LockError> {
         // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
         loop {
-            let holding = arbiter.stand(key, terms, deadline)?.await?;
+            let holding = self.inner.arbiter.stand(key, terms, deadline)?.await?;
             holding.lease().claim();
             if holding.lease().ended().is_none() {
-                return Ok(LockGuard::new(Arc::new(holding)));
+                return Ok(holding);
             }
             // This task was not polled for so long that the grant is over. What is left of the wait is for another.
-            if deadline.is_some_and(|deadline| self.engine().clock.now() >= deadline) {
-                terms.wait = Wait::No;
-            }
+            terms.wait = self.left_of(terms.wait, deadline);
             drop::<Holding>(holding);
+        }
+    }
+
+    /// When a wait that begins now is over.
+    fn deadline(&self, wait: Wait) -> Option<Moment> {
+        match wait {
+            Wait::For(wait) => Some(self.engine().clock.now().after(wait)),
+            Wait::No | Wait::Forever => None,
+        }
+    }
+
+    /// What is left of a wait when something else has to be waited for: nothing, once it is over.
+    fn left_of(&self, wait: Wait, deadline: Option<Moment>) -> Wait {
+        if deadline.is_some_and(|deadline| self.engine().clock.now() >= deadline) {
+            Wait::No
+        } else {
+            wait
         }
     }
 

@@ -16,6 +16,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The most bytes in a key, without the manager's prefix.
 const LONGEST_KEY: usize = 512;
 
+/// The most keys that are taken at once.
+pub(crate) const MOST_KEYS: usize = 64;
+
 /// The most bytes in a manager's prefix.
 const LONGEST_PREFIX: usize = 256;
 

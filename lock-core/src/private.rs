@@ -43,8 +43,15 @@ enum State {
 #[derive(Debug)]
 struct Request {
     manager: Result<LockManager, LockError>,
-    key: LockKey,
+    keys: Keys,
     options: LockOptions,
+}
+
+#[derive(Debug)]
+enum Keys {
+    One(LockKey),
+    /// Of a list, which may have one element.
+    Several(Vec<LockKey>),
 }
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
@@ -62,9 +69,29 @@ impl Entry {
         key: LockKey,
         options: LockOptions,
     ) -> Lease {
+        self.acquire_keys(manager, Keys::One(key), options).await
+    }
+
+    /// The same for a list of keys.
+    pub async fn acquire_all<const N: usize>(
+        self,
+        manager: Result<LockManager, LockError>,
+        keys: [LockKey; N],
+        options: LockOptions,
+    ) -> Lease {
+        let keys = Keys::Several(keys.into());
+        self.acquire_keys(manager, keys, options).await
+    }
+
+    async fn acquire_keys(
+        self,
+        manager: Result<LockManager, LockError>,
+        keys: Keys,
+        options: LockOptions,
+    ) -> Lease {
         *self.state() = State::Wanted(Request {
             manager,
-            key,
+            keys,
             options,
         });
         // Never wakes: `locked` polls again by itself, once it has the lease.
@@ -116,7 +143,7 @@ where
         let mut function = Scoped(pin!(Some(function)));
         let Request {
             manager,
-            key,
+            keys,
             options,
         } = match poll_fn(|context| function.poll_request(&entry, context)).await {
             Step::Wants(request) => request,
@@ -126,9 +153,10 @@ where
             entry.admit(lease);
             function
         };
-        let result = match manager {
-            Ok(manager) => manager.run(key, options, enter).await,
-            Err(error) => Err(error),
+        let result = match (manager, keys) {
+            (Ok(manager), Keys::One(key)) => manager.run(key, options, enter).await,
+            (Ok(manager), Keys::Several(keys)) => manager.run_all(keys, options, enter).await,
+            (Err(error), _) => Err(error),
         };
         result.unwrap_or_else(on_error)
     })
@@ -290,7 +318,8 @@ mod editor {
     /// The attribute's options, for an editor to complete and to explain.
     #[allow(non_upper_case_globals, reason = "named as they are written")]
     pub mod option {
-        /// What is locked: a template such as `"order:{order_id}"`, or any expression that is a text or a `LockKey`.
+        /// What is locked: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or
+        /// several of both between brackets.
         pub const key: () = ();
         /// How long a crash of the holder blocks everybody else: `"10s"`, or a `Duration`. Defaults to the manager's.
         pub const ttl: () = ();

@@ -5,12 +5,14 @@
 
 use std::{
     future::Future,
+    iter,
     sync::{Arc, Weak},
 };
 
 use crate::{
     arbiter::Arbiter,
     holding::Holding,
+    holdings::Holdings,
     key::{IntoLockKey, LockKey},
     lease::Lease,
 };
@@ -19,26 +21,41 @@ tokio::task_local! {
     static INNERMOST: Arc<Held>;
 }
 
-/// One lease held by the body that runs.
+/// The lease held by one of the bodies that run.
 struct Held {
     /// Which manager it belongs to: another manager's lease on the same key is another lock.
     arbiter: Weak<Arbiter>,
     lease: Lease,
-    /// Shared by guards that take the key again.
-    holding: Weak<Holding>,
+    /// Shared by guards that take the key again. That of the lease's first key, and those of the others, if there are any.
+    first: Weak<Holding>,
+    others: Vec<Weak<Holding>>,
     outer: Option<Arc<Held>>,
+}
+
+impl Held {
+    fn position(&self, key: &LockKey) -> Option<usize> {
+        let mut leases = self.lease.leases().all().iter();
+        leases.position(|lease| lease.key() == key)
+    }
+
+    fn holding_of(&self, key: &LockKey) -> Option<Weak<Holding>> {
+        let mut holdings = iter::once(&self.first).chain(&self.others);
+        holdings.nth(self.position(key)?).cloned()
+    }
 }
 
 /// Runs `body` as one that holds the lease.
 pub(crate) async fn scope<T>(
     arbiter: &Arc<Arbiter>,
-    holding: &Arc<Holding>,
+    holdings: &Holdings,
     body: impl Future<Output = T>,
 ) -> T {
+    let (first, others) = (&holdings.all()[0], &holdings.all()[1..]);
     let held = Arc::new(Held {
         arbiter: Arc::downgrade(arbiter),
-        lease: Lease::new(holding.lease().clone()),
-        holding: Arc::downgrade(holding),
+        lease: Lease::new(holdings.leases()),
+        first: Arc::downgrade(first),
+        others: others.iter().map(Arc::downgrade).collect(),
         outer: innermost(),
     });
     INNERMOST.scope(held, body).await
@@ -46,10 +63,9 @@ pub(crate) async fn scope<T>(
 
 /// What the running task holds of this key.
 pub(crate) fn find(arbiter: &Arc<Arbiter>, key: &LockKey) -> Option<Arc<Holding>> {
-    let ours = |held: &Arc<Held>| {
-        held.lease.key() == key && std::ptr::eq(held.arbiter.as_ptr(), Arc::as_ptr(arbiter))
-    };
-    all().find(ours)?.holding.upgrade()
+    let ours = |held: &Arc<Held>| std::ptr::eq(held.arbiter.as_ptr(), Arc::as_ptr(arbiter));
+    let found = all().filter(ours).find_map(|held| held.holding_of(key));
+    found?.upgrade()
 }
 
 /// The lease of the innermost body.
@@ -99,12 +115,12 @@ pub fn assert_holds(key: impl IntoLockKey) {
 
 /// Whether the running task holds this key, of whatever manager.
 fn holds(key: &LockKey) -> bool {
-    all().any(|held| held.lease.key() == key && !held.lease.is_lost())
+    all().any(|held| held.position(key).is_some() && !held.lease.is_lost())
 }
 
 /// From the innermost outwards.
 fn all() -> impl Iterator<Item = Arc<Held>> {
-    std::iter::successors(innermost(), |held| held.outer.clone())
+    iter::successors(innermost(), |held| held.outer.clone())
 }
 
 fn innermost() -> Option<Arc<Held>> {

@@ -80,6 +80,12 @@ impl Renewal {
         }
     }
 
+    /// Lets a tenure run out that was renewed so far; it is still looked after.
+    pub(crate) fn stop(&self, tenure: &Arc<Tenure>) {
+        tenure.stop_renewing();
+        self.rounds.plan_renewal(tenure);
+    }
+
     /// Looks at it no later than the lease of its new holder ends.
     pub(crate) fn watch_holder(&self, lease: &LeaseState) {
         let renew_at = lease.tenure.renew_at.load(Ordering::Relaxed);
@@ -239,7 +245,7 @@ impl Rounds {
 
     /// Plans the next renewal, or the end where there is to be none.
     fn plan_renewal(&self, tenure: &Arc<Tenure>) {
-        if tenure.renew == Renew::Off {
+        if tenure.renew() == Renew::Off {
             tenure
                 .renew_at
                 .store(Moment::NEVER.as_nanos(), Ordering::Relaxed);

@@ -5,7 +5,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -50,7 +50,8 @@ pub(crate) struct Tenure {
     pub(crate) entry: EntryNumber,
     pub(crate) trail: Arc<Trail>,
     pub(crate) ttl: Duration,
-    pub(crate) renew: Renew,
+    /// Cleared once, if at all.
+    renewed: AtomicBool,
     pub(crate) engine: Arc<Engine>,
     /// Grows only, in nanoseconds of the clock.
     valid_until: AtomicU64,
@@ -72,7 +73,7 @@ impl Tenure {
             entry: grant.entry,
             trail: grant.trail.clone(),
             ttl: terms.ttl,
-            renew: terms.renew,
+            renewed: AtomicBool::new(terms.renew == Renew::On),
             engine,
             valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
             lost: OnceLock::new(),
@@ -141,6 +142,19 @@ impl Tenure {
     /// Whether at least half of its ttl is left, which a task may expect that gets it.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.valid_until().since(now) >= self.ttl / 2
+    }
+
+    pub(crate) fn renew(&self) -> Renew {
+        if self.renewed.load(Ordering::Relaxed) {
+            Renew::On
+        } else {
+            Renew::Off
+        }
+    }
+
+    /// From now on it is not renewed any more; a renewal that is on its way is the last.
+    pub(crate) fn stop_renewing(&self) {
+        self.renewed.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn renew_request(&self, ttl: Duration) -> RenewRequest {

@@ -1,0 +1,93 @@
+//! What a guard owns: the holding of one key as a rule, or those of several, which come and go together.
+
+use std::{
+    future::{Future, poll_fn},
+    slice,
+    sync::Arc,
+    task::Poll,
+};
+
+use crate::{error::LockError, holding::Holding, lease_set::Leases};
+
+/// Never none.
+pub(crate) enum Holdings {
+    One(Arc<Holding>),
+    Several {
+        /// In the order in which the keys were written.
+        each: Vec<Arc<Holding>>,
+        /// Their leases, in the same order.
+        leases: Leases,
+    },
+}
+
+impl Holdings {
+    /// Joins holdings, of which there are several.
+    pub(crate) fn several(each: Vec<Arc<Holding>>) -> Self {
+        let leases = each.iter().map(|holding| holding.lease().clone()).collect();
+        Self::Several {
+            each,
+            leases: Leases::Several(leases),
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Holding>] {
+        match self {
+            Self::One(holding) => slice::from_ref(holding),
+            Self::Several { each, .. } => each,
+        }
+    }
+
+    pub(crate) fn leases(&self) -> Leases {
+        match self {
+            Self::One(holding) => Leases::One(holding.lease().clone()),
+            Self::Several { leases, .. } => leases.clone(),
+        }
+    }
+
+    /// Releases what nobody shares, all at the same time, and waits for the word of the backend.
+    ///
+    /// Dropping the future leaves the releases under way.
+    pub(crate) async fn release(self) -> Result<(), LockError> {
+        let (each, leases) = match self {
+            Self::One(holding) => return release(holding).await,
+            Self::Several { each, leases } => (each, leases),
+        };
+        // Looked at before the release: the key that was lost is named, and not those that were lost with it.
+        let mut word = leases.check();
+        let mut waiting: Vec<_> = each
+            .into_iter()
+            .map(|holding| Box::pin(release(holding)))
+            .collect();
+        poll_fn(|context| {
+            waiting.retain_mut(|release| match release.as_mut().poll(context) {
+                Poll::Pending => true,
+                Poll::Ready(other) => {
+                    note(&mut word, other);
+                    false
+                }
+            });
+            if waiting.is_empty() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        word
+    }
+}
+
+async fn release(holding: Arc<Holding>) -> Result<(), LockError> {
+    match Arc::into_inner(holding) {
+        Some(holding) => holding.release().await,
+        None => Ok(()),
+    }
+}
+
+/// Keeps what the caller has to know most: a loss, else the first failure.
+fn note(word: &mut Result<(), LockError>, other: Result<(), LockError>) {
+    let is_loss = |word: &Result<(), LockError>| matches!(word, Err(LockError::Lost { .. }));
+    if word.is_ok() || (is_loss(&other) && !is_loss(word)) {
+        *word = other;
+    }
+}
