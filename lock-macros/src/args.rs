@@ -7,7 +7,7 @@ use syn::{
     parse::Parser as _,
 };
 
-use crate::{item::Names, key::Key};
+use crate::{item::Names, key::Keys};
 
 /// Each option, a value to show, and what other libraries or a first guess call it.
 const OPTIONS: &str = r#"
@@ -28,7 +28,7 @@ crate = path::to::lock_core # krate crate_path crate_name
 /// The attribute's options, checked as far as macros can.
 #[derive(Default)]
 pub(crate) struct Args {
-    pub(crate) key: Option<Result<Key>>,
+    pub(crate) key: Option<Result<Keys>>,
     /// The setters of `LockOptions` to call, and their arguments.
     pub(crate) setters: Vec<(&'static str, TokenStream)>,
     pub(crate) skip_busy: bool,
@@ -99,11 +99,7 @@ impl Args {
             let reason = format!("`{name}` is given twice: leave one out");
             return refuse(name.span(), reason);
         }
-        let mut value: Expr = input.parse()?;
-        // A literal that comes through `$key:literal` or `$key:expr` stands in an invisible group.
-        while let Expr::Group(group) = value {
-            value = *group.expr;
-        }
+        let value = ungrouped(input.parse()?);
         self.set(option, value, arguments)?;
         if at_end(input) {
             return Ok(());
@@ -113,7 +109,7 @@ impl Args {
 
     fn set(&mut self, option: &'static str, value: Expr, arguments: Option<&Names>) -> Result<()> {
         match option {
-            "key" => self.key = Some(Key::parse(value, arguments)),
+            "key" => self.key = Some(Keys::parse(value, arguments)),
             "renew" if is_other(option, &value, ["true", "false"])? => {
                 self.setters.push(("without_renewal", TokenStream::new()));
             }
@@ -191,6 +187,14 @@ fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
         }
         _ => one.len().max(other.len()) <= edits,
     }
+}
+
+/// Takes away the invisible group in which a literal stands that comes through `$key:literal` or `$key:expr`.
+pub(crate) fn ungrouped(mut value: Expr) -> Expr {
+    while let Expr::Group(group) = value {
+        value = *group.expr;
+    }
+    value
 }
 
 /// Whether the second word stands there, and not the first, which is the default.

@@ -7,7 +7,7 @@ use syn::{Attribute, Expr, FnArg, Ident, Pat, Type, parse_quote, spanned::Spanne
 use crate::{
     args::Args,
     item::{Item, inferred, is_one_of, renamed},
-    key::Key,
+    key::{Key, Keys},
 };
 
 /// The first words of attributes that the compiler itself understands, so that no other macro will read the signature.
@@ -59,6 +59,10 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     }
     let (options_seen, on_error) = (options_seen(args), on_error(args, &output));
     let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
+    let acquire = hidden(match &args.key {
+        Some(Ok(Keys::List(_))) => "acquire_all",
+        _ => "acquire",
+    });
     let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
     item.with(quote! {
         #options_seen
@@ -67,7 +71,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
             #typed
             #bindings
             #prologue
-            #lease #inside.acquire(#(#arguments),*).await;
+            #lease #inside.#acquire(#(#arguments),*).await;
             // In parentheses: the compiler takes the braces of a short body for superfluous.
             (#body)
         })
@@ -87,11 +91,8 @@ fn options_seen(args: &Args) -> TokenStream {
 /// on while the function waits.
 fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     let private = &args.private;
-    let key_seen = match &args.key {
-        Some(Ok(Key::Template { seen, .. })) => quote!(#private::for_editor!(#seen);),
-        _ => TokenStream::new(),
-    };
-    let key_value = args.key.iter().flatten().map(|key| key.tokens(private));
+    let keys = args.key.iter().flatten();
+    let keys = keys.map(|keys| bind_keys(keys, key, private));
     let manager_value = if let Some(locks) = &args.locks {
         // The reference stands at the expression, so that an error does, too.
         let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
@@ -105,10 +106,28 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
         quote!(.#setter(#prefix #value))
     });
     quote! {
-        #key_seen
-        let #key = #(#key_value)*;
+        #(#keys)*
         let #manager = #private::#manager_value;
         let #options = #private::options() #(#setters)*;
+    }
+}
+
+/// Builds the key, or a list of them.
+fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
+    let bind = |key: &Key, name: &Ident| {
+        let seen = key.seen().map(|seen| quote!(#private::for_editor!(#seen);));
+        let value = key.tokens(private);
+        quote!(#seen let #name = #value;)
+    };
+    match keys {
+        Keys::One(key) => bind(key, name),
+        Keys::List(keys) => {
+            let names: Vec<_> = (1..=keys.len())
+                .map(|n| hidden(&format!("key{n}")))
+                .collect();
+            let each = keys.iter().zip(&names).map(|(key, name)| bind(key, name));
+            quote!(#(#each)* let #name = [#(#names),*];)
+        }
     }
 }
 

@@ -1,20 +1,59 @@
-//! The key: from the option's value to [`Key`].
+//! The key, or several: from the option's value to [`Keys`].
 
 use std::ops::Range;
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::{Error, Expr, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated};
+use syn::{
+    Error, Expr, ExprArray, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated,
+};
 
 use crate::{
-    args::{nearest, refuse},
+    args::{nearest, refuse, ungrouped},
     item::{Names, renamed},
 };
 
 /// The most bytes in a key.
 const LONGEST: usize = 512;
 
-/// What is locked, as the call that builds it.
+/// What is locked.
+pub(crate) enum Keys {
+    One(Key),
+    List(Vec<Key>),
+}
+
+impl Keys {
+    /// Reads the option's value. `names` are those that it may use; `None` if they are not known.
+    pub(crate) fn parse(value: Expr, names: Option<&Names>) -> syn::Result<Self> {
+        match value {
+            Expr::Array(list) => Self::list(list, names),
+            other => Key::parse(other, names).map(Self::One),
+        }
+    }
+
+    /// Says what is wrong with each key of a list.
+    fn list(list: ExprArray, names: Option<&Names>) -> syn::Result<Self> {
+        if list.elems.is_empty() {
+            let reason =
+                "the list has no key: say what is locked, as in `[\"from:{from}\", \"to:{to}\"]`";
+            return Err(Error::new_spanned(list, reason));
+        }
+        let (mut keys, mut errors, mut templates) = (Vec::new(), Vec::new(), Vec::new());
+        for value in list.elems.into_iter().map(ungrouped) {
+            match Key::parse_another(value, names, &mut templates) {
+                Ok(key) => keys.push(key),
+                Err(error) => errors.push(error),
+            }
+        }
+        let all = errors.into_iter().reduce(|mut all, error| {
+            all.combine(error);
+            all
+        });
+        all.map_or(Ok(Self::List(keys)), Err)
+    }
+}
+
+/// One key, as the call that builds it.
 pub(crate) enum Key {
     Template {
         /// The calls that make the parts of the key.
@@ -27,8 +66,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// Reads the option's value. `names` are those that it may use; `None` if they are not known.
-    pub(crate) fn parse(value: Expr, names: Option<&Names>) -> syn::Result<Self> {
+    fn parse(value: Expr, names: Option<&Names>) -> syn::Result<Self> {
         if let Ok(literal) = syn::parse2(value.to_token_stream()) {
             return Self::template(&literal, names);
         }
@@ -36,10 +74,31 @@ impl Key {
             Expr::Lit(_) => {
                 "a key is text: write `key = \"order:42\"`, or an expression that is one"
             }
-            Expr::Array(_) => "several keys are not supported: write one, or stack two attributes",
+            Expr::Array(_) => "a list of keys has no lists in it: write all keys in one",
+            Expr::Repeat(_) => {
+                "a list has its keys one by one: write `[\"from:{from}\", \"to:{to}\"]`"
+            }
             _ => return Ok(Self::Exact(value)),
         };
         Err(Error::new_spanned(value, reason))
+    }
+
+    /// Reads a key that is not the same as another one of its list.
+    fn parse_another(
+        value: Expr,
+        names: Option<&Names>,
+        templates: &mut Vec<String>,
+    ) -> syn::Result<Self> {
+        if let Ok(literal) = syn::parse2::<LitStr>(value.to_token_stream()) {
+            let template = literal.value();
+            if templates.contains(&template) {
+                let reason =
+                    "this key is in the list already: write the other one, or leave it out";
+                return refuse(literal.span(), reason);
+            }
+            templates.push(template);
+        }
+        Self::parse(value, names)
     }
 
     /// Takes a template apart.
@@ -69,6 +128,14 @@ impl Key {
         match self {
             Self::Template { parts, .. } => quote!(#private::key(&[#(#private::#parts),*])),
             Self::Exact(expr) => quote!(#private::exact_key(#expr)),
+        }
+    }
+
+    /// What an editor is to see of it beside that.
+    pub(crate) fn seen(&self) -> Option<&TokenStream> {
+        match self {
+            Self::Template { seen, .. } => Some(seen),
+            Self::Exact(_) => None,
         }
     }
 }
