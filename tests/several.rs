@@ -1,0 +1,742 @@
+//! Several keys at once, on the backend inside the process and in virtual time.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    FencingToken, LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnLost, assert_held,
+    current,
+};
+use tokio::{
+    task::{JoinHandle, JoinSet, yield_now},
+    time::{Instant, advance, sleep, timeout},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10)
+}
+
+/// Sets a flag when it is dropped, as a body does that is cancelled.
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether nobody has the key, once all that is on its way has arrived.
+async fn is_free(locks: &LockManager, key: &str) -> bool {
+    yield_now().await;
+    locks.inspect(key).await.expect("works").is_none()
+}
+
+/// Has another task hold a key for so long.
+async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHandle<()> {
+    let guard = locks.acquire(key, options()).await.expect("free");
+    tokio::spawn(async move {
+        sleep(time).await;
+        guard.release().await.expect("held");
+    })
+}
+
+/// Has another task wait for keys without end.
+fn wait_for(
+    locks: &LockManager,
+    keys: &'static [&'static str],
+    options: LockOptions,
+) -> JoinHandle<Result<LockGuard, LockError>> {
+    let locks = locks.clone();
+    let keys = keys.iter().copied();
+    tokio::spawn(async move { locks.acquire_all(keys, options.wait_forever()).await })
+}
+
+fn tokens(guard: &LockGuard) -> Vec<(String, FencingToken)> {
+    let tokens = guard.lease().fencing_tokens().into_iter();
+    tokens
+        .map(|(key, token)| (key.to_string(), token))
+        .collect()
+}
+
+fn is_lost(result: &Result<(), LockError>, of: &str, how: LeaseLost) -> bool {
+    matches!(result, Err(LockError::Lost { key, reason, .. }) if key.as_str() == of && *reason == how)
+}
+
+mod taking {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn whatever_the_order_written_nobody_waits_in_a_circle() {
+        let locks = LockManager::in_memory();
+        let inside = Arc::new([const { AtomicU32::new(0) }; 3]);
+        let mut tasks = JoinSet::new();
+        for keys in [
+            [0, 1, 2],
+            [2, 1, 0],
+            [1, 2, 0],
+            [0, 2, 1],
+            [2, 2, 0],
+            [1, 0, 0],
+        ] {
+            let (locks, inside) = (locks.clone(), inside.clone());
+            tasks.spawn(async move {
+                for _ in 0..50 {
+                    let names = keys.map(|key| format!("k{key}"));
+                    let guard = locks.acquire_all(names, options().wait_forever()).await;
+                    let guard = guard.expect("waits its turn");
+                    let held: Vec<_> = guard.lease().fencing_tokens();
+                    let mut written = keys.to_vec();
+                    written.sort_unstable();
+                    written.dedup();
+                    assert_eq!(held.len(), written.len());
+                    for &key in &written {
+                        assert_eq!(inside[key].fetch_add(1, Ordering::SeqCst), 0);
+                    }
+                    yield_now().await;
+                    for &key in &written {
+                        inside[key].fetch_sub(1, Ordering::SeqCst);
+                    }
+                    guard.release().await.expect("still held");
+                }
+            });
+        }
+        let all = async {
+            while let Some(ended) = tasks.join_next().await {
+                ended.expect("no assertion failed");
+            }
+        };
+        timeout(SECOND * 3600, all).await.expect("no circle");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_keys_are_held_by_one_guard_and_released_with_it() {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire_all(["b", "a", "c"], options()).await;
+        let guard = guard.expect("free");
+        for key in ["a", "b", "c"] {
+            let tried = locks.try_acquire(key, options()).await.expect("an answer");
+            assert!(tried.is_none(), "{key}");
+        }
+        let free = locks.try_acquire("d", options()).await.expect("an answer");
+        assert!(free.is_some());
+        guard.release().await.expect("held");
+        for key in ["a", "b", "c"] {
+            assert!(is_free(&locks, key).await, "{key}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_key_written_is_the_key() {
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire_all(["b", "a", "b"], options()).await;
+        let guard = guard.expect("free, and not taken twice");
+        let tokens = tokens(&guard);
+        let keys: Vec<_> = tokens.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["b", "a"]);
+        let lease = guard.lease();
+        assert_eq!((guard.key().as_str(), lease.key().as_str()), ("b", "b"));
+        assert_eq!(lease.fencing_token(), tokens[0].1);
+        assert_ne!(tokens[0].1, tokens[1].1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_of_one_key_is_that_key() {
+        let locks = LockManager::in_memory();
+        let guard = locks
+            .acquire_all(["k", "k"], options())
+            .await
+            .expect("free");
+        assert_eq!(guard.lease().fencing_tokens().len(), 1);
+        let again = locks.acquire("k", options().no_wait()).await;
+        assert!(again.expect_err("held").is_busy());
+        guard.release().await.expect("held");
+        assert!(is_free(&locks, "k").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_token_of_each_key_grows() {
+        async fn take(locks: &LockManager, keys: &'static [&'static str]) -> Vec<FencingToken> {
+            let guard = locks.acquire_all(keys.iter().copied(), options()).await;
+            let guard = guard.expect("free");
+            let tokens = tokens(&guard).into_iter().map(|(_, token)| token);
+            guard.release().await.expect("held");
+            tokens.collect()
+        }
+        let locks = LockManager::in_memory();
+        let first = take(&locks, &["a", "b"]).await;
+        let alone = take(&locks, &["b"]).await;
+        let second = take(&locks, &["b", "a"]).await;
+        assert!(first[1] < alone[0] && alone[0] < second[0] && first[0] < second[1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_all_or_nothing() {
+        let locks = LockManager::in_memory();
+        let _other = locks.acquire("b", options()).await.expect("free");
+        let error = locks
+            .acquire_all(["c", "b", "a"], options().no_wait())
+            .await;
+        let error = error.expect_err("one is held");
+        assert!(error.is_busy());
+        assert_eq!(error.key().expect("names it").as_str(), "b");
+        assert!(is_free(&locks, "a").await && is_free(&locks, "c").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_wait_is_for_all_keys_together() {
+        let locks = LockManager::in_memory();
+        let _a = hold(&locks, "a", SECOND * 3).await;
+        let _b = hold(&locks, "b", SECOND * 6).await;
+        let start = Instant::now();
+        let error = locks
+            .acquire_all(["a", "b"], options().wait(SECOND * 4))
+            .await;
+        let error = error.expect_err("one is held for longer");
+        assert_eq!(start.elapsed().as_secs(), 4);
+        assert!(error.is_busy());
+        assert_eq!(error.key().expect("names it").as_str(), "b");
+        assert!(is_free(&locks, "a").await);
+        let guard = locks
+            .acquire_all(["a", "b"], options().wait(SECOND * 4))
+            .await;
+        drop(guard.expect("free soon enough"));
+        assert_eq!(start.elapsed().as_secs(), 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_ends_between_two_keys_still_asks_for_the_next() {
+        let locks = LockManager::in_memory();
+        let a = hold(&locks, "a", SECOND).await;
+        let mut waiting = Box::pin(locks.acquire_all(["a", "b"], options().wait(SECOND * 2)));
+        assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());
+        // It is granted the first key in time, and is not polled until its time is over.
+        a.await.expect("no panic");
+        advance(SECOND * 2).await;
+        drop(waiting.await.expect("the other one is free"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_half_way_it_lets_go_of_what_it_had() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND * 60).await;
+        let mut waiting = Box::pin(locks.acquire_all(["a", "b", "c"], options().wait_forever()));
+        assert!(timeout(SECOND, &mut waiting).await.is_err());
+        assert!(!is_free(&locks, "a").await);
+        drop(waiting);
+        assert!(is_free(&locks, "a").await);
+        assert_eq!(
+            locks
+                .inspect("b")
+                .await
+                .expect("works")
+                .expect("held")
+                .waiters,
+            0
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_is_renewed_while_the_rest_is_waited_for() {
+        for renewed in [options(), options().without_renewal()] {
+            let locks = LockManager::in_memory();
+            let _b = hold(&locks, "b", SECOND * 60).await;
+            let waiting = wait_for(&locks, &["b", "a"], renewed);
+            yield_now().await;
+            for _ in 0..59 {
+                assert!(!is_free(&locks, "a").await);
+                sleep(SECOND).await;
+            }
+            let guard = waiting.await.expect("no panic").expect("free at last");
+            guard.lease().verify().await.expect("all of them");
+            assert!(guard.lease().remaining() > SECOND * 5);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_lost_while_the_rest_is_waited_for_is_taken_again() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND * 60).await;
+        let waiting = wait_for(&locks, &["a", "b"], options());
+        sleep(SECOND).await;
+        locks.force_release("a").await.expect("works");
+        let _a = hold(&locks, "a", SECOND * 70).await;
+        let start = Instant::now();
+        let guard = waiting.await.expect("no panic").expect("free at last");
+        assert_eq!(start.elapsed().as_secs(), 70);
+        guard.lease().verify().await.expect("all of them");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_cannot_be_taken_are_refused_before_any_is() {
+        let locks = LockManager::in_memory();
+        let too_long = "z".repeat(513);
+        let many = |count: u32| (0..count).map(|number| format!("k{number}"));
+        let refused = [
+            locks.acquire_all([""; 0], options()).await,
+            locks.acquire_all(["a", ""], options()).await,
+            locks.acquire_all(["a", &too_long], options()).await,
+            locks.acquire_all(many(65), options()).await,
+            locks
+                .acquire_all(["a", "b"], LockOptions::new(Duration::ZERO))
+                .await,
+        ];
+        for refused in refused {
+            assert!(
+                matches!(refused, Err(LockError::Invalid { .. })),
+                "{refused:?}"
+            );
+        }
+        assert!(is_free(&locks, "a").await && is_free(&locks, "k0").await);
+        let most = locks.acquire_all(many(64).chain(many(64)), options()).await;
+        assert_eq!(most.expect("free").lease().fencing_tokens().len(), 64);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_key_counts_for_the_caps_of_a_manager() {
+        let locks = LockManager::builder().max_leases(2).in_memory();
+        let refused = locks.acquire_all(["a", "b", "c"], options()).await;
+        assert!(
+            matches!(refused, Err(LockError::Unavailable { .. })),
+            "{refused:?}"
+        );
+        assert!(is_free(&locks, "a").await);
+        let two = locks.acquire_all(["a", "b"], options()).await;
+        two.expect("as many as are allowed")
+            .release()
+            .await
+            .expect("held");
+    }
+
+    #[test]
+    fn outside_a_runtime_it_says_what_is_missing() {
+        let locks = LockManager::in_memory();
+        let mut acquire = std::pin::pin!(locks.acquire_all(["a", "b"], options()));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(Err(error)) = acquire.as_mut().poll(&mut context) else {
+            panic!("no error");
+        };
+        assert!(error.to_string().contains("tokio runtime"), "{error}");
+    }
+}
+
+mod losing {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_loss_of_one_key_drops_the_body_and_releases_the_others() {
+        for lost in ["a", "b", "c"] {
+            let locks = LockManager::in_memory();
+            let dropped = Arc::new(AtomicBool::new(false));
+            let flag = Flag(dropped.clone());
+            let running = tokio::spawn({
+                let locks = locks.clone();
+                async move {
+                    let body = |_| async move {
+                        let _flag = flag;
+                        pending().await
+                    };
+                    locks.run_all(["b", "a", "c"], options(), body).await
+                }
+            });
+            yield_now().await;
+            locks.force_release(lost).await.expect("works");
+            let result = running.await.expect("no panic");
+            assert!(is_lost(&result, lost, LeaseLost::TakenAway), "{result:?}");
+            assert!(dropped.load(Ordering::SeqCst));
+            for key in ["a", "b", "c"] {
+                assert!(is_free(&locks, key).await, "{key}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_tells_of_the_loss_of_any_key() {
+        let locks = LockManager::in_memory();
+        let guard = locks
+            .acquire_all(["a", "b"], options())
+            .await
+            .expect("free");
+        let lease = guard.lease();
+        locks.force_release("b").await.expect("works");
+        assert_eq!(lease.lost().await, LeaseLost::TakenAway);
+        assert!(lease.is_lost());
+        assert_eq!(lease.remaining(), Duration::ZERO);
+        let lost = LeaseLost::TakenAway;
+        assert!(is_lost(&lease.ensure(Duration::ZERO), "b", lost));
+        assert!(is_lost(&lease.verify().await, "b", lost));
+        assert!(is_lost(&guard.release().await, "b", lost));
+        assert!(is_free(&locks, "a").await);
+    }
+
+    /// As of one key: the guard of a lost lease keeps nobody waiting.
+    #[tokio::test(start_paused = true)]
+    async fn a_guard_that_lost_one_key_lets_the_others_run_out() {
+        let locks = LockManager::in_memory();
+        let guard = locks
+            .acquire_all(["a", "b"], options())
+            .await
+            .expect("free");
+        locks.force_release("b").await.expect("works");
+        // Nobody watches the lease: its renewal finds out.
+        sleep(SECOND * 15).await;
+        let next = locks.acquire("a", options().no_wait()).await;
+        let next = next.expect("not renewed any more");
+        drop(guard);
+        yield_now().await;
+        next.lease()
+            .verify()
+            .await
+            .expect("the old guard left it alone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn verifying_asks_for_every_key() {
+        for taken_away in ["a", "b", "c"] {
+            let locks = LockManager::in_memory();
+            let guard = locks.acquire_all(["a", "b", "c"], options()).await;
+            let lease = guard.as_ref().expect("free").lease();
+            lease.verify().await.expect("held");
+            locks.force_release(taken_away).await.expect("works");
+            assert!(!lease.is_lost(), "nobody has told it yet");
+            let verified = lease.verify().await;
+            assert!(
+                is_lost(&verified, taken_away, LeaseLost::TakenAway),
+                "{verified:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_names_the_key_that_was_taken_away() {
+        let locks = LockManager::in_memory();
+        let guard = locks
+            .acquire_all(["a", "b", "c"], options())
+            .await
+            .expect("free");
+        locks.force_release("b").await.expect("works");
+        let released = guard.release().await;
+        assert!(
+            is_lost(&released, "b", LeaseLost::TakenAway),
+            "{released:?}"
+        );
+        assert!(is_free(&locks, "a").await && is_free(&locks, "c").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_goes_on_after_the_loss_where_that_is_wanted() {
+        let locks = LockManager::in_memory();
+        let inner = locks.clone();
+        let body = |lease: lock_core::Lease| async move {
+            inner.force_release("b").await.expect("works");
+            lease.lost().await;
+            let again = inner.acquire("b", options()).await.map(drop);
+            assert!(is_lost(&again, "b", LeaseLost::TakenAway), "{again:?}");
+            let again = inner.acquire("a", options()).await.map(drop);
+            assert!(is_lost(&again, "a", LeaseLost::OtherKey), "{again:?}");
+            let again = inner.acquire_all(["a", "b"], options()).await.map(drop);
+            assert!(is_lost(&again, "b", LeaseLost::TakenAway), "{again:?}");
+            sleep(SECOND).await;
+        };
+        let options = options().on_lost(OnLost::Continue);
+        locks
+            .run_all(["a", "b"], options, body)
+            .await
+            .expect("ran to its end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_takes_no_step_once_a_lease_has_run_out() {
+        let locks = LockManager::in_memory();
+        let steps = Arc::new(AtomicU32::new(0));
+        let counted = steps.clone();
+        let (wake, woken) = tokio::sync::oneshot::channel();
+        let running = tokio::spawn(async move {
+            let body = |_| async move {
+                counted.fetch_add(1, Ordering::SeqCst);
+                woken.await.expect("woken");
+                counted.fetch_add(1, Ordering::SeqCst);
+            };
+            locks.run_all(["a", "b"], options(), body).await
+        });
+        yield_now().await;
+        assert_eq!(steps.load(Ordering::SeqCst), 1);
+        // As in a process that is stopped beyond its leases.
+        wake.send(()).expect("the body waits");
+        advance(SECOND * 20).await;
+        let result = running.await.expect("no panic");
+        assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
+        assert_eq!(steps.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shutdown_drops_the_body_and_frees_every_key() {
+        let locks = LockManager::in_memory();
+        let running = tokio::spawn({
+            let locks = locks.clone();
+            async move {
+                locks
+                    .run_all(["a", "b"], options(), |_| pending::<()>())
+                    .await
+            }
+        });
+        yield_now().await;
+        locks.shutdown(SECOND).await;
+        let result = running.await.expect("ends");
+        let Err(LockError::Lost { reason, .. }) = &result else {
+            panic!("not lost: {result:?}");
+        };
+        assert_eq!(*reason, LeaseLost::Shutdown);
+        let refused: Result<(), _> = locks.run_all(["a", "b"], options(), |_| pending()).await;
+        assert!(
+            matches!(refused, Err(LockError::Unavailable { .. })),
+            "{refused:?}"
+        );
+        for key in ["a", "b"] {
+            assert!(locks.inspect(key).await.expect("works").is_none());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_in_the_body_releases_every_key() {
+        let locks = LockManager::in_memory();
+        let panicking = tokio::spawn({
+            let locks = locks.clone();
+            async move {
+                let body = |_| async { panic!("in the body") };
+                locks.run_all(["a", "b"], options(), body).await
+            }
+        });
+        let panicked: Result<Result<(), LockError>, _> = panicking.await;
+        assert!(panicked.expect_err("panicked").is_panic());
+        assert!(is_free(&locks, "a").await && is_free(&locks, "b").await);
+    }
+}
+
+mod times {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_least_is_what_remains() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND).await;
+        let guard = locks
+            .acquire_all(["b", "a"], options())
+            .await
+            .expect("free soon");
+        // The first key was taken a second ago: 10 s minus 1 % and 2 ms, and that second.
+        assert_eq!(guard.lease().remaining(), Duration::from_millis(8_898));
+        let (enough, too_long) = (SECOND * 5, SECOND * 6);
+        guard.lease().ensure(enough).expect("half of the ttl");
+        let refused = guard.lease().ensure(too_long);
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ensuring_looks_at_every_key() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND).await;
+        let guard = locks
+            .acquire_all(["b", "a"], options().without_renewal())
+            .await;
+        let lease = guard.as_ref().expect("free soon").lease();
+        lease.ensure(SECOND * 8).expect("8.9 s are left");
+        let refused = lease.ensure(SECOND * 9);
+        let Err(LockError::Unavailable { key, .. }) = &refused else {
+            panic!("not unavailable: {refused:?}");
+        };
+        assert_eq!(key.as_ref().expect("names it").as_str(), "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_renewal_the_lease_and_the_body_end_with_the_ttl() {
+        let locks = LockManager::in_memory();
+        let start = Instant::now();
+        let result = locks
+            .run_all(["a", "b"], options().without_renewal(), |_| pending())
+            .await;
+        let Err(LockError::Lost { reason, .. }) = &result as &Result<(), _> else {
+            panic!("not lost: {result:?}");
+        };
+        assert_eq!(*reason, LeaseLost::Expired);
+        let took = start.elapsed();
+        assert!(took > SECOND * 9 && took < SECOND * 10, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn with_renewal_they_do_not() {
+        let locks = LockManager::in_memory();
+        let held = locks.run_all(["a", "b"], options(), async |lease| {
+            sleep(SECOND * 100).await;
+            lease.verify().await
+        });
+        held.await.expect("free").expect("held to the end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn max_hold_counts_from_when_all_keys_are_held() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND * 8).await;
+        let start = Instant::now();
+        let hung = locks
+            .run_all(["a", "b"], options().max_hold(SECOND * 5), |_| pending())
+            .await;
+        let Err(LockError::Lost { reason, .. }) = &hung as &Result<(), _> else {
+            panic!("not lost: {hung:?}");
+        };
+        assert_eq!(
+            (*reason, start.elapsed().as_secs()),
+            (LeaseLost::MaxHold, 13)
+        );
+        assert!(is_free(&locks, "a").await && is_free(&locks, "b").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn min_hold_keeps_every_key_from_when_all_are_held() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND * 8).await;
+        let body = |_| async {};
+        let ran = locks.run_all(["a", "b"], options().min_hold(SECOND * 5), body);
+        ran.await.expect("free soon");
+        for _ in 0..5 {
+            assert!(!is_free(&locks, "a").await && !is_free(&locks, "b").await);
+            sleep(SECOND).await;
+        }
+        assert!(is_free(&locks, "a").await && is_free(&locks, "b").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn min_hold_keeps_no_key_of_a_list_that_was_not_taken() {
+        let locks = LockManager::in_memory();
+        let _b = hold(&locks, "b", SECOND * 60).await;
+        let options = options().min_hold(SECOND * 3600).wait(SECOND);
+        let busy = locks.acquire_all(["a", "b"], options).await;
+        assert!(busy.expect_err("one is held").is_busy());
+        assert!(is_free(&locks, "a").await);
+    }
+}
+
+mod again {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_holds_them_takes_any_of_them_again() {
+        let locks = LockManager::in_memory();
+        let inner = locks.clone();
+        let body = |lease: lock_core::Lease| async move {
+            let outer: std::collections::HashMap<_, _> =
+                lease.fencing_tokens().into_iter().collect();
+            for keys in [&["a"][..], &["b"], &["a", "b"], &["b", "a"], &["b", "b"]] {
+                let again = inner
+                    .acquire_all(keys.iter().copied(), options().no_wait())
+                    .await;
+                let again = again.expect("held by this task");
+                assert_eq!(again.key().as_str(), keys[0]);
+                for (key, token) in again.lease().fencing_tokens() {
+                    assert_eq!(token, outer[&key]);
+                }
+                again.release().await.expect("only its own share");
+                assert!(!lease.is_lost());
+            }
+            let again = inner.acquire("b", options().no_wait()).await;
+            drop(again.expect("held by this task"));
+            let keys = inner.run_all(["b", "a"], options(), async |lease| {
+                assert_eq!(current().expect("in a body").key().as_str(), "b");
+                lease.fencing_tokens()
+            });
+            let keys = keys.await.expect("held by this task");
+            assert!(keys.iter().all(|(key, token)| outer[key] == *token));
+            assert_held!("a");
+            assert_held!("b");
+            lease.verify().await.expect("still held");
+        };
+        locks
+            .run_all(["a", "b"], options(), body)
+            .await
+            .expect("free");
+        assert!(is_free(&locks, "a").await && is_free(&locks, "b").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_several_bodies_are_taken_again_at_once() {
+        let locks = LockManager::in_memory();
+        let (middle, inner) = (locks.clone(), locks.clone());
+        let body = |_| async move {
+            middle
+                .run("a", options(), |_| async move {
+                    let again = inner.acquire_all(["a", "b"], options().no_wait()).await;
+                    let lease = again.as_ref().expect("both are held by this task").lease();
+                    inner.force_release("b").await.expect("works");
+                    assert_eq!(lease.lost().await, LeaseLost::TakenAway);
+                    sleep(SECOND).await;
+                    unreachable!("the outer body is dropped");
+                })
+                .await
+                .expect("not lost itself")
+        };
+        let result: Result<(), _> = locks.run("b", options(), body).await;
+        assert!(is_lost(&result, "b", LeaseLost::TakenAway), "{result:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_share_of_each_key_lets_it_go() {
+        let locks = LockManager::in_memory();
+        let inner = locks.clone();
+        let body = |_| async move { inner.acquire("b", options()).await };
+        let share = locks
+            .run_all(["a", "b"], options(), body)
+            .await
+            .expect("free");
+        let share = share.expect("held by this task");
+        assert!(is_free(&locks, "a").await && !is_free(&locks, "b").await);
+        assert!(!share.lease().is_lost());
+        share.release().await.expect("held");
+        assert!(is_free(&locks, "b").await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn adding_to_what_a_body_holds_is_refused() {
+        let locks = LockManager::in_memory();
+        let inner = locks.clone();
+        let body = |lease: lock_core::Lease| async move {
+            for keys in [["b", "c"], ["c", "b"], ["a", "b"]] {
+                let refused = inner.acquire_all(keys, options()).await;
+                let Err(LockError::Invalid { key, .. }) = &refused else {
+                    panic!("not refused: {refused:?}");
+                };
+                let missing = keys
+                    .into_iter()
+                    .find(|key| *key != "b")
+                    .expect("one of two");
+                assert_eq!(key.as_ref().expect("names it").as_str(), missing);
+            }
+            assert!(is_free(&inner, "a").await && is_free(&inner, "c").await);
+            let others = inner.acquire_all(["a", "c"], options()).await;
+            others
+                .expect("as another single key")
+                .release()
+                .await
+                .expect("held");
+            assert!(!lease.is_lost());
+        };
+        locks.run("b", options(), body).await.expect("free");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_manager_is_another_lock() {
+        let (one, other) = (LockManager::in_memory(), LockManager::in_memory());
+        let body = |_| async move { other.acquire_all(["a", "b"], options()).await.map(drop) };
+        let taken = one.run("a", options(), body).await.expect("free");
+        taken.expect("free there, and none of them held");
+    }
+}
