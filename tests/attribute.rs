@@ -387,6 +387,155 @@ mod managers {
     }
 }
 
+mod lists {
+    use super::*;
+
+    /// The keys that the running body holds, in the order in which they are written.
+    fn all_held() -> Vec<String> {
+        let tokens = current().expect("a lock is held").fencing_tokens();
+        tokens.iter().map(|(key, _)| key.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn every_key_of_a_list_is_held() {
+        async fn parent(account: u64) -> Option<String> {
+            yield_now().await;
+            assert!(current().is_none(), "the keys are built under the lock");
+            (account != 0).then(|| format!("parent:{account}"))
+        }
+        #[distributed_lock(key = ["account:{from}", parent(to).await?, "account:{to:03}"], on_error = |_| None)]
+        async fn f(from: u64, to: u64) -> Option<Vec<String>> {
+            Some(all_held())
+        }
+        #[distributed_lock(key = ["only:{id}"])]
+        async fn one(id: u64) -> Result<Vec<String>, LockError> {
+            Ok(all_held())
+        }
+        with_locks(memory(), async {
+            let held = f(7, 4).await.expect("not refused");
+            assert_eq!(held, ["account:7", "parent:4", "account:004"]);
+            assert_eq!(f(7, 0).await, None, "an early return of the second key");
+            assert_eq!(one(3).await.expect("not refused"), ["only:3"]);
+        })
+        .await;
+        assert_eq!(with_locks(closed().await, f(7, 4)).await, None);
+    }
+
+    #[tokio::test]
+    async fn equal_keys_are_taken_once() {
+        #[distributed_lock(key = ["account:{from}", "account:{to}"], wait = "0s", lease = lease)]
+        async fn transfer(from: u64, to: u64) -> Result<usize, LockError> {
+            assert_eq!(lease.key(), &key!("account:{from}"));
+            let tokens: std::collections::HashMap<_, _> =
+                lease.fencing_tokens().into_iter().collect();
+            assert_eq!(tokens[&key!("account:{from}")], lease.fencing_token());
+            assert!(tokens.contains_key(&key!("account:{to}")));
+            Ok(tokens.len())
+        }
+        with_locks(memory(), async {
+            assert_eq!(transfer(7, 4).await.expect("not refused"), 2);
+            assert_eq!(transfer(7, 7).await.expect("not refused"), 1);
+        })
+        .await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn transfers_in_both_directions_lose_nothing() {
+        #[distributed_lock(key = ["account:{from}", "account:{to}"], wait = "60s")]
+        async fn transfer(
+            accounts: &[AtomicU64; 3],
+            from: usize,
+            to: usize,
+        ) -> Result<(), LockError> {
+            let left = accounts[from].load(SeqCst) - 1;
+            yield_now().await;
+            accounts[from].store(left, SeqCst);
+            let more = accounts[to].load(SeqCst) + 1;
+            yield_now().await;
+            accounts[to].store(more, SeqCst);
+            Ok(())
+        }
+        let (manager, accounts) = (memory(), Arc::new([const { AtomicU64::new(1000) }; 3]));
+        let tasks: Vec<_> = (0..9)
+            .map(|number| {
+                let (accounts, manager) = (Arc::clone(&accounts), manager.clone());
+                tokio::spawn(async move {
+                    for _ in 0..50 {
+                        let transfer = transfer(&accounts, number / 3, number % 3);
+                        with_locks(manager.clone(), transfer)
+                            .await
+                            .expect("no circle");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("not refused");
+        }
+        // Each account gave and got as often as every other.
+        for account in &*accounts {
+            assert_eq!(account.load(SeqCst), 1000);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_takes_its_keys_again_and_adds_none() {
+        #[distributed_lock(key = ["n:{a}", "n:{b}"], wait = "0s", lease = lease)]
+        async fn inner(a: u8, b: u8) -> Result<u64, LockError> {
+            Ok(lease.fencing_token().into())
+        }
+        #[distributed_lock(key = ["n:1", "n:2"], lease = lease)]
+        async fn outer() -> Result<(), LockError> {
+            let tokens = lease.fencing_tokens();
+            assert_eq!(inner(1, 2).await?, u64::from(tokens[0].1));
+            assert_eq!(inner(2, 1).await?, u64::from(tokens[1].1));
+            assert_eq!(inner(2, 2).await?, u64::from(tokens[1].1));
+            assert!(matches!(inner(2, 3).await, Err(LockError::Invalid { .. })));
+            inner(3, 4).await?;
+            Ok(())
+        }
+        with_locks(memory(), outer()).await.expect("not refused");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_loss_of_one_key_drops_the_body() {
+        #[distributed_lock(key = ["a", "b"])]
+        async fn f(locks: &LockManager) -> Result<(), LockError> {
+            locks.force_release("b").await?;
+            sleep(Duration::from_secs(59)).await;
+            unreachable!("runs on without one of its locks")
+        }
+        let locks = memory();
+        let error = with_locks(locks.clone(), f(&locks))
+            .await
+            .expect_err("lost");
+        assert!(
+            matches!(&error, LockError::Lost { key, .. } if key.as_str() == "b"),
+            "{error:?}"
+        );
+        assert!(locks.inspect("a").await.expect("works").is_none());
+    }
+
+    #[tokio::test]
+    async fn skip_and_the_other_options_work_with_a_list() {
+        #[distributed_lock(key = ["a", "b"], wait = "0s", ttl = "1s", min_hold = "1s", on_busy = skip)]
+        async fn f() -> Result<Option<u8>, LockError> {
+            Ok(Some(1))
+        }
+        let locks = memory();
+        let b = locks
+            .acquire("b", LockOptions::default())
+            .await
+            .expect("free");
+        assert_eq!(with_locks(locks.clone(), f()).await.expect("skipped"), None);
+        b.release().await.expect("held");
+        assert_eq!(with_locks(locks.clone(), f()).await.expect("free"), Some(1));
+        for key in ["a", "b"] {
+            assert!(locks.inspect(key).await.expect("works").is_some(), "{key}");
+        }
+    }
+}
+
 mod failures {
     use super::*;
 
@@ -726,7 +875,13 @@ mod likeness {
             yield_now().await;
             a[0].to_string()
         }
+        #[distributed_lock(key = ["a:{a[0]}", key(&a).await, "b", "c:{a[1]}"], ttl = "1s", lease = lease)]
+        async fn list(a: Big) -> Result<u8, LockError> {
+            yield_now().await;
+            Ok(a[lease.fencing_tokens().len()])
+        }
         let big = size_of::<Big>();
+        assert!(size_of_val(&list([0; 256])) <= big + 64);
         assert!(size_of_val(&body(1)) <= size_of::<u64>() + 64);
         assert!(size_of_val(&argument([0; 256])) <= big + 64);
         assert!(

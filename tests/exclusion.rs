@@ -8,6 +8,16 @@ const INCREMENTS: u32 = 250;
 
 /// Lets all tasks of all processes increment one counter at the same time; returns its end value.
 fn count(server: &RedisServer, mode: &str) -> u32 {
+    contend(server, mode);
+    value(server, "counter")
+}
+
+fn value(server: &RedisServer, counter: &str) -> u32 {
+    let end = server.get(counter).expect("somebody counted");
+    end.parse().expect("a number")
+}
+
+fn contend(server: &RedisServer, mode: &str) {
     let (tasks, increments) = (TASKS.to_string(), INCREMENTS.to_string());
     let url = server.url();
     let arguments = [&*url, &*url, "counter", &*tasks, &*increments, mode];
@@ -24,8 +34,6 @@ fn count(server: &RedisServer, mode: &str) -> u32 {
     for contender in contenders {
         contender.join();
     }
-    let end = server.get("counter").expect("somebody counted");
-    end.parse().expect("a number")
 }
 
 #[test]
@@ -34,6 +42,18 @@ fn two_processes_of_four_tasks_lose_no_increment() {
     let expected = PROCESSES * TASKS * INCREMENTS;
     assert_eq!(count(&server, "locked"), expected);
     assert_eq!(server.get("lock:contender:counter"), None, "all let go");
+}
+
+/// Of four tasks, three increment each counter, in each order and alone.
+#[test]
+fn two_processes_that_lock_two_keys_in_both_orders_lose_no_increment() {
+    let server = RedisServer::start();
+    contend(&server, "both");
+    for counter in ["counter:0", "counter:1"] {
+        let expected = PROCESSES * TASKS * 3 / 4 * INCREMENTS;
+        assert_eq!(value(&server, counter), expected, "{counter}");
+    }
+    assert!(server.keys("lock:*").is_empty(), "all let go");
 }
 
 #[test]

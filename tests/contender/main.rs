@@ -1,12 +1,14 @@
 //! A process that contends for a lock.
 //!
 //! ```text
-//! contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked [<key prefix> <pause in ms>]
+//! contender <lock url> <counter url> <name> <tasks> <increments> locked|both|unlocked [<key prefix> <pause in ms>]
 //! ```
 //!
 //! Each task increments the counter `name` so many times, by reading it and then writing it back,
-//! which loses increments unless a lock keeps the tasks of all processes apart. It prints `ready`
-//! when it is connected, and begins when a line comes in. With a pause, it leaves the lock alone for so long after each
+//! which loses increments unless a lock keeps the tasks of all processes apart. With `both` there
+//! are two counters, `name:0` and `name:1`: one task in four locks and increments the first and the
+//! second, one the second and the first, one only the first, and one only the second. It prints
+//! `ready` when it is connected, and begins when a line comes in. With a pause, it leaves the lock alone for so long after each
 //! increment: a client that polls has no place in a line, and gets its turn only then.
 
 use std::{
@@ -22,7 +24,18 @@ use tokio::{task::JoinSet, time::sleep};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-const USAGE: &str = "contender <lock url> <counter url> <name> <tasks> <increments> locked|unlocked [<key prefix> <pause in ms>]";
+const USAGE: &str = "contender <lock url> <counter url> <name> <tasks> <increments> locked|both|unlocked \
+                     [<key prefix> <pause in ms>]";
+
+#[derive(Clone, Copy)]
+enum Mode {
+    Locked,
+    Both,
+    Unlocked,
+}
+
+/// The counters of a task, in the order in which it names them.
+const PAIRS: [[u8; 2]; 4] = [[0, 1], [1, 0], [0, 0], [1, 1]];
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -40,9 +53,10 @@ async fn main() -> Result<(), Failure> {
         return Err(USAGE.into());
     };
     let (tasks, increments): (u32, u32) = (tasks.parse()?, increments.parse()?);
-    let locked = match mode.as_str() {
-        "locked" => true,
-        "unlocked" => false,
+    let mode = match mode.as_str() {
+        "locked" => Mode::Locked,
+        "both" => Mode::Both,
+        "unlocked" => Mode::Unlocked,
         _ => return Err(USAGE.into()),
     };
 
@@ -62,14 +76,17 @@ async fn main() -> Result<(), Failure> {
     wait_for_the_others()?;
 
     let mut running = JoinSet::new();
-    for _ in 0..tasks {
+    for task in 0..tasks {
         let (counter, name) = (counter.clone(), name.clone());
         running.spawn(async move {
             for _ in 0..increments {
-                if locked {
-                    increment_locked(counter.clone(), &name).await?;
-                } else {
-                    increment(counter.clone(), &name).await?;
+                match mode {
+                    Mode::Locked => increment_locked(counter.clone(), &name).await?,
+                    Mode::Both => {
+                        let [one, other] = PAIRS[task as usize % PAIRS.len()];
+                        increment_both(counter.clone(), &name, one, other).await?;
+                    }
+                    Mode::Unlocked => increment(counter.clone(), &name).await?,
                 }
                 if !pause.is_zero() {
                     sleep(pause).await;
@@ -88,6 +105,24 @@ async fn main() -> Result<(), Failure> {
 #[distributed_lock(key = "contender:{name}", ttl = "60s", wait = "120s")]
 async fn increment_locked(counter: MultiplexedConnection, name: &str) -> Result<(), Failure> {
     increment(counter, name).await
+}
+
+#[distributed_lock(
+    key = ["contender:{name}:{one}", "contender:{name}:{other}"],
+    ttl = "60s",
+    wait = "120s",
+)]
+async fn increment_both(
+    counter: MultiplexedConnection,
+    name: &str,
+    one: u8,
+    other: u8,
+) -> Result<(), Failure> {
+    increment(counter.clone(), &format!("{name}:{one}")).await?;
+    if one != other {
+        increment(counter, &format!("{name}:{other}")).await?;
+    }
+    Ok(())
 }
 
 async fn increment(mut counter: MultiplexedConnection, name: &str) -> Result<(), Failure> {

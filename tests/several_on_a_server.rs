@@ -1,0 +1,288 @@
+//! Several keys at once, on a real server: every way out leaves all of them free, and the loss of one is the loss of all.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{LeaseLost, LockError, LockKey, LockManager, LockOptions, distributed_lock};
+use lock_tests::{Direction, Proxy, RedisServer, Scope, eventually};
+use tokio::{task::JoinSet, time::timeout};
+
+/// Long against any round trip: what is free sooner was released, and did not just expire.
+const TTL: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(10);
+
+fn options() -> LockOptions {
+    LockOptions::new(TTL)
+}
+
+async fn connect(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url())
+        .await
+        .expect("the server is up")
+}
+
+fn is_held(server: &RedisServer, key: &str) -> bool {
+    server.get(&format!("lock:{key}")).is_some()
+}
+
+async fn becomes_free(server: &RedisServer, key: &str) {
+    eventually(SOON, "the lock is free", async || !is_held(server, key)).await;
+}
+
+async fn becomes_held(server: &RedisServer, key: &str) {
+    eventually(SOON, "the lock is held", async || is_held(server, key)).await;
+}
+
+#[tokio::test]
+async fn all_keys_are_held_and_released_together() {
+    #[distributed_lock(key = ["k:{a}", "k:{b}"], ttl = "60s", locks = locks, lease = lease)]
+    async fn f(
+        locks: &LockManager,
+        server: &RedisServer,
+        a: u8,
+        b: u8,
+    ) -> Result<usize, LockError> {
+        assert!(is_held(server, "k:1") && is_held(server, "k:2"));
+        lease.verify().await?;
+        Ok(lease.fencing_tokens().len())
+    }
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    assert_eq!(f(&locks, &server, 2, 1).await.expect("free"), 2);
+    let held = server.keys("lock:*");
+    assert!(
+        held.is_empty(),
+        "released before the function returns: {held:?}"
+    );
+}
+
+#[tokio::test]
+async fn two_managers_that_take_the_keys_in_both_orders_never_wait_in_a_circle() {
+    let server = RedisServer::start();
+    let mut tasks = JoinSet::new();
+    let inside = Arc::new(AtomicBool::new(false));
+    for number in 0..4 {
+        let locks = connect(&server).await;
+        let keys = if number % 2 == 0 {
+            ["a", "b"]
+        } else {
+            ["b", "a"]
+        };
+        for _ in 0..2 {
+            let (locks, inside) = (locks.clone(), inside.clone());
+            tasks.spawn(async move {
+                let mut last = [None; 2];
+                for _ in 0..50 {
+                    let guard = locks.acquire_all(keys, options().wait(TTL)).await;
+                    let guard = guard.expect("waits its turn");
+                    assert!(!inside.swap(true, Ordering::SeqCst));
+                    for (last, (_, token)) in last.iter_mut().zip(guard.lease().fencing_tokens()) {
+                        assert!(
+                            last.replace(token) < Some(token),
+                            "the token of each key grows"
+                        );
+                    }
+                    tokio::task::yield_now().await;
+                    assert!(inside.swap(false, Ordering::SeqCst));
+                    guard.release().await.expect("held");
+                }
+            });
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no assertion failed");
+    }
+    assert!(server.keys("lock:*").is_empty());
+}
+
+#[tokio::test]
+async fn if_one_key_is_busy_none_is_held() {
+    let server = RedisServer::start();
+    let (locks, other) = (connect(&server).await, connect(&server).await);
+    let guard = other.acquire("b", options()).await.expect("free");
+    for wait in [Duration::ZERO, Duration::from_millis(200)] {
+        let refused = locks
+            .acquire_all(["c", "b", "a"], options().wait(wait))
+            .await;
+        let error = refused.expect_err("one is held");
+        assert!(error.is_busy());
+        assert_eq!(error.key(), Some(&LockKey::new("b")));
+        becomes_free(&server, "a").await;
+        assert!(!is_held(&server, "c"));
+    }
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn dropped_while_it_waits_for_a_key_it_lets_go_of_the_others() {
+    let server = RedisServer::start();
+    let (locks, other) = (connect(&server).await, connect(&server).await);
+    let _b = other.acquire("b", options()).await.expect("free");
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .acquire_all(["b", "a"], options().wait_forever())
+                .await
+        }
+    });
+    becomes_held(&server, "a").await;
+    waiting.abort();
+    becomes_free(&server, "a").await;
+    assert!(is_held(&server, "b"), "the other's lock is left alone");
+}
+
+#[tokio::test]
+async fn dropped_while_its_requests_are_in_flight_it_leaves_no_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url())
+        .await
+        .expect("the server is up");
+    proxy.delay(Direction::Requests, Duration::from_millis(10));
+    // Some are dropped while the first key is asked for, some at the second or third, some with all of them.
+    let mut had_all = 0;
+    for number in 0..40 {
+        let keys = ["a", "b", "c"].map(|key| format!("{key}{number}"));
+        let acquire = locks.acquire_all(keys, options());
+        had_all += u32::from(
+            timeout(Duration::from_millis(number), acquire)
+                .await
+                .is_ok(),
+        );
+    }
+    assert!(had_all < 40, "some were dropped half way");
+    eventually(SOON, "no lock is left", async || {
+        locks.check().await.expect("all requests before it arrived");
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = Flag(dropped.clone());
+    let running = tokio::spawn(async move {
+        let options = LockOptions::new(Duration::from_secs(2));
+        let body = |_| async move {
+            let _flag = flag;
+            pending::<()>().await;
+        };
+        locks.run_all(["a", "b", "c"], options, body).await
+    });
+    becomes_held(&server, "c").await;
+    server.cli(&["SET", "lock:b", "another's", "PX", "60000"]);
+    let result = running.await.expect("ends");
+    let Err(LockError::Lost { key, reason }) = &result else {
+        panic!("not lost: {result:?}");
+    };
+    assert_eq!((key.as_str(), *reason), ("b", LeaseLost::TakenAway));
+    assert!(dropped.load(Ordering::SeqCst));
+    assert_eq!(
+        server.keys("lock:*"),
+        ["lock:b"],
+        "the others are released at once"
+    );
+    assert_eq!(server.get("lock:b").as_deref(), Some("another's"));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_loses_all_keys() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url())
+        .await
+        .expect("the server is up");
+    let short = LockOptions::new(Duration::from_millis(500));
+    let guard = locks.acquire_all(["a", "b"], short).await.expect("free");
+    proxy.black_hole(Scope::All);
+    let lost = timeout(SOON, guard.lease().lost()).await;
+    assert_eq!(lost.expect("not renewed"), LeaseLost::Expired);
+    proxy.pass();
+    drop(guard);
+    let again = locks.acquire_all(["b", "a"], options()).await;
+    again
+        .expect("expired or released")
+        .release()
+        .await
+        .expect("held");
+}
+
+#[tokio::test]
+async fn a_shutdown_releases_every_key_of_a_body() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let running = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .run_all(["a", "b"], options(), |_| pending::<()>())
+                .await
+        }
+    });
+    becomes_held(&server, "b").await;
+    locks.shutdown(Duration::from_millis(50)).await;
+    let held = server.keys("lock:*");
+    assert!(
+        held.is_empty(),
+        "released before the shutdown returns: {held:?}"
+    );
+    let result = running.await.expect("ends");
+    let Err(LockError::Lost { reason, .. }) = &result else {
+        panic!("not lost: {result:?}");
+    };
+    assert_eq!(*reason, LeaseLost::Shutdown);
+}
+
+#[tokio::test]
+async fn a_dropped_release_goes_on() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    for _ in 0..20 {
+        let guard = locks
+            .acquire_all(["a", "b"], options())
+            .await
+            .expect("free");
+        // Polled once, so that the release is under way, and dropped.
+        let mut release = std::pin::pin!(guard.release());
+        std::future::poll_fn(|context| {
+            let _first_step = release.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    becomes_free(&server, "a").await;
+    becomes_free(&server, "b").await;
+}
+
+/// All releases leave together: with one after the other, it would take as many round trips as there are keys.
+#[tokio::test]
+async fn a_release_takes_one_round_trip_for_all_keys() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url())
+        .await
+        .expect("the server is up");
+    let keys = (0..8).map(|number| format!("k{number}"));
+    let guard = locks.acquire_all(keys, options()).await.expect("free");
+    let delay = Duration::from_millis(200);
+    proxy.delay(Direction::Requests, delay);
+    let start = std::time::Instant::now();
+    guard.release().await.expect("held");
+    assert!(start.elapsed() < delay * 4, "{:?}", start.elapsed());
+}
