@@ -341,7 +341,7 @@ mod losing {
                 async move {
                     let body = |_| async move {
                         let _flag = flag;
-                        pending().await
+                        pending::<()>().await;
                     };
                     locks.run_all(["b", "a", "c"], options(), body).await
                 }
@@ -682,9 +682,9 @@ mod again {
                     unreachable!("the outer body is dropped");
                 })
                 .await
-                .expect("not lost itself")
+                .expect("not lost itself");
         };
-        let result: Result<(), _> = locks.run("b", options(), body).await;
+        let result = Box::pin(locks.run("b", options(), body)).await;
         assert!(is_lost(&result, "b", LeaseLost::TakenAway), "{result:?}");
     }
 

@@ -12,35 +12,35 @@ use crate::{error::LockError, holding::Holding, lease_set::Leases};
 /// Never none.
 pub(crate) enum Holdings {
     One(Arc<Holding>),
-    Several {
-        /// In the order in which the keys were written.
-        each: Vec<Arc<Holding>>,
-        /// Their leases, in the same order.
-        leases: Leases,
-    },
+    /// In a box, so that a guard of one key stays small.
+    Several(Box<Several>),
+}
+
+/// In the order in which the keys were written.
+pub(crate) struct Several {
+    each: Vec<Arc<Holding>>,
+    leases: Leases,
 }
 
 impl Holdings {
     /// Joins holdings, of which there are several.
     pub(crate) fn several(each: Vec<Arc<Holding>>) -> Self {
         let leases = each.iter().map(|holding| holding.lease().clone()).collect();
-        Self::Several {
-            each,
-            leases: Leases::Several(leases),
-        }
+        let leases = Leases::Several(leases);
+        Self::Several(Box::new(Several { each, leases }))
     }
 
     pub(crate) fn all(&self) -> &[Arc<Holding>] {
         match self {
             Self::One(holding) => slice::from_ref(holding),
-            Self::Several { each, .. } => each,
+            Self::Several(several) => &several.each,
         }
     }
 
     pub(crate) fn leases(&self) -> Leases {
         match self {
             Self::One(holding) => Leases::One(holding.lease().clone()),
-            Self::Several { leases, .. } => leases.clone(),
+            Self::Several(several) => several.leases.clone(),
         }
     }
 
@@ -50,7 +50,7 @@ impl Holdings {
     pub(crate) async fn release(self) -> Result<(), LockError> {
         let (each, leases) = match self {
             Self::One(holding) => return release(holding).await,
-            Self::Several { each, leases } => (each, leases),
+            Self::Several(several) => (several.each, several.leases),
         };
         // Looked at before the release: the key that was lost is named, and not those that were lost with it.
         let mut word = leases.check();

@@ -348,7 +348,7 @@ impl LockManager {
         Ok(value)
     }
 
-    async fn take(&self, key: &LockKey, terms: Terms) -> Result<LockGuard, LockError> {
+    async fn take(&self, key: &LockKey, mut terms: Terms) -> Result<LockGuard, LockError> {
         let arbiter = &self.inner.arbiter;
         if let Some(holding) = reentry::find(arbiter, key) {
             return match holding.lease().ended() {
@@ -358,7 +358,8 @@ impl LockManager {
         }
         self.require_runtime()?;
         check_key(&arbiter.prefix, key)?;
-        let holding = self.stand(key, terms, self.deadline(terms.wait)).await?;
+        let deadline = self.deadline(terms.wait);
+        let holding = self.stand(key, &mut terms, deadline).await?;
         holding.lease().begin();
         Ok(LockGuard::new(Arc::new(holding)))
     }
@@ -367,18 +368,18 @@ impl LockManager {
     async fn stand(
         &self,
         key: &LockKey,
-        mut terms: Terms,
+        terms: &mut Terms,
         deadline: Option<Moment>,
     ) -> Result<Holding, LockError> {
         // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
         loop {
-            let holding = self.inner.arbiter.stand(key, terms, deadline)?.await?;
+            let holding = self.inner.arbiter.stand(key, *terms, deadline)?.await?;
             holding.lease().claim();
             if holding.lease().ended().is_none() {
                 return Ok(holding);
             }
             // This task was not polled for so long that the grant is over. What is left of the wait is for another.
-            terms.wait = self.left_of(terms.wait, deadline);
+            self.spend(terms, deadline);
             drop::<Holding>(holding);
         }
     }
@@ -391,12 +392,10 @@ impl LockManager {
         }
     }
 
-    /// What is left of a wait when something else has to be waited for: nothing, once it is over.
-    fn left_of(&self, wait: Wait, deadline: Option<Moment>) -> Wait {
+    /// Leaves nothing of a wait that is over, for what is asked for next.
+    fn spend(&self, terms: &mut Terms, deadline: Option<Moment>) {
         if deadline.is_some_and(|deadline| self.engine().clock.now() >= deadline) {
-            Wait::No
-        } else {
-            wait
+            terms.wait = Wait::No;
         }
     }
 

@@ -150,7 +150,7 @@ impl LockManager {
         };
         // Bounded: for each round a lease was lost while this task stood in line for another key, or was not polled.
         loop {
-            let holdings = Holdings::several(self.take_each(keys, each, deadline).await?);
+            let holdings = Holdings::several(self.take_each(keys, &mut each, deadline).await?);
             let leases = holdings.leases();
             // What was lost before this is seen behind it.
             leases.tie();
@@ -163,7 +163,7 @@ impl LockManager {
                 }
                 return Ok(LockGuard::several(holdings));
             }
-            each.wait = self.left_of(each.wait, deadline);
+            self.spend(&mut each, deadline);
         }
     }
 
@@ -173,7 +173,7 @@ impl LockManager {
     async fn take_each(
         &self,
         keys: &[LockKey],
-        mut terms: Terms,
+        terms: &mut Terms,
         deadline: Option<Moment>,
     ) -> Result<Vec<Arc<Holding>>, LockError> {
         let mut order: Vec<(usize, &LockKey)> = keys.iter().enumerate().collect();
@@ -182,7 +182,7 @@ impl LockManager {
         for (position, key) in order {
             let holding = self.stand(key, terms, deadline).await?;
             taken.push((position, Arc::new(holding)));
-            terms.wait = self.left_of(terms.wait, deadline);
+            self.spend(terms, deadline);
         }
         taken.sort_by_key(|(position, _)| *position);
         Ok(taken.into_iter().map(|(_, holding)| holding).collect())
