@@ -95,7 +95,8 @@ mod tests {
     /// The attribute's documentation shows the expansion, and a file keeps it.
     #[test]
     fn the_expansion_is_the_one_that_is_documented() {
-        let expanded = attribute(
+        let expanded = expanded_as_in(
+            "expansion.rs",
             quote!(key = "order:{order_id}", ttl = "10s"),
             quote! {
                 async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
@@ -104,7 +105,32 @@ mod tests {
             },
         );
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let golden = root.join("../tests/ui/expansion.rs");
+        let docs = fs::read_to_string(root.join("docs/distributed_lock.md")).expect("the docs");
+        assert!(
+            docs.contains(&expanded),
+            "docs/distributed_lock.md shows another expansion"
+        );
+    }
+
+    #[test]
+    fn the_expansion_of_a_list_is_the_one_on_file() {
+        expanded_as_in(
+            "expansion_of_a_list.rs",
+            quote!(key = ["account:{from}", owner(to).await?], lease = lease),
+            quote! {
+                async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
+                    bank::transfer(from, to, lease.fencing_tokens()).await
+                }
+            },
+        );
+    }
+
+    /// Expands the attribute, and compares with a file.
+    fn expanded_as_in(file: &str, arguments: TokenStream, item: TokenStream) -> String {
+        let expanded = attribute(arguments, item);
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../tests/ui")
+            .join(file);
         // With shorter paths than the real ones, or rustfmt gives up.
         let expanded = expanded
             .to_string()
@@ -113,13 +139,9 @@ mod tests {
         if std::env::var_os("BLESS").is_some() {
             fs::write(&golden, &expanded).expect("the golden file can be written");
         }
-        let expected = fs::read_to_string(golden).expect("tests/ui/expansion.rs is there");
+        let expected = fs::read_to_string(golden).expect("the golden file is there");
         assert_eq!(expanded, expected, "set BLESS=1 to accept it");
-        let docs = fs::read_to_string(root.join("docs/distributed_lock.md")).expect("the docs");
-        assert!(
-            docs.contains(&expanded),
-            "docs/distributed_lock.md shows another expansion"
-        );
+        expanded
     }
 
     fn formatted(tokens: &str) -> String {
