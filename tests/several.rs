@@ -33,6 +33,11 @@ impl Drop for Flag {
     }
 }
 
+/// Waits for what must not take for ever, in virtual time.
+async fn in_time<T>(ends: impl Future<Output = T>) -> T {
+    timeout(SECOND * 3600, ends).await.expect("ends")
+}
+
 /// Whether nobody has the key, once all that is on its way has arrived.
 async fn is_free(locks: &LockManager, key: &str) -> bool {
     yield_now().await;
@@ -113,7 +118,7 @@ mod taking {
                 ended.expect("no assertion failed");
             }
         };
-        timeout(SECOND * 3600, all).await.expect("no circle");
+        in_time(all).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -181,10 +186,8 @@ mod taking {
     async fn it_is_all_or_nothing() {
         let locks = LockManager::in_memory();
         let _other = locks.acquire("b", options()).await.expect("free");
-        let error = locks
-            .acquire_all(["c", "b", "a"], options().no_wait())
-            .await;
-        let error = error.expect_err("one is held");
+        let refused = in_time(locks.acquire_all(["c", "b", "a"], options().no_wait())).await;
+        let error = refused.expect_err("one is held");
         assert!(error.is_busy());
         assert_eq!(error.key().expect("names it").as_str(), "b");
         assert!(is_free(&locks, "a").await && is_free(&locks, "c").await);
@@ -562,9 +565,8 @@ mod times {
     async fn without_renewal_the_lease_and_the_body_end_with_the_ttl() {
         let locks = LockManager::in_memory();
         let start = Instant::now();
-        let result = locks
-            .run_all(["a", "b"], options().without_renewal(), |_| pending())
-            .await;
+        let running = locks.run_all(["a", "b"], options().without_renewal(), |_| pending());
+        let result = in_time(running).await;
         let Err(LockError::Lost { reason, .. }) = &result as &Result<(), _> else {
             panic!("not lost: {result:?}");
         };
@@ -588,9 +590,8 @@ mod times {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 8).await;
         let start = Instant::now();
-        let hung = locks
-            .run_all(["a", "b"], options().max_hold(SECOND * 5), |_| pending())
-            .await;
+        let running = locks.run_all(["a", "b"], options().max_hold(SECOND * 5), |_| pending());
+        let hung = in_time(running).await;
         let Err(LockError::Lost { reason, .. }) = &hung as &Result<(), _> else {
             panic!("not lost: {hung:?}");
         };
@@ -620,7 +621,7 @@ mod times {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 60).await;
         let options = options().min_hold(SECOND * 3600).wait(SECOND);
-        let busy = locks.acquire_all(["a", "b"], options).await;
+        let busy = in_time(locks.acquire_all(["a", "b"], options)).await;
         assert!(busy.expect_err("one is held").is_busy());
         assert!(is_free(&locks, "a").await);
     }
@@ -672,20 +673,30 @@ mod again {
         let locks = LockManager::in_memory();
         let (middle, inner) = (locks.clone(), locks.clone());
         let body = |_| async move {
-            middle
-                .run("a", options(), |_| async move {
-                    let again = inner.acquire_all(["a", "b"], options().no_wait()).await;
-                    let lease = again.as_ref().expect("both are held by this task").lease();
-                    inner.force_release("b").await.expect("works");
-                    assert_eq!(lease.lost().await, LeaseLost::TakenAway);
-                    sleep(SECOND).await;
-                    unreachable!("the outer body is dropped");
-                })
+            let body = |_| async move {
+                let again = inner.acquire_all(["a", "b"], options().no_wait()).await;
+                let lease = again.as_ref().expect("both are held by this task").lease();
+                assert_held!("a");
+                assert_held!("b");
+                inner.force_release("b").await.expect("works");
+                assert_eq!(in_time(lease.lost()).await, LeaseLost::TakenAway);
+                let released = again.expect("held").release().await;
+                assert!(
+                    is_lost(&released, "b", LeaseLost::TakenAway),
+                    "{released:?}"
+                );
+                current().expect("in a body")
+            };
+            let lease = middle
+                .run("a", options(), body)
                 .await
-                .expect("not lost itself");
+                .expect("another lock");
+            assert_eq!(lease.key().as_str(), "a");
         };
-        let result = Box::pin(locks.run("b", options(), body)).await;
-        assert!(is_lost(&result, "b", LeaseLost::TakenAway), "{result:?}");
+        let options = options().on_lost(OnLost::Continue);
+        Box::pin(locks.run("b", options, body))
+            .await
+            .expect("ran to its end");
     }
 
     #[tokio::test(start_paused = true)]

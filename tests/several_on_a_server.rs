@@ -107,9 +107,8 @@ async fn if_one_key_is_busy_none_is_held() {
     let (locks, other) = (connect(&server).await, connect(&server).await);
     let guard = other.acquire("b", options()).await.expect("free");
     for wait in [Duration::ZERO, Duration::from_millis(200)] {
-        let refused = locks
-            .acquire_all(["c", "b", "a"], options().wait(wait))
-            .await;
+        let acquire = locks.acquire_all(["c", "b", "a"], options().wait(wait));
+        let refused = timeout(SOON, acquire).await.expect("keeps to its wait");
         let error = refused.expect_err("one is held");
         assert!(error.is_busy());
         assert_eq!(error.key(), Some(&LockKey::new("b")));

@@ -158,9 +158,9 @@ impl LockManager {
 
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
-    /// This is what the attribute does, of one key. The body gets the lease, for its fencing token. Inside it, taking the same key
-    /// again succeeds at once; [`current`] returns the lease. It is never polled once the lease has ended, unless the
-    /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
+    /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside it, taking the
+    /// same key again succeeds at once; [`current`] returns the lease. It is never polled once the lease has ended, unless
+    /// the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
     ///
     /// A body that came to its end is never taken back: its value is returned even if the lease turns out to have been
     /// lost in its last step, which is logged as a warning. Side effects that must not happen then need the fencing token.
