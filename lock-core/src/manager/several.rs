@@ -20,8 +20,8 @@ impl LockManager {
     ///
     /// They are taken one after the other, in the order of their bytes whatever the order they are written in, so that
     /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key, and those
-    /// that were taken are held, and renewed, while the others are waited for. A key that is given twice is taken once. There may be
-    /// 64 different ones; more of them are better served by one lock on what they have in common.
+    /// that were taken are held, and renewed, while the others are waited for. A key that is given twice is taken once.
+    /// There may be 64 different ones; more of them are better served by one lock on what they have in common.
     ///
     /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the
     /// loss of all. What then becomes of the others is as with every lease that is lost while its guard is there: they are
@@ -44,7 +44,7 @@ impl LockManager {
     /// - [`LockError::Unavailable`] if the backend did not answer, or the manager was shut down or is at a cap;
     /// - [`LockError::Invalid`] if there are no keys or too many, if a key or an option is out of bounds, if a key holds
     ///   something that is no lock, or if the running body holds some of the keys and not others;
-    /// - [`LockError::Lost`] if the running body holds one of the keys by a lease that is lost.
+    /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
     ///
     /// When the wait is over, each key that is left is still asked for once, until one is not free. An answer that is due
     /// is awaited for two command time-outs at most.
@@ -61,9 +61,9 @@ impl LockManager {
     /// # async fn main() -> Result<(), lock_core::LockError> {
     /// # let manager = lock_core::LockManager::in_memory();
     /// # let (from, to) = (7, 4);
-    /// use lock_core::{LockOptions, key};
+    /// use lock_core::LockOptions;
     ///
-    /// let keys = [key!("account:{from}"), key!("account:{to}")];
+    /// let keys = [format!("account:{from}"), format!("account:{to}")];
     /// let guard = manager.acquire_all(keys, LockOptions::default()).await?;
     /// for (key, token) in guard.lease().fencing_tokens() {
     ///     println!("UPDATE … WHERE key = '{key}' AND fencing_token <= {token}");
