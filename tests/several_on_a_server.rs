@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseLost, LockError, LockKey, LockManager, LockOptions, distributed_lock};
+use lock_core::{Lease, LeaseLost, LockError, LockKey, LockManager, LockOptions, distributed_lock};
 use lock_tests::{Direction, Proxy, RedisServer, Scope, eventually};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
 /// Long against any round trip: what is free sooner was released, and did not just expire.
 const TTL: Duration = Duration::from_secs(60);
@@ -176,27 +176,27 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
     let locks = connect(&server).await;
     let dropped = Arc::new(AtomicBool::new(false));
     let flag = Flag(dropped.clone());
+    let (entered, inside) = oneshot::channel();
     let running = tokio::spawn(async move {
-        let options = LockOptions::new(Duration::from_secs(2));
-        let body = |_| async move {
+        let body = |lease: Lease| async move {
             let _flag = flag;
+            entered.send(lease).expect("somebody waits");
             pending::<()>().await;
         };
-        locks.run_all(["a", "b", "c"], options, body).await
+        locks.run_all(["a", "b", "c"], options(), body).await
     });
-    becomes_held(&server, "c").await;
+    let lease = inside.await.expect("entered");
     server.cli(&["SET", "lock:b", "another's", "PX", "60000"]);
+    // Sooner than by its renewal.
+    lease.verify().await.expect_err("one is another's");
     let result = running.await.expect("ends");
     let Err(LockError::Lost { key, reason }) = &result else {
         panic!("not lost: {result:?}");
     };
     assert_eq!((key.as_str(), *reason), ("b", LeaseLost::TakenAway));
     assert!(dropped.load(Ordering::SeqCst));
-    assert_eq!(
-        server.keys("lock:*"),
-        ["lock:b"],
-        "the others are released at once"
-    );
+    becomes_free(&server, "a").await;
+    becomes_free(&server, "c").await;
     assert_eq!(server.get("lock:b").as_deref(), Some("another's"));
 }
 
@@ -226,15 +226,16 @@ async fn a_server_that_does_not_answer_loses_all_keys() {
 async fn a_shutdown_releases_every_key_of_a_body() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
+    let (entered, inside) = oneshot::channel();
     let running = tokio::spawn({
         let locks = locks.clone();
-        async move {
-            locks
-                .run_all(["a", "b"], options(), |_| pending::<()>())
-                .await
-        }
+        let body = |_| async move {
+            entered.send(()).expect("somebody waits");
+            pending::<()>().await;
+        };
+        async move { locks.run_all(["a", "b"], options(), body).await }
     });
-    becomes_held(&server, "b").await;
+    inside.await.expect("entered");
     locks.shutdown(Duration::from_millis(50)).await;
     let held = server.keys("lock:*");
     assert!(

@@ -85,8 +85,8 @@ impl LockManager {
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
     ///
     /// [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all): what both say holds. This is what the
-    /// attribute does with a list of keys. The error of a loss names the key that was lost; the other keys are released at
-    /// once, behind the body.
+    /// attribute does with a list of keys. The error of a loss names the key that was lost; the other keys are released
+    /// behind the body, in the background and within one round trip.
     ///
     /// # Errors
     ///
