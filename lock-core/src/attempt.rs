@@ -159,7 +159,7 @@ impl Attempt {
                 Reply::Granted(self.grant(engine, question.sent, question.ttl, tokens))
             }
             AcquireOutcome::Busy(busy) => {
-                if question.asks != Asks::Once {
+                if question.asks != Asks::Once && !busy.needs_another_token() {
                     // The entry is in the queue, as it was sent.
                     self.armed = true;
                     self.waits_since = question.sent;
@@ -231,6 +231,7 @@ impl Attempt {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
+            acquired: self.trail.clone(),
         };
         let renewed = engine
             .backend

@@ -19,6 +19,8 @@ use crate::{
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "redis")]
+pub(crate) mod redlock;
 
 /// What a backend returns.
 pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
@@ -35,7 +37,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// `then` is called with a definite failure before this returns.
     fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>);
 
-    /// Renews leases, all in one message; never shortens one, never makes a missing key anew. One result a request.
+    /// Renews leases, all in one message; never shortens one, never makes a missing key anew (except at a minority of several
+    /// servers, while a majority has it). One result a request.
     fn renew(
         &self,
         batch: Vec<RenewRequest>,
@@ -119,7 +122,7 @@ pub(crate) struct Busy {
 }
 
 /// When a lock that is busy ends by itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
     In(Duration),
     Never,
@@ -134,6 +137,15 @@ pub(crate) enum Comes {
     ByGrant,
     /// Only by asking: the holder is another library, or there is no way for a grant.
     ByAsking,
+    /// By asking with another owner token each time: some of several servers may have taken this one.
+    WithAnotherToken,
+}
+
+impl Busy {
+    /// Whether the token that was asked with is not to be asked with again.
+    pub(crate) fn needs_another_token(&self) -> bool {
+        self.comes == Comes::WithAnotherToken
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -167,6 +179,8 @@ pub(crate) struct RenewRequest {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
+    /// That of the acquire: one of several servers may have the key made anew.
+    pub(crate) acquired: Arc<Trail>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +201,8 @@ pub(crate) struct ReleaseRequest {
     pub(crate) entry: Option<EntryNumber>,
     /// As with an acquire.
     pub(crate) trail: Arc<Trail>,
+    /// That of the acquire.
+    pub(crate) acquired: Arc<Trail>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -29,7 +29,8 @@
 //!
 //! A process that is stopped in the middle of a step, sleeps through the end of its lease, and goes on, cannot be stopped by
 //! any lock. The store it writes to can refuse it: hand it the [`FencingToken`], and have it refuse smaller ones than it has
-//! seen. And a server that loses its data has forgotten its locks; fencing tokens grow all the same.
+//! seen. And a server that loses its data has forgotten its locks; fencing tokens grow all the same. With several servers
+//! ([`LockManager::redlock`]) a majority must lose them.
 //!
 //! # Features
 //!

@@ -27,8 +27,8 @@ pub use default::{LockSource, current, set_global, with_locks};
 
 /// Acquires locks on one backend.
 ///
-/// A cheap clone of one shared state; make one for a process and clone it. With a server behind it, it owns one
-/// connection and one thread, on which everything runs that must go on while a handler blocks: renewals, clean-ups,
+/// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one
+/// connection to each and one thread, on which everything runs that must go on while a handler blocks: renewals, clean-ups,
 /// reconnecting. Both end with the last clone, guard and clean-up.
 #[derive(Clone)]
 pub struct LockManager {
@@ -46,6 +46,7 @@ impl LockManager {
     ///
     /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
     /// - `redis+unix:///path[?db=1]`, `unix:///path`: the same through a unix socket;
+    /// - several of these with commas between them: see [`redlock`](Self::redlock);
     /// - `memory://`: locks inside this process, a world of their own for each call.
     ///
     /// # Errors
@@ -70,6 +71,49 @@ impl LockManager {
     /// ```
     pub async fn connect(url: &str) -> Result<Self, LockError> {
         Self::builder().connect(url).await
+    }
+
+    /// Connects to several independent servers, of which a majority has to agree (Redlock), with default settings.
+    ///
+    /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held
+    /// while a majority of them has it, so one of three, or two of five, may be down or hang without anybody waiting for it.
+    /// Mutual exclusion and fencing tokens hold while a majority keeps its data and clocks run at the same rate; a server that
+    /// was started lately may have forgotten locks, and has no part in new ones for 125 s, unless the builder's
+    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers answers
+    /// [`LockError::Unavailable`] for that long.
+    ///
+    /// A server whose clock is more than a second from the others' cannot vote, and the user must be allowed to run scripts and
+    /// `INFO`. Nobody is told when a lock is let go: waiters in other processes ask every
+    /// [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come, first served,
+    /// without a message, as on a single server.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Invalid`] if the list is even, shorter than three, or names a server twice, if a url is malformed, or if a
+    ///   server is not Redis or refuses the user or password;
+    /// - [`LockError::Unavailable`] if no majority answers within the time-outs.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), lock_core::LockError> {
+    /// let urls = ["redis://a.internal", "redis://b.internal", "redis://c.internal"];
+    /// let manager = lock_core::LockManager::redlock(urls).await?;
+    /// // The same, where one text is configured:
+    /// let manager = lock_core::LockManager::connect("redis://a.internal,redis://b.internal,redis://c.internal").await?;
+    /// # drop(manager);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn redlock<U>(urls: U) -> Result<Self, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        Self::builder().redlock(urls).await
     }
 
     /// Makes a manager whose locks are inside this process: for development and tests.

@@ -170,6 +170,8 @@ pub(crate) struct Terms {
 pub(crate) struct Defaults {
     pub(crate) ttl: Duration,
     pub(crate) wait: Wait,
+    /// The longest ttl, and the longest `min_hold`, that this manager allows.
+    pub(crate) max_ttl: Option<Duration>,
 }
 
 impl Default for Defaults {
@@ -177,6 +179,7 @@ impl Default for Defaults {
         Self {
             ttl: Duration::from_secs(10),
             wait: Wait::For(Duration::from_secs(10)),
+            max_ttl: None,
         }
     }
 }
@@ -185,7 +188,22 @@ impl Defaults {
     pub(crate) fn check(self) -> Result<Self, LockError> {
         check_range("ttl", self.ttl)?;
         check_wait(self.wait)?;
+        if let Some(max_ttl) = self.max_ttl {
+            check_range("max_ttl", max_ttl)?;
+        }
+        self.check_most("ttl", self.ttl)?;
         Ok(self)
+    }
+
+    /// For what a server must remember: a lease, and a lock that is kept when its lease has ended.
+    fn check_most(&self, option: &str, value: Duration) -> Result<(), LockError> {
+        match self.max_ttl {
+            Some(most) if value > most => Err(LockError::invalid(format!(
+                "{option} is {value:?}, and the most that this manager allows is {most:?} (max_ttl): a server that restarts \
+                 must be kept out for as long as a lease may last, so choose a shorter one"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -200,6 +218,10 @@ impl Terms {
             on_lost: options.on_lost,
         };
         terms.check()?;
+        defaults.check_most("ttl", terms.ttl)?;
+        if let Some(min_hold) = terms.min_hold {
+            defaults.check_most("min_hold", min_hold)?;
+        }
         Ok(terms)
     }
 
@@ -344,9 +366,28 @@ mod tests {
         let defaults = Defaults {
             ttl: Duration::from_secs(3),
             wait: Wait::Forever,
+            max_ttl: None,
         };
         let terms = Terms::new(&LockOptions::default(), defaults).expect("valid");
         assert_eq!((terms.ttl, terms.wait), (defaults.ttl, defaults.wait));
+    }
+
+    #[test]
+    fn what_outlasts_the_longest_ttl_is_refused_by_name() {
+        let defaults = Defaults {
+            max_ttl: Some(Duration::from_secs(60)),
+            ..Defaults::default()
+        };
+        let long = Duration::from_secs(61);
+        let refused = |options: &LockOptions| reason(Terms::new(options, defaults));
+        assert!(refused(&LockOptions::new(long)).starts_with("ttl is"));
+        assert!(refused(&LockOptions::default().min_hold(long)).starts_with("min_hold is"));
+        Terms::new(&LockOptions::default().max_hold(long), defaults).expect("renewed on the way");
+        let own = Defaults {
+            ttl: long,
+            ..defaults
+        };
+        assert!(reason(own.check()).contains("max_ttl"));
     }
 
     #[test]

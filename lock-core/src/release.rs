@@ -107,6 +107,7 @@ impl Release {
             known_fencing: engine.known_fencing(),
             entry: self.entry,
             trail: departures.clone(),
+            acquired: self.trail.clone(),
         }
     }
 

@@ -127,6 +127,12 @@ impl Seeker {
                 Round::Busy(busy) => {
                     failures = 0;
                     let until = busy.expiry.moment(self.now(), terms.ttl);
+                    if busy.needs_another_token()
+                        && let Some(attempt) = self.attempt.take()
+                    {
+                        // At once, so that two who have a part of the servers each do not keep each other out.
+                        attempt.take_back(&self.arbiter.engine, &self.key);
+                    }
                     self.arbiter.tell(&self.key, LastWord::Busy(until));
                     self.checking_pause(&busy)
                 }
@@ -186,12 +192,15 @@ impl Seeker {
     /// Waits for a grant, at most for so long.
     async fn pause(&self, pause: Duration) -> Pause {
         let clock = &self.arbiter.engine.clock;
-        let Some(attempt) = &self.attempt else {
-            return Pause::Over;
+        let news = async {
+            match &self.attempt {
+                Some(attempt) => attempt.entry.news().await,
+                None => std::future::pending().await,
+            }
         };
         tokio::select! {
             biased;
-            news = attempt.entry.news() => news.map_or(Pause::Over, Pause::Granted),
+            news = news => news.map_or(Pause::Over, Pause::Granted),
             () = self.arbiter.deserted(&self.key, &self.signal) => Pause::Over,
             () = clock.sleep_until(clock.now().after(pause)) => Pause::Over,
         }
@@ -245,10 +254,10 @@ impl Seeker {
     /// after the pause of the builder.
     fn checking_pause(&self, busy: &Busy) -> Duration {
         let pause = match (busy.comes, busy.expiry) {
-            (Comes::ByAsking, _) => jittered(self.arbiter.engine.timing.polling_pause),
             (Comes::ByGrant, Expiry::Unknown) => jittered(FIRST_CHECK),
             // Sooner than the beat, so that two late ones are not yet two missed ones.
             (Comes::ByGrant, _) => BEAT * 4 / 5 + jittered(BEAT / 10),
+            _ => jittered(self.arbiter.engine.timing.polling_pause),
         };
         match busy.expiry {
             // One millisecond more, since the server counts in whole ones.

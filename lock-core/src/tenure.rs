@@ -162,6 +162,7 @@ impl Tenure {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
+            acquired: self.trail.clone(),
         }
     }
 

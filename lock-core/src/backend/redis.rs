@@ -26,6 +26,7 @@ mod health;
 mod link;
 mod lua;
 mod mailbox;
+pub(crate) mod node;
 mod opening;
 mod probe;
 mod resp;

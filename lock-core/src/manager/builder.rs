@@ -39,6 +39,8 @@ pub struct LockManagerBuilder {
     defaults: Defaults,
     timing: Timing,
     limits: Limits,
+    /// For several servers: how long one must have been up before it votes.
+    quarantine: Option<Duration>,
 }
 
 impl Default for LockManagerBuilder {
@@ -48,6 +50,7 @@ impl Default for LockManagerBuilder {
             defaults: Defaults::default(),
             timing: Timing::default(),
             limits: Limits::default(),
+            quarantine: None,
         }
     }
 }
@@ -143,6 +146,26 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to none otherwise.
+    ///
+    /// One of several servers that restarts may have forgotten locks, so it does not vote until it has been up for twice this
+    /// time and 5 s. A short one has it vote again sooner; a long one allows long ttls. All processes that share locks must
+    /// have the same.
+    pub fn max_ttl(mut self, most: Duration) -> Self {
+        self.defaults.max_ttl = Some(most);
+        self
+    }
+
+    /// Sets for how long one of several servers does not vote after a restart. Defaults to twice
+    /// [`max_ttl`](Self::max_ttl) and 5 s.
+    ///
+    /// For tests, whose servers have just been started. A shorter one than the default lets two processes have the same lock
+    /// after a server restarted without its data; a longer one keeps it out for longer than needed.
+    pub fn quarantine(mut self, span: Duration) -> Self {
+        self.quarantine = Some(span);
+        self
+    }
+
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
     ///
     /// # Errors
@@ -157,7 +180,28 @@ impl LockManagerBuilder {
         if url == "memory://" || url == "memory:" {
             return Ok(self.in_memory());
         }
+        let urls = split_list(url);
+        if urls.len() > 1 {
+            return self.redlock(urls).await;
+        }
         self.connect_to_server(url).await
+    }
+
+    /// Connects to several independent servers; see [`LockManager::redlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
+        self.connect_to_servers(urls.collect()).await
     }
 
     /// Makes a manager whose locks are inside this process; see [`LockManager::in_memory`].
@@ -173,21 +217,54 @@ impl LockManagerBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
-        use crate::{backend::redis::RedisBackend, io_thread::IoThread};
+        use crate::backend::redis::RedisBackend;
 
         let grants = Arc::<Grants>::default();
         let backend = RedisBackend::new(url, self.timing, grants.clone())?;
-        let thread = IoThread::start().map_err(LockError::unavailable)?;
-        let spawner = Spawner::Thread(Arc::new(thread));
-        let clock = Clock::Boot;
-        let alarm = Alarm::of_a_thread(clock.clone());
-        spawner.spawn(alarm.ring());
-        let manager = self.finish(Arc::new(backend.clone()), grants, spawner, clock, alarm);
+        let manager = self.on_a_thread(Arc::new(backend.clone()), grants)?;
         manager
             .engine()
             .ask(async move { backend.greet().await })
             .await?;
         Ok(manager)
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_to_servers(mut self, urls: Vec<String>) -> Result<LockManager, LockError> {
+        use crate::backend::redlock::{RedlockBackend, quarantine};
+
+        let max_ttl = *self
+            .defaults
+            .max_ttl
+            .get_or_insert(quarantine::DEFAULT_MAX_TTL);
+        self.check()?;
+        let quarantine = self
+            .quarantine
+            .unwrap_or_else(|| quarantine::needed_for(max_ttl));
+        let backend = RedlockBackend::new(&urls, self.timing, quarantine)?;
+        let manager = self.on_a_thread(Arc::new(backend.clone()), Arc::default())?;
+        manager
+            .engine()
+            .ask(async move { backend.greet().await })
+            .await?;
+        Ok(manager)
+    }
+
+    /// A manager with a thread of its own.
+    #[cfg(feature = "redis")]
+    fn on_a_thread(
+        self,
+        backend: Arc<dyn Backend>,
+        grants: Arc<Grants>,
+    ) -> Result<LockManager, LockError> {
+        use crate::io_thread::IoThread;
+
+        let thread = IoThread::start().map_err(LockError::unavailable)?;
+        let spawner = Spawner::Thread(Arc::new(thread));
+        let clock = Clock::Boot;
+        let alarm = Alarm::of_a_thread(clock.clone());
+        spawner.spawn(alarm.ring());
+        Ok(self.finish(backend, grants, spawner, clock, alarm))
     }
 
     #[cfg(not(feature = "redis"))]
@@ -199,6 +276,11 @@ impl LockManagerBuilder {
         Err(LockError::invalid(
             "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
         ))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    async fn connect_to_servers(self, urls: Vec<String>) -> Result<LockManager, LockError> {
+        self.connect_to_server(&urls.join(",")).await
     }
 
     fn finish(
@@ -292,5 +374,43 @@ impl From<KeysOf> for String {
             KeysOf::PythonRedisLock => "lock:",
         };
         prefix.to_owned()
+    }
+}
+
+/// The urls of a list, each with its scheme: a comma before a scheme parts two of them, and any other belongs to a password.
+fn split_list(text: &str) -> Vec<&str> {
+    let mut urls = Vec::new();
+    let mut start = 0;
+    for (comma, _) in text.match_indices(',') {
+        let rest = text[comma + 1..].trim_start();
+        let begins_with_a_scheme = rest.split_once("://").is_some_and(|(scheme, _)| {
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        });
+        if begins_with_a_scheme {
+            urls.push(text[start..comma].trim());
+            start = comma + 1;
+        }
+    }
+    urls.push(text[start..].trim());
+    urls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comma_before_a_scheme_parts_two_urls() {
+        assert_eq!(split_list("redis://a"), ["redis://a"]);
+        assert_eq!(
+            split_list("redis://a:1, valkey://b,redis+unix:///c"),
+            ["redis://a:1", "valkey://b", "redis+unix:///c"]
+        );
+        let password = "redis://:p,w@a,redis://:p,://@b";
+        assert_eq!(split_list(password), ["redis://:p,w@a", "redis://:p,://@b"]);
+        assert_eq!(split_list(""), [""]);
     }
 }

@@ -113,6 +113,7 @@ impl Commands {
                 full_key: request.full_key.clone(),
                 token: request.token.clone(),
                 ttl: request.ttl,
+                acquired: Arc::default(),
             };
             if self.renew_one(by, &renewal).await? == Renewed::NotOurs {
                 return busy(Expiry::In(Duration::ZERO));
@@ -137,6 +138,7 @@ impl Commands {
             full_key: request.full_key.clone(),
             token: request.token.clone(),
             ttl: request.ttl,
+            acquired: Arc::default(),
         };
         if self.renew_one(by, &renewal).await? == Renewed::NotOurs {
             return Ok(Ahead::NotOurs);

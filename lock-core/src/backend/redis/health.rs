@@ -63,6 +63,7 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
         full_key: full_key.clone(),
         token: token.clone(),
         ttl: PROBE_TTL,
+        acquired: Arc::default(),
     };
     let renewed = backend.renew(vec![renewal], backend.within).await?;
     match renewed.into_iter().next() {
@@ -79,6 +80,7 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
         known_fencing: 0,
         entry: None,
         trail: Arc::default(),
+        acquired: Arc::default(),
     };
     match backend.release(release).await?.outcome {
         ReleaseOutcome::Done => Ok(()),

@@ -48,6 +48,8 @@ pub(super) static RELEASE: LazyLock<Lua> =
 pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("scripts/force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!(alone "scripts/renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!(alone "scripts/inspect.lua");
+pub(super) static PROPOSE: LazyLock<Lua> = script!(alone "scripts/propose.lua");
+pub(super) static AGAIN: LazyLock<Lua> = script!(alone "scripts/again.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
 pub(super) struct Lua {

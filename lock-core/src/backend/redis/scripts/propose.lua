@@ -1,0 +1,51 @@
+-- Proposes a fencing token for a lock to one of several servers. The client has the lock if a majority accepts the same one.
+--
+-- KEYS[1]  the lock: a string that holds the owner token, with an expiry
+-- KEYS[2]  the fencing counter: the largest fencing token accepted or given out, without an expiry
+-- KEYS[3]  the mark of those who ask for the lock while another has it: the name of the last one, with an expiry
+-- ARGV[1]  the owner token
+-- ARGV[2]  the ttl in milliseconds
+-- ARGV[3]  the proposal: the last of the fencing tokens
+-- ARGV[4]  how many fencing tokens, one after the other
+-- ARGV[5]  'free': for a lock that is free or the asking one's own; 'own': for one that must be its own
+-- ARGV[6]  the name of the asking process
+-- ARGV[7]  for how many milliseconds its mark lasts; 0: it does not wait
+--
+-- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does;
+-- {0, the larger of the counter and the server's time} if refused for its number;
+-- {-1, the same, remaining milliseconds} if the lock is another's: remaining -1: without an expiry, -2: nobody has it, and it
+-- had to be the own.
+--
+-- A number far from the server's time is refused: far above, it would drag the counter along; far below, it may be smaller
+-- than one that was accepted before a loss of data. Times are in microseconds.
+local lock, fence, mark = KEYS[1], KEYS[2], KEYS[3]
+local token, ttl, last, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local WINDOW = 1000000
+
+-- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
+-- lock: a lock without a larger counter would be a lock without a fencing token.
+local holder = redis.call('GET', lock)
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local counter = tonumber(redis.call('GET', fence) or '0') or 0
+local least = math.max(now, counter)
+
+if holder ~= token and (holder or ARGV[5] == 'own') then
+  if ARGV[7] ~= '0' then
+    redis.pcall('SET', mark, ARGV[6], 'PX', ARGV[7])
+  end
+  return {-1, least, holder and redis.call('PTTL', lock) or -2}
+end
+
+-- Beyond 2^53 one more is the same number.
+if last - count < counter or math.abs(last - now) > WINDOW or last >= 9007199254740992 then
+  return {0, least}
+end
+-- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
+redis.call('SET', fence, string.format('%.0f', last))
+-- A lock that is ours already may have a longer ttl: never shorten it.
+if holder ~= token or redis.call('PTTL', lock) < ttl then
+  redis.call('SET', lock, token, 'PX', ttl)
+end
+local asks = redis.call('GET', mark)
+return {1, now, asks and asks ~= ARGV[6] and 1 or 0}
