@@ -1,0 +1,1076 @@
+//! Locks on several servers, of which some are down, hang, restart, or were never told.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions};
+use lock_tests::{
+    After, Direction, Process, Proxy, RedisServer, Scope, Which, eventually, eventually_blocking,
+};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+/// Long for a release, and short for a lock with a [`long`] ttl.
+const SOON: Duration = Duration::from_secs(30);
+const KEY: &str = "lock:k";
+const FENCE: &str = "__lock_core__:fence";
+
+/// Servers that do not know each other, each behind a proxy.
+struct Servers {
+    all: Vec<RedisServer>,
+    proxies: Vec<Proxy>,
+}
+
+impl Servers {
+    fn start(count: usize) -> Self {
+        let all: Vec<_> = (0..count).map(|_| RedisServer::start()).collect();
+        let proxies = all
+            .iter()
+            .map(|server| Proxy::start(server.port()))
+            .collect();
+        Self { all, proxies }
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.proxies.iter().map(Proxy::url).collect()
+    }
+
+    /// A manager for which it does not matter that the servers have just been started.
+    async fn manager(&self) -> LockManager {
+        builder()
+            .redlock(self.urls())
+            .await
+            .expect("the servers are up")
+    }
+
+    /// On how many servers a key is.
+    fn holding(&self, key: &str) -> usize {
+        let values = self.all.iter().filter(|server| server.get(key).is_some());
+        values.count()
+    }
+
+    async fn nothing_is_left(&self) {
+        eventually(HANG, "no lock is left", async || {
+            self.all
+                .iter()
+                .all(|server| server.keys("lock:*").is_empty())
+        })
+        .await;
+    }
+
+    fn kill(&self, which: impl IntoIterator<Item = usize>) {
+        for index in which {
+            self.all[index].kill9();
+        }
+    }
+
+    fn black_hole(&self, which: impl IntoIterator<Item = usize>) {
+        for index in which {
+            self.proxies[index].black_hole(Scope::All);
+        }
+    }
+}
+
+fn builder() -> LockManagerBuilder {
+    LockManager::builder().quarantine(Duration::ZERO)
+}
+
+fn options() -> LockOptions {
+    LockOptions::new(Duration::from_secs(10))
+}
+
+/// With a ttl that is not over when a test is.
+fn long() -> LockOptions {
+    LockOptions::new(Duration::from_secs(60))
+}
+
+fn fencing(guard: &LockGuard) -> u64 {
+    guard.lease().fencing_token().into()
+}
+
+#[tokio::test]
+async fn a_lock_is_on_all_servers_and_gone_from_all_when_it_is_released() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 5).await;
+    let token = fencing(&guard);
+    for server in &servers.all {
+        assert_eq!(server.get(FENCE), Some(token.to_string()), "one number");
+    }
+    guard.release().await.expect("held");
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn an_acquire_is_one_round_trip_as_a_rule_and_a_release_another() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    // The scripts are known to the servers from now on.
+    let guard = locks.acquire("k", options()).await.expect("free");
+    guard.release().await.expect("held");
+    servers.nothing_is_left().await;
+    for proxy in &servers.proxies {
+        proxy.clear_log();
+    }
+    let guard = locks.acquire("k", options()).await.expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    guard.release().await.expect("held");
+    servers.nothing_is_left().await;
+    for proxy in &servers.proxies {
+        let log: Vec<_> = proxy
+            .log()
+            .iter()
+            .map(lock_tests::Request::command)
+            .collect();
+        assert_eq!(log, ["EVALSHA", "EVALSHA"]);
+    }
+}
+
+#[tokio::test]
+async fn a_minority_that_is_down_is_not_missed() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    servers.kill([1, 3]);
+    for _ in 0..5 {
+        let guard = locks
+            .acquire("k", options())
+            .await
+            .expect("a majority is up");
+        guard.release().await.expect("held");
+    }
+    for index in [0, 2, 4] {
+        let server = &servers.all[index];
+        eventually(HANG, "let go", async || server.get(KEY).is_none()).await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_minority_that_hangs() {
+    let servers = Servers::start(5);
+    // Whoever waited for a server that hangs would wait for so long with a release, and for half a second with a vote.
+    let patience = Duration::from_secs(20);
+    let locks = builder()
+        .command_timeout(patience)
+        .redlock(servers.urls())
+        .await
+        .expect("the servers are up");
+    servers.black_hole([0, 1]);
+    let mut fastest = patience;
+    let all = Instant::now();
+    for _ in 0..3 {
+        let started = Instant::now();
+        let guard = locks
+            .acquire("k", options())
+            .await
+            .expect("a majority answers");
+        // One may be slow on a busy machine, but not each.
+        fastest = fastest.min(started.elapsed());
+        guard.release().await.expect("held");
+    }
+    assert!(fastest < Duration::from_millis(250), "{fastest:?}");
+    assert!(all.elapsed() < patience, "{:?}", all.elapsed());
+    for proxy in &servers.proxies {
+        proxy.pass();
+    }
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    servers.kill([0, 1, 2]);
+    let refused = locks
+        .acquire("k", options().wait(Duration::from_millis(300)))
+        .await;
+    let Err(LockError::Unavailable { source, .. }) = refused else {
+        panic!("not unavailable: {refused:?}")
+    };
+    assert!(
+        source.to_string().contains("no majority of the 5"),
+        "{source}"
+    );
+    let tried = locks.try_acquire("k", options()).await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+    for server in &servers.all[3..] {
+        eventually(SOON, "let go", async || server.get(KEY).is_none()).await;
+    }
+    for server in &servers.all[..3] {
+        server.restart();
+    }
+    let guard = locks
+        .acquire("k", options().wait(HANG))
+        .await
+        .expect("up again");
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn what_a_hanging_majority_may_have_taken_is_taken_back() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    // The scripts are known to the servers from now on.
+    let guard = locks.acquire("other", options()).await.expect("free");
+    guard.release().await.expect("held");
+    servers.nothing_is_left().await;
+    let before = servers.all[0].get(FENCE);
+    for proxy in &servers.proxies[..2] {
+        proxy.lose(Direction::Replies, Which::every(), After::Silence);
+    }
+    let tried = locks.try_acquire("k", long()).await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+    eventually(HANG, "executed, and not answered", async || {
+        servers.all[0].get(FENCE) > before
+    })
+    .await;
+    for proxy in &servers.proxies {
+        proxy.pass();
+    }
+    eventually(SOON, "released before it expires", async || {
+        servers.holding(KEY) == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn contenders_that_begin_together_all_have_their_turn_and_growing_tokens() {
+    const CONTENDERS: usize = 5;
+    const ROUNDS: usize = 8;
+    let servers = Servers::start(3);
+    let held = Arc::new(AtomicBool::new(false));
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let mut running = Vec::new();
+    for _ in 0..CONTENDERS {
+        let locks = servers.manager().await;
+        let (held, tokens) = (held.clone(), tokens.clone());
+        running.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = locks
+                    .acquire("k", options().wait(HANG))
+                    .await
+                    .expect("its turn");
+                assert!(!held.swap(true, Ordering::SeqCst), "two at once");
+                tokens.lock().expect("no panic").push(fencing(&guard));
+                tokio::task::yield_now().await;
+                held.store(false, Ordering::SeqCst);
+                guard.release().await.expect("held");
+            }
+        }));
+    }
+    for task in running {
+        timeout(HANG, task)
+            .await
+            .expect("nobody is stuck")
+            .expect("no assertion failed");
+    }
+    let tokens = tokens.lock().expect("no panic").clone();
+    assert_eq!(tokens.len(), CONTENDERS * ROUNDS);
+    assert!(
+        tokens.windows(2).all(|pair| pair[0] < pair[1]),
+        "{tokens:?}"
+    );
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_loser_lets_go_at_once() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    for server in &servers.all[..2] {
+        server.cli(&["SET", KEY, "another's", "PX", "60000"]);
+    }
+    let tried = locks.try_acquire("k", long()).await.expect("answered");
+    assert!(tried.is_none());
+    eventually(SOON, "the third is free", async || {
+        servers.all[2].get(KEY).is_none()
+    })
+    .await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", long()).await }
+    });
+    eventually(HANG, "it asks again and again", async || {
+        servers.proxies[0].requests("EVALSHA") > 4
+    })
+    .await;
+    servers.all[0].cli(&["DEL", KEY]);
+    let guard = timeout(HANG, waiting)
+        .await
+        .expect("no hang")
+        .expect("no panic");
+    let guard = guard.expect("a majority is free");
+    assert_eq!(servers.all[1].get(KEY).as_deref(), Some("another's"));
+    guard.release().await.expect("held");
+    assert_eq!(servers.all[1].get(KEY).as_deref(), Some("another's"));
+}
+
+#[tokio::test]
+async fn another_librarys_lock_is_respected_by_a_majority_only() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    for server in &servers.all[..3] {
+        server.cli(&["SET", KEY, "another's", "PX", "30000"]);
+    }
+    let busy = locks.acquire("k", options().no_wait()).await;
+    let Err(LockError::Busy {
+        retry_after: Some(left),
+        ..
+    }) = busy
+    else {
+        panic!("not busy: {busy:?}")
+    };
+    assert!(
+        left <= Duration::from_secs(30) && left > Duration::from_secs(10),
+        "{left:?}"
+    );
+    servers.all[0].cli(&["DEL", KEY]);
+    let guard = locks.acquire("k", options()).await.expect("three are free");
+    let info = locks.inspect("k").await.expect("answered").expect("held");
+    assert!(
+        matches!(info.holder, lock_core::Holder::Ours(_)),
+        "{info:?}"
+    );
+    guard.release().await.expect("held");
+}
+
+/// A has the lock at {1, 2, 3}. Server 3 forgets it. B reaches {3, 4, 5} only, which is a majority.
+#[tokio::test]
+async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
+    const QUARANTINE: Duration = Duration::from_secs(6);
+    let servers = Servers::start(5);
+    let second: Vec<_> = servers
+        .all
+        .iter()
+        .map(|server| Proxy::start(server.port()))
+        .collect();
+    let urls_of_b: Vec<_> = second.iter().map(Proxy::url).collect();
+    let a = servers.manager().await;
+    let b = LockManager::builder()
+        .quarantine(QUARANTINE)
+        .redlock(&urls_of_b)
+        .await
+        .expect("the servers are up");
+    let early = b
+        .try_acquire("other", options())
+        .await
+        .expect_err("all were started just now");
+    let LockError::Unavailable { source, .. } = early else {
+        panic!("not unavailable")
+    };
+    assert!(
+        source.to_string().contains("may have forgotten locks"),
+        "{source}"
+    );
+    assert_eq!(servers.holding("lock:other"), 0, "not even asked");
+    let other = b
+        .acquire("other", options().wait(HANG))
+        .await
+        .expect("up for long enough");
+    other.release().await.expect("held");
+
+    servers.black_hole([3, 4]);
+    let of_a = a.acquire("k", long()).await.expect("a majority answers");
+    assert!(servers.all[3].get(KEY).is_none() && servers.all[4].get(KEY).is_none());
+    for proxy in &second[..2] {
+        proxy.black_hole(Scope::All);
+    }
+    servers.all[2].kill9();
+    servers.all[2].restart();
+    for _ in 0..3 {
+        let of_b = b.try_acquire("k", options()).await;
+        assert!(
+            matches!(of_b, Err(LockError::Unavailable { .. })),
+            "{of_b:?}"
+        );
+    }
+    for server in &servers.all[3..] {
+        eventually(SOON, "let go", async || server.get(KEY).is_none()).await;
+    }
+
+    // It is the quarantine that keeps B out: without one, both have the lock.
+    let reckless = builder()
+        .redlock(&urls_of_b[2..])
+        .await
+        .expect("three servers");
+    let of_b = reckless
+        .acquire("k", options())
+        .await
+        .expect("three of three");
+    assert!(!of_a.lease().is_lost());
+    assert!(
+        fencing(&of_b) > fencing(&of_a),
+        "the store can tell them apart"
+    );
+    drop((of_a, of_b));
+    // And it ends.
+    let other = b
+        .acquire("other", options().wait(HANG))
+        .await
+        .expect("three may vote again");
+    other.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn lists_that_make_no_majority_are_refused() {
+    let servers = Servers::start(3);
+    let urls = servers.urls();
+    let reason = async |list: &[&str]| match builder().redlock(list).await {
+        Err(LockError::Invalid { reason, .. }) => reason.to_string(),
+        other => panic!("{list:?}: not invalid: {other:?}"),
+    };
+    let [one, two, three] = [&*urls[0], &*urls[1], &*urls[2]];
+    assert!(reason(&[]).await.contains("list three or five"));
+    assert!(reason(&[one]).await.contains("list three or five"));
+    assert!(reason(&[one, two]).await.contains("list three or five"));
+    let fourth = "redis://127.0.0.1:1";
+    assert!(
+        reason(&[one, two, three, fourth])
+            .await
+            .contains("odd number")
+    );
+    assert!(reason(&[one, two, one]).await.contains("listed twice"));
+    // By another way, which only the server knows of.
+    let direct = servers.all[0].url();
+    let same = reason(&[one, two, &direct]).await;
+    assert!(same.contains("is the same server as"), "{same}");
+    assert!(
+        reason(&[one, two, "http://x"])
+            .await
+            .contains("no scheme that")
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_turns_out_to_be_another_one_has_no_second_vote() {
+    let servers = Servers::start(3);
+    let (first, second) = (&servers.all[0], &servers.all[1]);
+    let hidden = Proxy::start(first.port());
+    let urls = [first.url(), second.url(), hidden.url()];
+    // At first it does not answer, so nobody can know.
+    hidden.black_hole(Scope::All);
+    let locks = builder()
+        .connect_timeout(Duration::from_millis(300))
+        .command_timeout(Duration::from_millis(300))
+        .redlock(&urls)
+        .await
+        .expect("two of three");
+    hidden.pass();
+    eventually(HANG, "it is found out", async || {
+        let health = locks.check().await.expect("two of three");
+        let mut warnings = health.warnings.iter();
+        warnings.any(|warning| warning.contains("is the same server as"))
+    })
+    .await;
+    let guard = locks.acquire("k", options()).await;
+    guard.expect("two of three").release().await.expect("held");
+    second.kill9();
+    let tried = locks
+        .acquire("k", options().wait(Duration::from_secs(1)))
+        .await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "one server, twice: {tried:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_list_in_one_url_is_a_list_of_servers() {
+    let servers = Servers::start(3);
+    let list = servers.urls().join(", ");
+    let locks = builder().connect(&list).await.expect("the servers are up");
+    let guard = locks.acquire("k", options()).await.expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    guard.release().await.expect("held");
+    // Fresh servers, and nothing said about that: none of them votes.
+    let locks = LockManager::connect(&list)
+        .await
+        .expect("connects all the same");
+    let tried = locks.try_acquire("k", options()).await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_ttl_that_outlasts_the_quarantine_is_refused() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let minute = Duration::from_secs(60);
+    let refused = locks.acquire("k", LockOptions::new(minute * 2)).await;
+    let Err(LockError::Invalid { reason, .. }) = refused else {
+        panic!("not invalid: {refused:?}")
+    };
+    assert!(reason.contains("max_ttl"), "{reason}");
+    let locks = builder()
+        .max_ttl(minute * 3)
+        .redlock(servers.urls())
+        .await
+        .expect("up");
+    let guard = locks
+        .acquire("k", LockOptions::new(minute * 2))
+        .await
+        .expect("allowed");
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn tokens_grow_whichever_majority_is_asked() {
+    let servers = Servers::start(3);
+    let mut last = 0;
+    let managers = [servers.manager().await, servers.manager().await];
+    for round in 0..9 {
+        let proxy = &servers.proxies[round % 3];
+        proxy.black_hole(Scope::All);
+        let locks = &managers[round % 2];
+        let guard = locks
+            .acquire("k", options().wait(HANG))
+            .await
+            .expect("two of three");
+        let token = fencing(&guard);
+        assert!(token > last && token < 1 << 53, "{token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+        proxy.pass();
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_is_ahead_leads_to_a_higher_proposal() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let ahead = fencing(&guard) + 700_000;
+    guard.release().await.expect("held");
+    for server in &servers.all[1..] {
+        server.cli(&["SET", FENCE, &ahead.to_string()]);
+    }
+    let guard = locks.acquire("k", options().no_wait()).await.expect("free");
+    assert!(fencing(&guard) > ahead, "{} and {ahead}", fencing(&guard));
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_counter_that_is_out_of_bounds_costs_that_server_its_vote_and_no_more() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let far = "9007199254740000";
+    servers.all[0].cli(&["SET", FENCE, far]);
+    let guard = locks.acquire("k", options()).await.expect("two of three");
+    assert!(fencing(&guard) < 9_007_199_254_740_000);
+    guard.release().await.expect("held");
+    assert_eq!(servers.all[0].get(FENCE).as_deref(), Some(far));
+    servers.all[1].cli(&["SET", FENCE, far]);
+    let tried = locks.try_acquire("k", options()).await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_by_a_majority() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(2)))
+        .await
+        .expect("free");
+    servers.kill([0]);
+    servers.black_hole([1]);
+    for _ in 0..4 {
+        let before = guard.lease().remaining();
+        eventually(HANG, "renewed", async || {
+            assert!(!guard.lease().is_lost());
+            guard.lease().remaining() > before
+        })
+        .await;
+    }
+    guard.lease().verify().await.expect("a majority has it");
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_lease_ends_when_no_majority_can_be_reached() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(2)))
+        .await
+        .expect("free");
+    servers.black_hole([0, 2, 4]);
+    let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::Expired);
+    drop(guard);
+    for proxy in &servers.proxies {
+        proxy.pass();
+    }
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_lease_is_lost_when_a_majority_says_so_and_never_made_anew_then() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(6)))
+        .await
+        .expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 5).await;
+    for server in &servers.all[..3] {
+        server.cli(&["DEL", KEY]);
+    }
+    let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+    // What might have been sent to make it anew was sent before this, on the same connections.
+    for _ in 0..3 {
+        let other = locks.acquire("other", options()).await.expect("free");
+        eventually(HANG, "all have it", async || {
+            servers.holding("lock:other") == 5
+        })
+        .await;
+        other.release().await.expect("held");
+    }
+    assert!(servers.holding(KEY) <= 2);
+    drop(guard);
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_minority_that_lost_the_key_gets_it_again_and_gives_it_back() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(3)))
+        .await
+        .expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 5).await;
+    servers.all[0].cli(&["DEL", KEY]);
+    servers.all[1].cli(&["SET", KEY, "another's", "PX", "60000"]);
+    let value = servers.all[2].get(KEY);
+    eventually(HANG, "made anew", async || servers.all[0].get(KEY) == value).await;
+    assert!(!guard.lease().is_lost());
+    assert_eq!(servers.all[1].get(KEY).as_deref(), Some("another's"));
+    guard.release().await.expect("held");
+    servers.all[1].cli(&["DEL", KEY]);
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn what_reaches_a_slow_server_late_is_taken_back_there_too() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let slow = &servers.all[2];
+    // Known to the server, so that one message is one request.
+    locks
+        .acquire("k", long())
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
+    servers.nothing_is_left().await;
+    servers.proxies[2].delay(Direction::Requests, Duration::from_millis(200));
+    let guard = locks.acquire("k", long()).await.expect("two of three");
+    let token = fencing(&guard).to_string();
+    guard.release().await.expect("two of three");
+    eventually(HANG, "the vote arrives", async || {
+        slow.get(FENCE) == Some(token.clone())
+    })
+    .await;
+    eventually(SOON, "the release arrives behind it", async || {
+        slow.get(KEY).is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_outlives_servers_that_are_restarted_one_after_the_other() {
+    let servers = Servers::start(3);
+    let locks = LockManager::builder()
+        .quarantine(Duration::from_secs(3))
+        .redlock(servers.urls())
+        .await
+        .expect("the servers are up");
+    let guard = locks
+        .acquire("k", LockOptions::new(Duration::from_secs(6)).wait(HANG))
+        .await
+        .expect("up for long enough");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    for server in &servers.all {
+        server.kill9();
+        server.restart();
+        // Also while it may not vote on new locks.
+        eventually(HANG, "made anew", async || server.get(KEY).is_some()).await;
+    }
+    guard.lease().verify().await.expect("held all the time");
+    guard.release().await.expect("held");
+    servers.nothing_is_left().await;
+}
+
+/// The vote of a server is decided without it, before anything has left for it.
+#[tokio::test]
+async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
+    let servers = Servers::start(3);
+    servers.black_hole([2]);
+    let locks = builder()
+        .connect_timeout(Duration::from_millis(300))
+        .redlock(servers.urls())
+        .await
+        .expect("two of three");
+    servers.proxies[2].pass();
+    servers.proxies[2].delay(Direction::Replies, Duration::from_millis(50));
+    // Many, since a connection is not made right after one could not be made.
+    for round in 0..40 {
+        for server in &servers.all[..2] {
+            let key = format!("lock:k{round}");
+            server.cli(&["SET", &key, "another's", "PX", "60000"]);
+        }
+        let tried = locks.try_acquire(format!("k{round}"), long()).await;
+        assert!(tried.expect("answered").is_none());
+    }
+    // Whatever left for the third server did so before this, on the same connection.
+    let other = locks.acquire("other", long()).await.expect("free");
+    let third = &servers.all[2];
+    eventually(HANG, "it votes, too", async || {
+        third.get("lock:other").is_some()
+    })
+    .await;
+    eventually(SOON, "nothing is left", async || {
+        third.keys("lock:k*").is_empty()
+    })
+    .await;
+    other.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_release_whose_answers_are_lost_goes_on_until_all_is_let_go() {
+    let servers = Servers::start(3);
+    let locks = builder()
+        .command_timeout(Duration::from_millis(300))
+        .redlock(servers.urls())
+        .await
+        .expect("the servers are up");
+    let guard = locks.acquire("k", long()).await.expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    for proxy in &servers.proxies {
+        proxy.lose(Direction::Requests, Which::every(), After::Silence);
+    }
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(LockError::Unavailable { .. })),
+        "{released:?}"
+    );
+    assert_eq!(servers.holding(KEY), 3);
+    for proxy in &servers.proxies {
+        proxy.pass();
+    }
+    eventually(SOON, "let go", async || servers.holding(KEY) == 0).await;
+}
+
+#[tokio::test]
+async fn a_dropped_acquire_leaves_no_lock() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    for proxy in &servers.proxies {
+        proxy.delay(Direction::Replies, Duration::from_millis(30));
+    }
+    for round in 0..20 {
+        let before = servers.proxies[0].requests("EVALSHA");
+        let acquiring = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.acquire(format!("k{round}"), long()).await.map(drop) }
+        });
+        eventually(HANG, "it asks", async || {
+            servers.proxies[0].requests("EVALSHA") > before
+        })
+        .await;
+        acquiring.abort();
+    }
+    eventually(SOON, "no lock is left", async || {
+        servers
+            .all
+            .iter()
+            .all(|server| server.keys("lock:*").is_empty())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tasks_of_one_process_hand_a_lock_on_with_growing_tokens() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let first = locks.acquire("k", options()).await.expect("free");
+    let tokens = Arc::new(Mutex::new(vec![fencing(&first)]));
+    let mut running = Vec::new();
+    for _ in 0..200 {
+        let (locks, tokens) = (locks.clone(), tokens.clone());
+        running.push(tokio::spawn(async move {
+            let guard = locks
+                .acquire("k", options().wait(HANG))
+                .await
+                .expect("its turn");
+            tokens.lock().expect("no panic").push(fencing(&guard));
+            guard.release().await.expect("held");
+        }));
+    }
+    tokio::task::yield_now().await;
+    let before = servers.proxies[0].requests("EVALSHA");
+    first.release().await.expect("held");
+    for task in running {
+        timeout(HANG, task)
+            .await
+            .expect("nobody is stuck")
+            .expect("no assertion failed");
+    }
+    let tokens = tokens.lock().expect("no panic").clone();
+    assert!(
+        tokens.windows(2).all(|pair| pair[0] < pair[1]),
+        "{tokens:?}"
+    );
+    let asked = servers.proxies[0].requests("EVALSHA") - before;
+    assert!(asked < 100, "{asked} messages for 200 tasks");
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn operators_see_and_free_a_lock_on_all_servers() {
+    let servers = Servers::start(5);
+    let locks = servers.manager().await;
+    assert!(locks.inspect("k").await.expect("answered").is_none());
+    let guard = locks.acquire("k", options()).await.expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 5).await;
+    servers.kill([4]);
+    let info = locks
+        .inspect("k")
+        .await
+        .expect("a majority answers")
+        .expect("held");
+    assert!(info.remaining.expect("it expires") > Duration::from_secs(5));
+    let health = locks.check().await.expect("a majority works");
+    assert_eq!(health.warnings.len(), 1, "{:?}", health.warnings);
+    assert!(
+        health.warnings[0].contains("does not vote"),
+        "{:?}",
+        health.warnings
+    );
+    locks.force_release("k").await.expect("a majority answers");
+    assert!(locks.inspect("k").await.expect("answered").is_none());
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(LockError::Lost { .. })),
+        "{released:?}"
+    );
+    servers.kill([2, 3]);
+    let inspected = locks.inspect("k").await;
+    assert!(
+        matches!(inspected, Err(LockError::Unavailable { .. })),
+        "{inspected:?}"
+    );
+    let checked = locks.check().await;
+    assert!(
+        matches!(checked, Err(LockError::Unavailable { .. })),
+        "{checked:?}"
+    );
+}
+
+/// The server's side of a vote, asked by hand.
+#[test]
+fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_that_is_free_or_ours()
+{
+    const PROPOSE: &str = include_str!("../lock-core/src/backend/redis/scripts/propose.lua");
+    const SECOND: u64 = 1_000_000;
+    let server = RedisServer::start();
+    let now = || -> u64 {
+        let (seconds, micros): (u64, u64) =
+            redis::from_redis_value(server.cli(&["TIME"])).expect("two numbers");
+        seconds * SECOND + micros
+    };
+    let propose = |token: &str, number: u64, count: &str, lock: &str| -> Vec<i64> {
+        let number = number.to_string();
+        let words = [
+            "EVAL", PROPOSE, "3", KEY, FENCE, "mark", token, "10000", &number, count, lock, "us",
+            "5000",
+        ];
+        redis::from_redis_value(server.cli(&words)).expect("numbers")
+    };
+    let fence = || {
+        server
+            .get(FENCE)
+            .map_or(0, |text| text.parse::<u64>().expect("a number"))
+    };
+
+    for far in [now() - 2 * SECOND, now() + 2 * SECOND] {
+        assert_eq!(propose("a", far, "1", "free")[0], 0, "far from its clock");
+    }
+    assert_eq!((server.get(KEY), fence()), (None, 0));
+    let first = now();
+    assert_eq!(propose("a", first, "1", "free")[0], 1);
+    assert_eq!((server.get(KEY).as_deref(), fence()), (Some("a"), first));
+    assert_eq!(
+        propose("a", first, "1", "free")[0],
+        0,
+        "the same number again"
+    );
+    assert_eq!(
+        propose("a", first + 63, "64", "own")[0],
+        0,
+        "a block that begins at the counter"
+    );
+    assert_eq!(propose("a", first + 64, "64", "own")[0], 1);
+    assert_eq!(fence(), first + 64);
+
+    let held = propose("b", now(), "1", "free");
+    assert_eq!(held[0], -1);
+    assert!(held[2] > 5_000 && held[2] <= 10_000, "{held:?}");
+    assert_eq!(
+        (server.get(KEY).as_deref(), fence()),
+        (Some("a"), first + 64)
+    );
+    assert_eq!(server.get("mark").as_deref(), Some("us"));
+    assert!(server.pttl("mark").is_some(), "no mark without an expiry");
+    server.cli(&["SET", "mark", "them", "PX", "5000"]);
+    server.cli(&["PEXPIRE", KEY, "50000"]);
+    let accepted = propose("a", now(), "1", "free");
+    assert_eq!(
+        (accepted[0], accepted[2]),
+        (1, 1),
+        "another one asks for it"
+    );
+    assert!(
+        server.pttl(KEY).expect("held") > Duration::from_secs(40),
+        "never shortened"
+    );
+
+    server.cli(&["DEL", KEY]);
+    assert_eq!(propose("a", now(), "1", "own")[0], -1, "not made anew");
+    assert_eq!(server.get(KEY), None);
+}
+
+#[tokio::test]
+async fn a_server_that_did_not_hear_of_a_release_is_told_again() {
+    let servers = Servers::start(3);
+    let locks = builder()
+        .command_timeout(Duration::from_millis(300))
+        .redlock(servers.urls())
+        .await
+        .expect("the servers are up");
+    let guard = locks.acquire("k", long()).await.expect("free");
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    servers.proxies[2].lose(Direction::Requests, Which::every(), After::Silence);
+    guard.release().await.expect("by a majority");
+    assert!(servers.all[2].get(KEY).is_some());
+    servers.proxies[2].pass();
+    eventually(SOON, "let go there, too", async || {
+        servers.all[2].get(KEY).is_none()
+    })
+    .await;
+}
+
+/// The first process hands the lock from task to task without a pause. Nobody tells the second when it is free.
+#[tokio::test]
+async fn a_process_that_always_wants_the_lock_lets_others_in() {
+    const TURNS: usize = 10;
+    let servers = Servers::start(3);
+    let greedy = servers.manager().await;
+    let modest = servers.manager().await;
+    let (held, over) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let mut running = Vec::new();
+    for _ in 0..4 {
+        let (greedy, held, over) = (greedy.clone(), held.clone(), over.clone());
+        running.push(tokio::spawn(async move {
+            while !over.load(Ordering::SeqCst) {
+                let guard = greedy
+                    .acquire("k", options().wait(HANG))
+                    .await
+                    .expect("its turn");
+                held.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                guard.release().await.expect("held");
+            }
+        }));
+    }
+    eventually(HANG, "they hand it on", async || {
+        held.load(Ordering::SeqCst) > 20
+    })
+    .await;
+    let before = held.load(Ordering::SeqCst);
+    for _ in 0..TURNS {
+        let guard = modest
+            .acquire("k", options().wait(HANG))
+            .await
+            .expect("its turn");
+        guard.release().await.expect("held");
+    }
+    let meanwhile = held.load(Ordering::SeqCst) - before;
+    over.store(true, Ordering::SeqCst);
+    for task in running {
+        task.await.expect("no assertion failed");
+    }
+    assert!(
+        meanwhile < 400 * TURNS,
+        "{meanwhile} turns of the others for {TURNS}"
+    );
+}
+
+/// The counter of the contenders, which loses increments wherever two are inside at once.
+#[test]
+fn two_processes_lose_no_increment_while_a_minority_dies_and_stands_still() {
+    const TASKS: u32 = 3;
+    const INCREMENTS: u32 = 60;
+    let store = RedisServer::start();
+    let servers: Vec<_> = (0..5).map(|_| RedisServer::start()).collect();
+    let list = servers
+        .iter()
+        .map(RedisServer::url)
+        .collect::<Vec<_>>()
+        .join(",");
+    let (tasks, increments, url) = (TASKS.to_string(), INCREMENTS.to_string(), store.url());
+    let arguments = [&*list, &*url, "counter", &*tasks, &*increments, "locked"];
+    let mut contenders: Vec<Process> = (0..2)
+        .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
+        .collect();
+    for contender in &mut contenders {
+        assert_eq!(contender.line(), "ready");
+    }
+    for contender in &mut contenders {
+        contender.say("go");
+    }
+    let total = 2 * TASKS * INCREMENTS;
+    let counted = || {
+        store
+            .get("counter")
+            .map_or(0, |text| text.parse().expect("a number"))
+    };
+    // One dies; of the others one at a time stands still, with what it knows.
+    let reached = |part: u32| {
+        eventually_blocking(HANG, "they go on", || counted() >= total * part / 8);
+    };
+    reached(1);
+    servers[0].kill9();
+    for (part, server) in (2..).zip(&servers[1..]) {
+        reached(part);
+        server.stop();
+        reached(part + 1);
+        server.cont();
+    }
+    for contender in contenders {
+        contender.join();
+    }
+    assert_eq!(counted(), total);
+}
