@@ -48,6 +48,7 @@ pub(crate) struct Question {
     /// Before it was handed over: the server's time starts later than this, never earlier.
     sent: Moment,
     was_armed: bool,
+    asked_before: Asks,
 }
 
 /// What one round ended with.
@@ -113,6 +114,7 @@ impl Attempt {
             ttl: terms.ttl,
             sent: engine.clock.now(),
             was_armed: std::mem::replace(&mut self.armed, true),
+            asked_before: self.asks,
         };
         if asks == Asks::ToWait {
             // Only the first request of its kind may put an entry into the queue without looking for one.
@@ -146,6 +148,7 @@ impl Attempt {
             Err(failure) => {
                 if failure.is_definite() || self.trail.is_empty() {
                     self.armed = question.was_armed;
+                    self.asks = question.asked_before;
                 }
                 return Reply::Failed(failure);
             }
@@ -159,7 +162,10 @@ impl Attempt {
                 Reply::Granted(self.grant(engine, question.sent, question.ttl, tokens))
             }
             AcquireOutcome::Busy(busy) => {
-                if question.asks != Asks::Once && !busy.needs_another_token() {
+                if busy.needs_another_token() {
+                    // The key, or those of some servers, may hold this token.
+                    self.armed = true;
+                } else if question.asks != Asks::Once {
                     // The entry is in the queue, as it was sent.
                     self.armed = true;
                     self.waits_since = question.sent;

@@ -103,6 +103,13 @@ impl Seeker {
             },
             // It could not be sent at once, or its answer did not come: asking again is safe.
             Reply::Failed(_) => None,
+            // It barged in, or has no fencing token: that is undone before anybody hears of it.
+            Reply::Busy(busy) if busy.needs_another_token() => {
+                if let Some(attempt) = self.attempt.take() {
+                    attempt.take_back(&engine, &self.key);
+                }
+                None
+            }
             reply => Some(reply),
         };
         engine.spawner.spawn(self.run(reply));

@@ -13,13 +13,14 @@ use crate::{
     grants::Grants,
     inspect::{Health, Sighting},
     options::RESERVED,
-    token::{FencingBlock, FencingToken},
+    token::FencingBlock,
     trail::ConnectionId,
 };
 
 mod address;
 mod commands;
 mod connection;
+mod contention;
 mod counting;
 mod failure;
 mod health;
@@ -34,7 +35,8 @@ mod socket;
 
 use address::Address;
 use commands::Commands;
-use counting::Counting;
+use contention::Contention;
+use counting::{Counting, Last};
 use link::Link;
 use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use mailbox::Mailbox;
@@ -53,6 +55,7 @@ pub(crate) struct RedisBackend {
     /// Names this manager to the servers: where its grants are published.
     channel: Arc<str>,
     counting: Arc<Counting>,
+    contention: Arc<Contention>,
     /// For users who may not run scripts.
     commands: Arc<Commands>,
     within: Duration,
@@ -72,6 +75,7 @@ impl RedisBackend {
             fence,
             channel: channel.into(),
             counting: Arc::default(),
+            contention: Arc::default(),
             within: timing.command_timeout,
         })
     }
@@ -101,9 +105,9 @@ impl RedisBackend {
         &'a self,
         request: &'a AcquireRequest,
         asks: Asks,
-        counted_from: Option<FencingToken>,
+        counted_from: Option<u64>,
     ) -> [Word<'a>; 6] {
-        let known = counted_from.map_or(0, u64::from);
+        let known = counted_from.unwrap_or(0);
         let tokens = counted_from.map_or(request.tokens, |_| 0);
         [
             Text(request.token.expose()),
@@ -126,6 +130,23 @@ impl RedisBackend {
             words.extend(request.entry.map(|entry| Numbered(&self.channel, entry)));
         }
         words
+    }
+
+    /// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
+    /// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
+    fn write_plain(&self, out: &mut Vec<u8>, request: &AcquireRequest) -> usize {
+        let set = [
+            Text("SET"),
+            Text(&request.full_key),
+            Text(request.token.expose()),
+            Text("NX"),
+            Text("PX"),
+            Number(millis(request.ttl)),
+        ];
+        resp::write_command(out, &[&set]);
+        resp::write_command(out, &[&[Text("INCR"), Text(&self.fence)]]);
+        resp::write_command(out, &[&[Text("LLEN"), Joined(QUEUE, &request.full_key)]]);
+        3
     }
 
     /// Without a way for grants, an entry in the queue would only be passed over.
@@ -168,23 +189,41 @@ impl Backend for RedisBackend {
 
     fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
         let asks = self.asks(request);
+        let plain =
+            !matches!(asks, Asks::AfterIts(_)) && !self.contention.is_expected(&request.full_key);
+        let last = self.counting.last().filter(|_| request.tokens == 1);
         let write = |out: &mut Vec<u8>, id, now| {
-            let counted_from = self.counting.floor(id, now).filter(|_| request.tokens == 1);
+            let counted_from = last.and_then(|last| last.floor(id, now));
+            if plain && counted_from.is_some() {
+                return self.write_plain(out, request);
+            }
             let call = Call {
                 keys: &self.keys(&request.full_key),
                 arguments: &self.acquire_arguments(request, asks, counted_from),
             };
             ACQUIRE.write(out, call);
+            1
         };
-        let counting = self.counting.clone();
-        let read = move |value, id, sent| {
-            let answer = failure::of_value(value)?;
-            let acquired = read_acquired(&answer, id, asks)?;
-            if let (AcquireOutcome::Granted(tokens), Value::Array(_)) = (acquired.outcome, &answer)
-            {
-                counting.note(id, sent, tokens.last());
-            }
-            Ok(acquired)
+        let floor = last.map_or(0, Last::token).max(request.known_fencing);
+        let (full_key, backend) = (request.full_key.clone(), self.clone());
+        let read = move |values: Vec<Value>, id, sent| {
+            let acquired = match <[Value; 3]>::try_from(values) {
+                Ok(answers) => read_plain(answers, id, floor),
+                Err(values) => {
+                    let answer =
+                        failure::of_value(values.into_iter().next().unwrap_or(Value::Nil))?;
+                    let acquired = read_acquired(&answer, id, asks)?;
+                    if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
+                        (acquired.outcome, &answer)
+                    {
+                        backend.counting.note(id, sent, tokens.last());
+                    }
+                    Ok(acquired)
+                }
+            };
+            let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
+            backend.contention.note(&full_key, !alone);
+            acquired
         };
         self.link.send_at_once(&request.trail, write, read, then);
     }
@@ -261,8 +300,12 @@ impl Backend for RedisBackend {
                 arguments: &self.release_arguments(request),
             };
             RELEASE.write(out, call);
+            1
         };
-        let read = |value, id, _| read_released(&failure::of_value(value)?, id);
+        let read = |values: Vec<Value>, id, _| {
+            let value = values.into_iter().next().unwrap_or(Value::Nil);
+            read_released(&failure::of_value(value)?, id)
+        };
         self.link.send_at_once(&request.trail, write, read, then);
     }
 
@@ -320,6 +363,35 @@ impl Backend for RedisBackend {
 /// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Reads what came of taking a key by plain commands. What is no plain success goes on by the script.
+fn read_plain(
+    [set, counter, queue]: [Value; 3],
+    connection: ConnectionId,
+    floor: u64,
+) -> Result<Acquired, Failure> {
+    if failure::of_value(set)? == Value::Nil {
+        return Err(Failure::not_now("another has it"));
+    }
+    // The last entry of a queue is no waiter.
+    let nobody_waits = matches!(queue, Value::Int(0 | 1));
+    let outcome = match counter {
+        Value::Int(counter) if nobody_waits => read_fencing(counter, 1),
+        _ => None,
+    };
+    // Else it is given back, and goes to whoever waits.
+    let give_back = AcquireOutcome::Busy(Busy {
+        expiry: Expiry::In(Duration::ZERO),
+        place: None,
+        comes: Comes::WithAnotherToken,
+    });
+    Ok(Acquired {
+        outcome: outcome
+            .filter(|token| u64::from(token.last()) > floor)
+            .map_or(give_back, AcquireOutcome::Granted),
+        connection,
+    })
 }
 
 fn read_acquired(

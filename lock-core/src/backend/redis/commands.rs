@@ -293,7 +293,8 @@ impl Commands {
             _ => return Err(failure::nonsense("a fencing counter")),
         };
         let now = CLOCK.now();
-        let floor = self.counting.floor(connection, now).map(u64::from);
+        let last = self.counting.last();
+        let floor = last.and_then(|last| last.floor(connection, now));
         if floor.is_some_and(|floor| value > floor.max(known)) {
             return Ok(value);
         }

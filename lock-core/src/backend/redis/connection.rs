@@ -38,14 +38,20 @@ pub(super) const CLOCK: Clock = Clock::Boot;
 const MOST_WAITING: usize = 1 << 17;
 const MOST_BYTES: usize = 1 << 26;
 
+/// What has gathered to this size is written at once.
+const FLIGHT: usize = 1 << 12;
+
+/// So many commands on their way are many.
+const CROWD: usize = 8;
+
 /// How much is read at a time.
 const READ_SIZE: usize = 1 << 14;
 
 /// A buffer larger than this is not kept for the next time.
 const KEPT_SIZE: usize = 1 << 17;
 
-/// What is to be done with an answer. Runs on the manager's thread; must not block, and holds no lock while it runs.
-pub(super) type Handler = Box<dyn FnOnce(Result<Value, NoValue>) + Send>;
+/// What is to be done with the answers to some commands. Runs on the manager's thread; must not block, and holds no lock while it runs.
+pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoValue>) + Send>;
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
@@ -87,8 +93,12 @@ struct Flow {
     /// What nobody has written yet.
     out: Vec<u8>,
     waiting: VecDeque<Waiting>,
+    /// How many of those who wait have their bytes in `out`.
+    gathered: usize,
     /// Whether somebody is writing: what is put behind meanwhile is theirs to write, too.
     is_written: bool,
+    /// Whether the driver is giving answers, and writes when it has given all of them.
+    is_giving: bool,
     /// Whether the system takes no more for now; the driver waits until it does.
     is_blocked: bool,
     /// Why nothing can be written any more.
@@ -105,8 +115,10 @@ enum Sorted {
     Nothing,
 }
 
-/// A command that has no answer.
+/// Commands that were put together and have not all been answered.
 struct Waiting {
+    count: usize,
+    answers: Vec<Value>,
     /// `None` when it was told that it is late; its answer is still to come, and nobody's.
     then: Option<Handler>,
     /// When the driver tells it that it is late; `None` for those who have timers of their own.
@@ -126,28 +138,36 @@ impl Connection {
         }
     }
 
-    /// Puts commands behind the others, of which `write` appends the bytes, with one handler each.
+    /// Puts commands behind the others; `write` appends their bytes and returns how many they are, one at least.
     ///
-    /// They leave with the next flush. Returns how much has gathered. If the connection has ended or is full, the handlers
-    /// are given back.
-    pub(super) fn put<H: IntoIterator<Item = Handler>>(
+    /// They leave with the next flush; at once if nothing is on its way, or if much has gathered: the server works on it
+    /// while more gathers. If the connection has ended or is full, the handler is
+    /// given back.
+    pub(super) fn put(
         &self,
-        handlers: H,
+        then: Handler,
         until: Option<Moment>,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<usize, H> {
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> Result<(), Handler> {
         let mut flow = self.lock();
         let full = flow.waiting.len() >= MOST_WAITING || flow.out.len() >= MOST_BYTES;
         if full || flow.ended.is_some() {
-            return Err(handlers);
+            return Err(then);
         }
-        write(&mut flow.out);
-        let waiting = handlers.into_iter().map(|then| Waiting {
+        // Nothing is to be gained by gathering.
+        let is_idle = flow.waiting.is_empty() && !flow.is_giving;
+        let count = write(&mut flow.out);
+        flow.waiting.push_back(Waiting {
+            count,
+            answers: Vec::with_capacity(count),
             then: Some(then),
             until,
         });
-        flow.waiting.extend(waiting);
-        Ok(flow.out.len())
+        flow.gathered += 1;
+        if is_idle || flow.out.len() >= FLIGHT {
+            self.write_out(flow);
+        }
+        Ok(())
     }
 
     /// Sends one command and waits for its answer, without a time-out of its own. Only for the manager's thread.
@@ -155,15 +175,19 @@ impl Connection {
     /// Dropping the future does not take the command back.
     pub(super) async fn ask(&self, words: &[Word<'_>]) -> Result<Value, NoValue> {
         let (sender, answer) = tokio::sync::oneshot::channel();
-        let handler: Handler = Box::new(move |value| drop(sender.send(value)));
-        let put = self.put([handler], None, |out| resp::write_command(out, &[words]));
+        let handler: Handler = Box::new(move |answers| drop(sender.send(answers)));
+        let put = self.put(handler, None, |out| {
+            resp::write_command(out, &[words]);
+            1
+        });
         if put.is_err() {
             return Err(self.end_or(NoValue::NotSent));
         }
         self.nudge();
-        answer
+        let answers = answer
             .await
-            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))
+            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))?;
+        answers.into_iter().next().ok_or(NoValue::Nonsense)
     }
 
     /// Has the driver write what has gathered, together with what others put behind before it gets its turn.
@@ -172,12 +196,25 @@ impl Connection {
     }
 
     /// Writes what has gathered, as far as the system takes it. Never waits; callable from any thread.
+    ///
+    /// Not while answers are being given: whoever gets the first of them may run before the others are woken, and would send
+    /// its next command alone. And not while many commands are on their way, and fewer have gathered: their answers come
+    /// soon, and then more will have. In both cases the driver writes, after the answers.
     pub(super) fn flush(&self) {
-        let mut flow = self.lock();
+        let flow = self.lock();
+        let on_their_way = flow.waiting.len().saturating_sub(flow.gathered);
+        let too_few = on_their_way >= CROWD && flow.gathered < on_their_way;
+        if !flow.is_giving && !too_few {
+            self.write_out(flow);
+        }
+    }
+
+    fn write_out<'a>(&'a self, mut flow: MutexGuard<'a, Flow>) {
         // Ends when nothing has gathered while the last of it was written: each round writes something.
         while !flow.is_written && !flow.is_blocked && !flow.out.is_empty() && flow.ended.is_none() {
             let mut bytes = std::mem::take(&mut flow.out);
             flow.is_written = true;
+            flow.gathered = 0;
             // Without the lock: a system call takes longer than all that others do under it.
             drop(flow);
             let (written, result) = self.write(&bytes);
@@ -268,11 +305,12 @@ impl Connection {
                     if let Err(error) = writable {
                         break NoValue::Broken(error.to_string().into());
                     }
-                    self.lock().is_blocked = false;
-                    self.flush();
+                    let mut flow = self.lock();
+                    flow.is_blocked = false;
+                    self.write_out(flow);
                 }
                 _ = tick.tick() => {
-                    self.flush();
+                    self.write_out(self.lock());
                     if self.tell_the_late() {
                         late();
                     }
@@ -306,18 +344,31 @@ impl Connection {
             }
         };
         buffer.drain(..taken);
-        let waiting: Vec<_> = {
+        let mut complete = Vec::new();
+        let is_one_too_many = {
             let mut flow = self.lock();
-            let count = answers.len().min(flow.waiting.len());
-            flow.waiting.drain(..count).collect()
+            flow.is_giving = true;
+            let mut answers = answers.into_iter();
+            loop {
+                let Some(answer) = answers.next() else {
+                    break false;
+                };
+                // An answer that nobody asked for: then no later one can be trusted either.
+                let Some(oldest) = flow.waiting.front_mut() else {
+                    break true;
+                };
+                oldest.answers.push(answer);
+                if oldest.answers.len() == oldest.count {
+                    complete.extend(flow.waiting.pop_front());
+                }
+            }
         };
-        // An answer that nobody asked for: then no later one can be trusted either.
-        let is_one_too_many = waiting.len() < answers.len();
-        for (waiting, value) in waiting.into_iter().zip(answers) {
+        for waiting in complete {
             if let Some(then) = waiting.then {
-                call(then, Ok(value));
+                call(then, Ok(waiting.answers));
             }
         }
+        self.lock().is_giving = false;
         if is_one_too_many {
             return Err(NoValue::Nonsense);
         }
@@ -375,6 +426,7 @@ impl Connection {
             let mut flow = self.lock();
             flow.ended = Some(why.clone());
             flow.out = Vec::new();
+            flow.gathered = 0;
             std::mem::take(&mut flow.waiting)
         };
         for then in waiting.into_iter().filter_map(|waiting| waiting.then) {
@@ -405,7 +457,7 @@ impl fmt::Debug for Connection {
 }
 
 /// A handler wakes tasks, which runs code of the user's executor. If that panics, it must not take the connection with it.
-fn call(then: Handler, answer: Result<Value, NoValue>) {
+fn call(then: Handler, answer: Result<Vec<Value>, NoValue>) {
     if catch_unwind(AssertUnwindSafe(|| then(answer))).is_err() {
         tracing::error!("a task that was to be woken panicked");
     }
@@ -423,7 +475,10 @@ fn is(words: &[Value], first: &[u8]) -> bool {
 mod tests {
     use std::{sync::Arc, thread};
 
-    use tokio::{io::AsyncReadExt, net::UnixStream};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::UnixStream,
+    };
 
     use super::*;
 
@@ -459,9 +514,10 @@ mod tests {
                 thread::spawn(move || {
                     for count in 0..EACH {
                         let handler: Handler = Box::new(|_| {});
-                        let put = connection.put([handler], None, |out| {
+                        let put = connection.put(handler, None, |out| {
                             let line = format!("{number} {count} {:600}|", "");
                             out.extend_from_slice(line.as_bytes());
+                            1
                         });
                         assert!(put.is_ok());
                         connection.flush();
@@ -485,6 +541,7 @@ mod tests {
                 assert_eq!(next[thread], count, "of thread {thread}");
                 assert_eq!(line.len(), format!("{thread} {count} {:600}|", "").len());
                 next[thread] += 1;
+                server.write_all(b":1\r\n").await.expect("it is open");
             }
         }
         for thread in threads {
@@ -494,8 +551,6 @@ mod tests {
 
     #[tokio::test]
     async fn each_answer_goes_to_the_oldest_command_and_one_too_many_ends_the_connection() {
-        use tokio::io::AsyncWriteExt;
-
         let (connection, mut server) = pair();
         let (first, second) = tokio::join!(connection.ask(&[Word::Text("ONE")]), async {
             let asked = connection.ask(&[Word::Text("TWO")]);

@@ -22,7 +22,7 @@ const WHILE: Duration = Duration::from_secs(1);
 pub(super) struct Counting(Mutex<Option<Last>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Last {
+pub(super) struct Last {
     connection: ConnectionId,
     /// Before it was asked for.
     sent: Moment,
@@ -40,11 +40,20 @@ impl Counting {
         });
     }
 
+    pub(super) fn last(&self) -> Option<Last> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Last {
+    pub(super) fn token(self) -> u64 {
+        self.token.into()
+    }
+
     /// Than what a token must be larger that is counted up on this connection now; `None`: it must come from the time.
-    pub(super) fn floor(&self, connection: ConnectionId, now: Moment) -> Option<FencingToken> {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = last.filter(|last| last.connection == connection)?;
-        (now.since(last.sent) < WHILE).then_some(last.token)
+    pub(super) fn floor(self, connection: ConnectionId, now: Moment) -> Option<u64> {
+        let may_count = self.connection == connection && now.since(self.sent) < WHILE;
+        may_count.then_some(self.token.into())
     }
 }
 
@@ -60,10 +69,11 @@ mod tests {
             FencingToken::new(1_795_151_176_455_149),
         );
         let counting = Counting::default();
-        assert_eq!(counting.floor(one, sent), None);
+        assert!(counting.last().is_none());
         counting.note(one, sent, token);
-        assert_eq!(counting.floor(one, sent.after(WHILE / 2)), Some(token));
-        assert_eq!(counting.floor(one, sent.after(WHILE)), None);
-        assert_eq!(counting.floor(other, sent), None);
+        let last = counting.last().expect("just noted");
+        assert_eq!(last.floor(one, sent.after(WHILE / 2)), Some(token.into()));
+        assert_eq!(last.floor(one, sent.after(WHILE)), None);
+        assert_eq!(last.floor(other, sent), None);
     }
 }

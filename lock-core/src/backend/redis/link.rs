@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     backend::{
@@ -36,9 +36,6 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-
-/// What has gathered to this size is written at once: the server works on it while more gathers.
-const FLIGHT: usize = 1 << 12;
 
 const FULL: &str = "the connection has ended, or takes no more commands for now";
 
@@ -169,15 +166,15 @@ impl Link {
         Ok(current.ways)
     }
 
-    /// Sends a command, of which `write` appends the bytes, on the connection that is there, and has `then` called with what `read` makes of the answer, on the
-    /// manager's thread. The command leaves with the next [`flush`](Self::flush), and is late after a command time-out.
+    /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then` called with what `read` makes of the answers, on the
+    /// manager's thread. They leave with the next [`flush`](Self::flush), and are late after a command time-out.
     ///
-    /// If it cannot be sent, `then` is called before this returns, with a definite failure.
+    /// If they cannot be sent, `then` is called before this returns, with a definite failure.
     pub(super) fn send_at_once<T: 'static>(
         self: &Arc<Self>,
         trail: &Trail,
-        write: impl FnOnce(&mut Vec<u8>, ConnectionId, Moment),
-        read: impl FnOnce(Value, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
+        write: impl FnOnce(&mut Vec<u8>, ConnectionId, Moment) -> usize,
+        read: impl FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
         then: Then<T>,
     ) {
         let current = self.lock().current.clone();
@@ -187,26 +184,24 @@ impl Link {
             return then(Err(Failure::not_now("no connection is ready for it")));
         };
         let (link, id, sent) = (self.clone(), connection.id, CLOCK.now());
-        let handler: Handler = Box::new(move |answer| {
-            then(match answer {
-                Ok(value) => {
+        let handler: Handler = Box::new(move |answers| {
+            then(match answers {
+                Ok(values) => {
                     link.measure(CLOCK.now().since(sent));
-                    link.heed(id, &value);
-                    read(value, id, sent)
+                    link.heed(id, &values);
+                    read(values, id, sent)
                 }
                 Err(NoValue::NotSent) => Err(Failure::not_now(FULL)),
                 Err(none) => Err(failure::no_value(&none, link.address(), link.timing())),
             });
         });
         let until = sent.after(self.timing.command_timeout);
-        let put = connection.put([handler], Some(until), |out| {
+        let put = connection.put(handler, Some(until), |out| {
             trail.departs_on(id);
-            write(out, id, sent);
+            write(out, id, sent)
         });
-        match put {
-            Ok(gathered) if gathered >= FLIGHT => connection.flush(),
-            Ok(_) => {}
-            Err([handler]) => handler(Err(NoValue::NotSent)),
+        if let Err(handler) = put {
+            handler(Err(NoValue::NotSent));
         }
     }
 
@@ -231,35 +226,23 @@ impl Link {
             let connection = self.current().await?.connection;
             used = Some(connection.clone());
             let left = CLOCK.now();
-            // Bounded by the count.
-            let (sender, mut answers) = mpsc::unbounded_channel();
-            let handlers: Vec<Handler> = (0..count)
-                .map(|_| {
-                    let sender = sender.clone();
-                    let handler: Handler = Box::new(move |answer| drop(sender.send(answer)));
-                    handler
-                })
-                .collect();
-            let put = connection.put(handlers, None, |out| {
+            let (sender, answers) = oneshot::channel();
+            let handler: Handler = Box::new(move |values| drop(sender.send(values)));
+            let put = connection.put(handler, None, |out| {
                 if let Some(trail) = trail {
                     trail.departs_on(connection.id);
                 }
                 write(out);
+                count
             });
             if put.is_err() {
                 return Err(Failure::not_now(FULL));
             }
-            drop(sender);
             connection.nudge();
-            let mut values = Vec::with_capacity(count);
-            while values.len() < count {
-                let answer = answers.recv().await;
-                let answer = answer.ok_or_else(|| failure::nonsense("a command"))?;
-                let value =
-                    answer.map_err(|none| failure::no_value(&none, &self.address, self.timing))?;
-                self.heed(connection.id, &value);
-                values.push(value);
-            }
+            let answers = answers.await.unwrap_or(Err(NoValue::Late));
+            let values =
+                answers.map_err(|none| failure::no_value(&none, &self.address, self.timing))?;
+            self.heed(connection.id, &values);
             self.measure(CLOCK.now().since(left));
             Ok((connection.id, values))
         };
@@ -389,10 +372,12 @@ impl Link {
     }
 
     /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
-    fn heed(&self, id: ConnectionId, answer: &Value) {
-        if let Value::ServerError(error) = answer
-            && failure::code_of(error) == "READONLY"
-        {
+    fn heed(&self, id: ConnectionId, answers: &[Value]) {
+        let is_demoted = |answer: &Value| match answer {
+            Value::ServerError(error) => failure::code_of(error) == "READONLY",
+            _ => false,
+        };
+        if answers.iter().any(is_demoted) {
             self.forget(id);
         }
     }

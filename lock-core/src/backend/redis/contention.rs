@@ -1,0 +1,49 @@
+//! For which keys others were met lately.
+//!
+//! What nobody else wants is taken by plain commands, which cost the server half of what a script does. They cannot put
+//! anybody into a queue, though: if the key is busy, that takes a second round trip. So where others were met, the script is
+//! sent at once.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Some keys share a mark, which costs them speed and nothing else.
+const MARKS: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Contention {
+    hasher: RandomState,
+    marks: Box<[AtomicBool]>,
+}
+
+impl Default for Contention {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            marks: (0..MARKS).map(|_| AtomicBool::new(false)).collect(),
+        }
+    }
+}
+
+impl Contention {
+    pub(super) fn is_expected(&self, full_key: &str) -> bool {
+        self.mark(full_key).load(Ordering::Relaxed)
+    }
+
+    /// Notes whether others were met.
+    pub(super) fn note(&self, full_key: &str, others: bool) {
+        let mark = self.mark(full_key);
+        // Mostly it stays as it is, and a write would take it from the caches of other threads.
+        if mark.load(Ordering::Relaxed) != others {
+            mark.store(others, Ordering::Relaxed);
+        }
+    }
+
+    fn mark(&self, full_key: &str) -> &AtomicBool {
+        let hash = usize::try_from(self.hasher.hash_one(full_key) % MARKS as u64);
+        &self.marks[hash.unwrap_or(0)]
+    }
+}
