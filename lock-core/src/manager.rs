@@ -8,7 +8,6 @@ use crate::{
     engine::Engine,
     error::LockError,
     guard::LockGuard,
-    holding::Holding,
     inspect::{Health, LockInfo},
     key::{IntoLockKey, LockKey},
     lease::{Lease, LeaseLost},
@@ -21,6 +20,9 @@ use crate::{
 mod builder;
 mod default;
 mod several;
+mod taking;
+
+use taking::Taking;
 
 pub use builder::{KeysOf, LockManagerBuilder};
 pub use default::{LockSource, current, set_global, with_locks};
@@ -167,14 +169,18 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn acquire(
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as with every other call; options are made where they are used"
+    )]
+    pub fn acquire(
         &self,
         key: impl IntoLockKey,
         options: LockOptions,
-    ) -> Result<LockGuard, LockError> {
+    ) -> impl Future<Output = Result<LockGuard, LockError>> + Send {
         let key = key.into_lock_key();
-        let terms = self.terms(&key, &options)?;
-        self.take(&key, terms).await
+        let terms = self.terms(&key, &options);
+        Taking::new(self, key, terms)
     }
 
     /// Acquires a lock if it is free: asks once, and does not wait whatever the options say.
@@ -250,7 +256,7 @@ impl LockManager {
     {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options)?;
-        let guard = self.take(&key, terms).await?;
+        let guard = Taking::new(self, key, Ok(terms)).await?;
         self.run_under(guard, terms.on_lost, body).await
     }
 
@@ -390,42 +396,6 @@ impl LockManager {
             tracing::warn!(key = %lease.key(), %error, "the body ended, but its lock was not released in order");
         }
         Ok(value)
-    }
-
-    async fn take(&self, key: &LockKey, mut terms: Terms) -> Result<LockGuard, LockError> {
-        let arbiter = &self.inner.arbiter;
-        if let Some(holding) = reentry::find(arbiter, key) {
-            return match holding.lease().ended() {
-                None => Ok(LockGuard::new(holding)),
-                Some(reason) => Err(holding.lease().lost_error(reason)),
-            };
-        }
-        self.require_runtime()?;
-        check_key(&arbiter.prefix, key)?;
-        let deadline = self.deadline(terms.wait);
-        let holding = self.stand(key, &mut terms, deadline).await?;
-        holding.lease().begin();
-        Ok(LockGuard::new(Arc::new(holding)))
-    }
-
-    /// Waits for a key, until the deadline at most.
-    async fn stand(
-        &self,
-        key: &LockKey,
-        terms: &mut Terms,
-        deadline: Option<Moment>,
-    ) -> Result<Holding, LockError> {
-        // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
-        loop {
-            let holding = self.inner.arbiter.stand(key, *terms, deadline)?.await?;
-            holding.lease().claim();
-            if holding.lease().ended().is_none() {
-                return Ok(holding);
-            }
-            // This task was not polled for so long that the grant is over. What is left of the wait is for another.
-            self.spend(terms, deadline);
-            drop::<Holding>(holding);
-        }
     }
 
     /// When a wait that begins now is over.

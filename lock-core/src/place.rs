@@ -17,6 +17,7 @@ use crate::{
     key::LockKey,
     leaving::Leaving,
     line::{Departure, Waiter},
+    options::Wait,
 };
 
 /// Waits for the lease, as long as its terms allow.
@@ -31,7 +32,9 @@ pub(crate) struct Place {
     waiter: Arc<Waiter>,
     /// Of the first question, for the task that asked it.
     leaving: Leaving,
-    deadline: Option<Sleep>,
+    /// Rings when the time to wait is over.
+    alarm: Option<Sleep>,
+    deadline: Option<Moment>,
     _waiting: Open,
 }
 
@@ -43,16 +46,51 @@ impl Place {
         leaving: Leaving,
         deadline: Option<Moment>,
     ) -> Self {
-        let deadline = deadline.map(|deadline| arbiter.engine.alarm.sleep_until(deadline));
+        let alarm = deadline.map(|deadline| arbiter.engine.alarm.sleep_until(deadline));
         let waiting = arbiter.waiting.open();
         Self {
             arbiter,
             key,
             waiter,
             leaving,
+            alarm,
             deadline,
             _waiting: waiting,
         }
+    }
+
+    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Holding, LockError>> {
+        if let Some(result) = self.waiter.take_or_register(context.waker()) {
+            return Poll::Ready(result);
+        }
+        if self.leaving != Leaving::Left {
+            let backend = &*self.arbiter.engine.backend;
+            if self.leaving.poll(backend, context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        self.arbiter.replace_lost_seeker(&self.key);
+        let ran_out = self
+            .alarm
+            .as_mut()
+            .is_some_and(|alarm| Pin::new(alarm).poll(context).is_ready());
+        if ran_out {
+            self.alarm = None;
+            if let Some(error) = self.run_out_of_patience() {
+                return Poll::Ready(self.leave().unwrap_or(Err(error)));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Another place in the same line, at its end.
+    fn again(&self) -> Result<Self, LockError> {
+        let mut terms = self.waiter.terms;
+        let now = self.arbiter.engine.clock.now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            terms.wait = Wait::No;
+        }
+        self.arbiter.stand(&self.key, terms, self.deadline)
     }
 
     /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
@@ -80,27 +118,23 @@ impl Future for Place {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(result) = this.waiter.take_or_register(context.waker()) {
-            return Poll::Ready(result);
-        }
-        if this.leaving != Leaving::Left {
-            let backend = &*this.arbiter.engine.backend;
-            if this.leaving.poll(backend, context).is_pending() {
-                return Poll::Pending;
+        // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
+        loop {
+            let holding = match this.poll_once(context) {
+                Poll::Ready(Ok(holding)) => holding,
+                other => return other,
+            };
+            holding.lease().claim();
+            if holding.lease().ended().is_none() {
+                return Poll::Ready(Ok(holding));
+            }
+            // This task was not polled for so long that the grant is over. What is left of the wait is for another.
+            drop(holding);
+            match this.again() {
+                Ok(place) => *this = place,
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        this.arbiter.replace_lost_seeker(&this.key);
-        let ran_out = this
-            .deadline
-            .as_mut()
-            .is_some_and(|deadline| Pin::new(deadline).poll(context).is_ready());
-        if ran_out {
-            this.deadline = None;
-            if let Some(error) = this.run_out_of_patience() {
-                return Poll::Ready(this.leave().unwrap_or(Err(error)));
-            }
-        }
-        Poll::Pending
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     holdings::Holdings,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    manager::LockManager,
+    manager::{LockManager, taking::Taking},
     options::{LockOptions, MOST_KEYS, Renew, Terms, check_key},
     reentry,
 };
@@ -133,7 +133,7 @@ impl LockManager {
 
     async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {
         if let [one] = keys {
-            return self.take(one, terms).await;
+            return Taking::new(self, one.clone(), Ok(terms)).await;
         }
         if let Some(held) = self.held_by_this_task(keys)? {
             return Ok(LockGuard::several(held));
@@ -180,7 +180,8 @@ impl LockManager {
         order.sort_by_key(|(_, key)| *key);
         let mut taken = Vec::with_capacity(keys.len());
         for (position, key) in order {
-            let holding = self.stand(key, terms, deadline).await?;
+            let place = self.inner.arbiter.stand(key, *terms, deadline)?;
+            let holding = place.await?;
             taken.push((position, Arc::new(holding)));
             self.spend(terms, deadline);
         }
