@@ -19,7 +19,13 @@ use crate::{
 pub(crate) struct Alarm {
     clock: Clock,
     /// The sleepers that the manager's thread wakes; `None` where tokio's timers of the caller serve.
-    sleepers: Option<Arc<Schedule<Waker>>>,
+    sleepers: Option<Arc<Sleepers>>,
+}
+
+#[derive(Debug)]
+struct Sleepers {
+    clock: Clock,
+    wakers: Schedule<Waker>,
 }
 
 impl Alarm {
@@ -34,20 +40,27 @@ impl Alarm {
     /// Sleeps until `ring`, which must run on the manager's thread, wakes the sleeper.
     #[cfg(feature = "redis")]
     pub(crate) fn of_a_thread(clock: Clock) -> Self {
+        let sleepers = Sleepers {
+            clock: clock.clone(),
+            wakers: Schedule::new(),
+        };
         Self {
             clock,
-            sleepers: Some(Arc::new(Schedule::new())),
+            sleepers: Some(Arc::new(sleepers)),
         }
     }
 
     /// Wakes sleepers for ever. Holds only the list of them, so it does not keep the manager alive.
     #[cfg(feature = "redis")]
     pub(crate) fn ring(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (clock, sleepers) = (self.clock.clone(), self.sleepers.clone());
+        let sleepers = self.sleepers.clone();
         async move {
             let Some(sleepers) = sleepers else { return };
             loop {
-                for sleeper in sleepers.due(&clock, std::time::Duration::ZERO).await {
+                let due = sleepers
+                    .wakers
+                    .due(&sleepers.clock, std::time::Duration::ZERO);
+                for sleeper in due.await {
                     sleeper.wake();
                 }
             }
@@ -55,13 +68,12 @@ impl Alarm {
     }
 
     pub(crate) fn sleep_until(&self, moment: Moment) -> Sleep {
-        let clock = self.clock.clone();
         let Some(sleepers) = self.sleepers.clone() else {
+            let clock = self.clock.clone();
             return Sleep::Timer(Box::pin(async move { clock.sleep_until(moment).await }));
         };
         Sleep::Registered(Registered {
             moment,
-            clock,
             sleepers,
             place: None,
         })
@@ -75,8 +87,7 @@ pub(crate) enum Sleep {
 
 pub(crate) struct Registered {
     moment: Moment,
-    clock: Clock,
-    sleepers: Arc<Schedule<Waker>>,
+    sleepers: Arc<Sleepers>,
     place: Option<(Ticket, Waker)>,
 }
 
@@ -93,7 +104,7 @@ impl Future for Sleep {
 
 impl Registered {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.clock.now() >= self.moment {
+        if self.sleepers.clock.now() >= self.moment {
             return Poll::Ready(());
         }
         if self
@@ -104,14 +115,17 @@ impl Registered {
             return Poll::Pending;
         }
         self.leave();
-        let ticket = self.sleepers.insert(self.moment, context.waker().clone());
+        let ticket = self
+            .sleepers
+            .wakers
+            .insert(self.moment, context.waker().clone());
         self.place = Some((ticket, context.waker().clone()));
         Poll::Pending
     }
 
     fn leave(&mut self) {
         if let Some((ticket, _)) = self.place.take() {
-            self.sleepers.remove(ticket);
+            self.sleepers.wakers.remove(ticket);
         }
     }
 }

@@ -1,6 +1,11 @@
 //! The one owner of a lease inside this process. When it goes, the lock goes, to the next task or back to the server.
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use tokio::sync::oneshot;
 
@@ -9,7 +14,7 @@ use crate::{
     engine::Open,
     error::LockError,
     lease::{LeaseLost, LeaseState},
-    leaving::{Answered, Leaving},
+    leaving::Leaving,
     slot::Next,
 };
 
@@ -40,27 +45,20 @@ impl Holding {
         &self.lease
     }
 
-    /// Releases and waits for the word of the backend; there is nothing to wait for if the next task has it.
-    ///
-    /// Dropping the future leaves the release under way.
-    pub(crate) async fn release(mut self) -> Result<(), LockError> {
-        let Some(left) = self.leave() else {
-            return Ok(());
-        };
-        let (reply, word) = oneshot::channel();
-        self.arbiter
-            .give_back(&self.lease, left.lost, left.next, Some(reply));
-        let word = Answered {
-            answer: word,
+    /// Releases; the future waits for the word of the backend. There is nothing to wait for if the next task has it.
+    pub(crate) fn release(mut self) -> Releasing {
+        let left = self.leave();
+        let word = left.map(|left| {
+            let (reply, word) = oneshot::channel();
+            self.arbiter
+                .give_back(&self.lease, left.lost, left.next, Some(reply));
+            word
+        });
+        Releasing {
+            word,
             leaving: Leaving::Made,
-            backend: &*self.arbiter.engine.backend,
-        };
-        word.await.unwrap_or_else(|_| {
-            Err(
-                LockError::unavailable("the runtime that the release ran on has ended")
-                    .about(self.lease.key()),
-            )
-        })
+            holding: self,
+        }
     }
 
     /// Ends the lease, once, and hands it to the next task; if that cannot be, it is to be given back to the server.
@@ -76,6 +74,49 @@ impl Holding {
                 lost,
                 _held: held,
             }),
+        }
+    }
+}
+
+/// A release under way, which goes on when this is dropped.
+///
+/// Written by hand: thousands of tasks that wait for a lock keep room for it.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Releasing {
+    /// `None`: there is nothing to wait for.
+    word: Option<oneshot::Receiver<Result<(), LockError>>>,
+    leaving: Leaving,
+    holding: Holding,
+}
+
+impl Future for Releasing {
+    type Output = Result<(), LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let Some(word) = &mut this.word else {
+            return Poll::Ready(Ok(()));
+        };
+        // In memory it is there at once.
+        if let Poll::Ready(word) = Pin::new(word).poll(context) {
+            return Poll::Ready(word.unwrap_or_else(|_| {
+                let ended = "the runtime that the release ran on has ended";
+                Err(LockError::unavailable(ended).about(this.holding.lease.key()))
+            }));
+        }
+        if this.leaving != Leaving::Left {
+            // Whichever it is, the answer is still to come, and wakes.
+            let backend = &*this.holding.arbiter.engine.backend;
+            let _left = this.leaving.poll(backend, context);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        if self.word.is_some() {
+            self.leaving.now(&*self.holding.arbiter.engine.backend);
         }
     }
 }

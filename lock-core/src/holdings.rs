@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    pin::Pin,
     slice,
     sync::Arc,
     task::Poll,
@@ -48,18 +49,28 @@ impl Holdings {
     ///
     /// Dropping the future leaves the releases under way.
     pub(crate) async fn release(self) -> Result<(), LockError> {
-        let (each, leases) = match self {
-            Self::One(holding) => return release(holding).await,
-            Self::Several(several) => (several.each, several.leases),
-        };
+        match self {
+            Self::One(holding) => match Arc::into_inner(holding).map(Holding::release) {
+                Some(releasing) => releasing.await,
+                None => Ok(()),
+            },
+            // In a box, so that the future of one release stays small.
+            Self::Several(several) => Box::pin(several.release()).await,
+        }
+    }
+}
+
+impl Several {
+    async fn release(self: Box<Self>) -> Result<(), LockError> {
+        let Self { each, leases } = *self;
         // Looked at before the release: the key that was lost is named, and not those that were lost with it.
         let mut word = leases.check();
         let mut waiting: Vec<_> = each
             .into_iter()
-            .map(|holding| Box::pin(release(holding)))
+            .filter_map(|holding| Arc::into_inner(holding).map(Holding::release))
             .collect();
         poll_fn(|context| {
-            waiting.retain_mut(|release| match release.as_mut().poll(context) {
+            waiting.retain_mut(|release| match Pin::new(release).poll(context) {
                 Poll::Pending => true,
                 Poll::Ready(other) => {
                     note(&mut word, other);
@@ -74,13 +85,6 @@ impl Holdings {
         })
         .await;
         word
-    }
-}
-
-async fn release(holding: Arc<Holding>) -> Result<(), LockError> {
-    match Arc::into_inner(holding) {
-        Some(holding) => holding.release().await,
-        None => Ok(()),
     }
 }
 

@@ -3,11 +3,7 @@
 //! One system call for each request would cost more than all the rest of a lock. So whoever made one lets the other tasks
 //! of its runtime run that are ready, and make theirs; the first that has its turn again sends all of them.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use crate::backend::Backend;
 
@@ -41,35 +37,5 @@ impl Leaving {
         if std::mem::replace(self, Self::Left) != Self::Left {
             backend.flush();
         }
-    }
-}
-
-/// Waits for an answer to what was made at once, once it has left. Dropping it has it leave.
-pub(crate) struct Answered<'a, F> {
-    pub(crate) answer: F,
-    pub(crate) leaving: Leaving,
-    pub(crate) backend: &'a dyn Backend,
-}
-
-impl<F: Future + Unpin> Future for Answered<'_, F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = &mut *self;
-        // In memory it is there at once.
-        if let Poll::Ready(answer) = Pin::new(&mut this.answer).poll(context) {
-            return Poll::Ready(answer);
-        }
-        if this.leaving != Leaving::Left {
-            // Whichever it is, the answer is still to come, and wakes.
-            let _left = this.leaving.poll(this.backend, context);
-        }
-        Poll::Pending
-    }
-}
-
-impl<F> Drop for Answered<'_, F> {
-    fn drop(&mut self) {
-        self.leaving.now(self.backend);
     }
 }
