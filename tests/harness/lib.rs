@@ -21,6 +21,7 @@
 
 mod background;
 mod child;
+mod clock;
 mod fake;
 mod http;
 mod port;
@@ -31,6 +32,7 @@ mod server;
 mod tools;
 mod wait;
 
+pub use clock::ShiftedClock;
 pub use fake::{Answer, FakeServer};
 pub use http::{HttpAnswer, HttpRequest};
 pub use process::Process;

@@ -7,7 +7,10 @@ mod tests;
 
 use std::{
     net::TcpListener,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -27,6 +30,7 @@ use crate::{background::Background, port::listen};
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
+    server_port: Arc<AtomicU16>,
     faults: Arc<Faults>,
     // Kept for its tasks, which end with it.
     _background: Background,
@@ -65,14 +69,23 @@ impl Proxy {
         let (listener, port) = listen();
         let background = Background::start("proxy");
         let faults = Arc::<Faults>::default();
-        background
-            .handle()
-            .spawn(accept(listener, server_port, Arc::clone(&faults)));
+        let server_port = Arc::new(AtomicU16::new(server_port));
+        background.handle().spawn(accept(
+            listener,
+            Arc::clone(&server_port),
+            Arc::clone(&faults),
+        ));
         Self {
             port,
+            server_port,
             faults,
             _background: background,
         }
+    }
+
+    /// Leads new connections to another server, as after a fail-over. Existing ones stay where they are.
+    pub fn lead_to(&self, server_port: u16) {
+        self.server_port.store(server_port, Ordering::SeqCst);
     }
 
     /// Heals every fault. What a black hole held back flows on; what is under way with a delay
@@ -161,12 +174,13 @@ impl Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, server_port: u16, faults: Arc<Faults>) {
+async fn accept(listener: TcpListener, server_port: Arc<AtomicU16>, faults: Arc<Faults>) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a runtime with I/O");
     loop {
         let (client, _) = listener.accept().await.expect("a listening socket");
         let connection = Connection::new(&faults);
-        tokio::spawn(serve(client, server_port, connection));
+        let port = server_port.load(Ordering::SeqCst);
+        tokio::spawn(serve(client, port, connection));
     }
 }
 

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     child::{self, ChildProcess},
+    clock::ShiftedClock,
     port::free_port,
     tools::tool,
 };
@@ -71,6 +72,7 @@ pub struct RedisServerBuilder {
     arguments: Vec<String>,
     password: Option<String>,
     acl: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl RedisServerBuilder {
@@ -100,6 +102,13 @@ impl RedisServerBuilder {
     #[must_use = "a builder starts nothing by itself"]
     pub fn acl(mut self, line: &str) -> Self {
         self.acl.push(line.to_owned());
+        self
+    }
+
+    /// Has its wall clock go as this one says, which must outlive it.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn clock(mut self, clock: &ShiftedClock) -> Self {
+        self.environment = clock.environment().to_vec();
         self
     }
 
@@ -277,6 +286,7 @@ impl RedisServer {
             .arg("--dir")
             .arg(self.folder.path())
             .args(&self.options.arguments)
+            .envs(self.options.environment.iter().cloned())
             .stdin(std::process::Stdio::null())
             .stderr(log.try_clone().expect("one more file"))
             .stdout(log);

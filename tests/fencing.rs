@@ -1,0 +1,171 @@
+//! Fencing tokens grow, whatever happens to the server's data and clock.
+
+use std::time::Duration;
+
+use lock_core::{LockError, LockManager, LockOptions};
+use lock_tests::{After, Direction, Proxy, RedisServer, ShiftedClock, Which, eventually};
+use redis::Value;
+
+const HANG: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const FENCE: &str = "__lock_core__:fence";
+
+fn options() -> LockOptions {
+    LockOptions::new(Duration::from_secs(10)).wait(HANG)
+}
+
+async fn connect(url: &str) -> LockManager {
+    LockManager::connect(url).await.expect("the server is up")
+}
+
+/// Takes the lock and lets it go, as soon as that works.
+async fn token(locks: &LockManager) -> u64 {
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let token = guard.lease().fencing_token();
+    guard.release().await.expect("held");
+    token.into()
+}
+
+fn counter(server: &RedisServer) -> u64 {
+    let text = server.get(FENCE).unwrap_or_default();
+    text.parse().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn tokens_grow_across_a_fail_over_to_a_replica_that_lagged() {
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::start(primary.port());
+    let (one, other) = (connect(&proxy.url()).await, connect(&proxy.url()).await);
+    let mut last = token(&one).await;
+    let port = primary.port().to_string();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
+    eventually(HANG, "the replica has the data", async || {
+        counter(&replica) >= last
+    })
+    .await;
+    // Cut off: it hears nothing of what comes now.
+    replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    for _ in 0..50 {
+        for locks in [&one, &other] {
+            let next = token(locks).await;
+            assert!(next > last);
+            last = next;
+        }
+    }
+    assert!(counter(&replica) < counter(&primary), "it lags");
+    primary.kill9();
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    proxy.lead_to(replica.port());
+    // The one that knows less goes first, and one that knows nothing.
+    for locks in [&one, &connect(&proxy.url()).await, &other] {
+        let next = token(locks).await;
+        assert!(next > last, "{next} after {last}");
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn tokens_grow_across_a_restart_without_data() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let mut last = 0;
+    for _ in 0..3 {
+        for _ in 0..20 {
+            let next = token(&locks).await;
+            assert!(next > last, "{next} after {last}");
+            last = next;
+        }
+        server.kill9();
+        server.restart();
+        // Who knows nothing must not be given less.
+        let next = token(&connect(&server.url()).await).await;
+        assert!(next > last, "{next} after {last}");
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn tokens_grow_when_the_servers_clock_is_set_back() {
+    let clock = ShiftedClock::new();
+    let server = RedisServer::builder().clock(&clock).start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let mut last = token(&one).await;
+    clock.set_back(HOUR);
+    let Value::Array(time) = server.cli(&["TIME"]) else {
+        panic!("no time");
+    };
+    let Value::BulkString(seconds) = &time[0] else {
+        panic!("no seconds");
+    };
+    let seconds: u64 = String::from_utf8_lossy(seconds).parse().expect("a number");
+    assert!(seconds < last / 1_000_000 - 3000, "it was set back");
+    for locks in [&one, &other, &connect(&server.url()).await, &one] {
+        let next = token(locks).await;
+        assert!(next > last, "{next} after {last}");
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_back_over_a_loss_of_data_is_noticed_by_whoever_knows_better() {
+    let clock = ShiftedClock::new();
+    clock.set_ahead(HOUR / 2);
+    let server = RedisServer::builder().clock(&clock).start();
+    let locks = connect(&server.url()).await;
+    let last = token(&locks).await;
+    clock.set_right();
+    server.cli(&["FLUSHALL"]);
+    assert!(token(&locks).await > last);
+}
+
+#[tokio::test]
+async fn a_process_that_knows_a_token_from_the_far_future_drags_nobody_there() {
+    let clock = ShiftedClock::new();
+    clock.set_ahead(HOUR * 24 * 365);
+    let server = RedisServer::builder().clock(&clock).start();
+    let mad = connect(&server.url()).await;
+    let far = token(&mad).await;
+    clock.set_right();
+    server.cli(&["FLUSHALL"]);
+    let honest = connect(&server.url()).await;
+    let before = token(&honest).await;
+    assert!(before < far);
+    // Longer than a token may be counted up, and shorter.
+    for pause in [Duration::ZERO, Duration::from_millis(1200)] {
+        tokio::time::sleep(pause).await;
+        let refused = mad
+            .acquire("k", options().wait(Duration::from_millis(100)))
+            .await
+            .expect_err("its tokens could not grow");
+        assert!(
+            matches!(refused, LockError::Unavailable { .. }),
+            "{refused:?}"
+        );
+        assert!(counter(&server) < far, "the counter was not moved");
+    }
+    eventually(HANG, "it left no lock", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+    assert!(token(&honest).await > before);
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_sent_again_gets_a_larger_token_and_one_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let mut last = 0;
+    for lost in ["EVALSHA", "SET", "EVALSHA", "SET"] {
+        let before = token(&locks).await;
+        assert!(before > last);
+        proxy.lose(Direction::Replies, Which::nth_of(1, lost), After::Reset);
+        last = token(&locks).await;
+        assert!(last > before);
+        proxy.pass();
+    }
+    eventually(HANG, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}

@@ -1,0 +1,67 @@
+//! A server's wall clock that a test can set.
+
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+use tempfile::TempDir;
+
+/// What the wall clock of a server is ahead or behind by; see
+/// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
+#[derive(Debug)]
+pub struct ShiftedClock {
+    folder: TempDir,
+}
+
+impl ShiftedClock {
+    /// Makes one that is right, for now.
+    ///
+    /// # Panics
+    ///
+    /// If there is no C compiler, which `tests/run` installs.
+    #[expect(clippy::new_without_default, reason = "it compiles a library")]
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/clock/shift.c");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(folder.path().join("shift.so"))
+            .arg(source)
+            .status()
+            .expect("cc, which tests/run installs");
+        assert!(compiled.success(), "{source} does not compile");
+        let clock = Self { folder };
+        clock.write(0);
+        clock
+    }
+
+    /// Sets it ahead of the right time.
+    pub fn set_ahead(&self, by: Duration) {
+        self.write(i128::try_from(by.as_micros()).expect("a span of time"));
+    }
+
+    /// Sets it behind the right time.
+    pub fn set_back(&self, by: Duration) {
+        self.write(-i128::try_from(by.as_micros()).expect("a span of time"));
+    }
+
+    /// Sets it right.
+    pub fn set_right(&self) {
+        self.write(0);
+    }
+
+    /// What a server is to be started with.
+    pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        [
+            ("LD_PRELOAD", self.folder.path().join("shift.so")),
+            ("SHIFTED_CLOCK", self.file()),
+        ]
+    }
+
+    fn write(&self, micros: i128) {
+        // Never half written: always as long as the longest.
+        fs::write(self.file(), format!("{micros:+031}")).expect("a file in the temporary folder");
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("shift")
+    }
+}
