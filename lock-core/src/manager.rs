@@ -19,13 +19,15 @@ use crate::{
 
 mod builder;
 mod default;
+mod keys_of;
 mod several;
 mod taking;
 
 use taking::Taking;
 
-pub use builder::{KeysOf, LockManagerBuilder};
+pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current, set_global, with_locks};
+pub use keys_of::KeysOf;
 
 /// Acquires locks on one backend.
 ///
