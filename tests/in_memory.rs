@@ -933,3 +933,25 @@ fn a_lease_is_renewed_though_the_runtime_that_renewed_it_ended() {
     assert!(ran.is_ok(), "{ran:?}");
     drop(other);
 }
+
+#[tokio::test]
+async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
+    let locks = LockManager::in_memory();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let busy = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            // Some seconds, if nobody else gets a turn.
+            for _ in 0..3_000_000 {
+                drop(locks.acquire("k", options()).await.expect("free"));
+                if stop.load(std::sync::atomic::Ordering::SeqCst) {
+                    return true;
+                }
+            }
+            false
+        }
+    });
+    tokio::task::yield_now().await;
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(busy.await.expect("no panic"), "nobody else had a turn");
+}

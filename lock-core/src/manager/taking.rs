@@ -7,6 +7,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use tokio::task::coop;
+
 use crate::{
     error::LockError, guard::LockGuard, key::LockKey, manager::LockManager, options::Terms,
     options::check_key, place::Place, reentry,
@@ -63,17 +65,21 @@ impl Future for Taking<'_> {
     type Output = Result<LockGuard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // A lock that is free at every turn must not keep its runtime from everything else.
+        let coop = ready!(coop::poll_proceed(context));
         let this = &mut *self;
         if matches!(this.state, State::New(..))
             && let State::New(key, terms) = std::mem::replace(&mut this.state, State::Over)
             && let Some(result) = terms.and_then(|terms| this.begin(&key, terms)).transpose()
         {
+            coop.made_progress();
             return Poll::Ready(result);
         }
         let State::Waiting(place) = &mut this.state else {
             panic!("polled after it was over");
         };
         let result = ready!(Pin::new(place).poll(context));
+        coop.made_progress();
         this.state = State::Over;
         Poll::Ready(result.map(|holding| {
             holding.lease().begin();
