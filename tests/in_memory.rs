@@ -941,8 +941,8 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
     let busy = tokio::spawn({
         let stop = stop.clone();
         async move {
-            // Some seconds, if nobody else gets a turn.
-            for _ in 0..3_000_000 {
+            // Long enough, if nobody else gets a turn.
+            for _ in 0..300_000 {
                 drop(locks.acquire("k", options()).await.expect("free"));
                 if stop.load(std::sync::atomic::Ordering::SeqCst) {
                     return true;
