@@ -169,3 +169,69 @@ async fn an_acquire_that_is_sent_again_gets_a_larger_token_and_one_lock() {
     })
     .await;
 }
+
+/// Whoever grants the lock to a waiter need not have held it, and may know less than the waiter.
+#[tokio::test]
+async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
+    let server = RedisServer::start();
+    for round in 0..5 {
+        let (waiter, outsider) = (connect(&server.url()).await, connect(&server.url()).await);
+        let before = token(&waiter).await;
+        server.cli(&["FLUSHALL"]);
+        server.cli(&["SET", "lock:k", "another library's", "PX", "60000"]);
+        let waiting = tokio::spawn({
+            let waiter = waiter.clone();
+            async move { token(&waiter).await }
+        });
+        eventually(HANG, "it stands in line", async || {
+            server.keys("__lock_core__:queue:*").len() == 1
+        })
+        .await;
+        server.cli(&["DEL", "lock:k"]);
+        drop(outsider.try_acquire("k", options()).await);
+        let after = waiting.await.expect("no panic");
+        assert!(after > before, "round {round}: {after} after {before}");
+        eventually(HANG, "it is free", async || {
+            server.keys("lock:*").is_empty()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
+    let server = RedisServer::start();
+    for round in 0..3 {
+        let (holder, waiter) = (connect(&server.url()).await, connect(&server.url()).await);
+        let outsider = connect(&server.url()).await;
+        let short = LockOptions::new(Duration::from_secs(1)).without_renewal();
+        let guard = holder.acquire("k", short).await.expect("free");
+        let lagging = u64::from(guard.lease().fencing_token());
+        let waiting = tokio::spawn({
+            let waiter = waiter.clone();
+            async move { token(&waiter).await }
+        });
+        eventually(HANG, "it stands in line", async || {
+            server.keys("__lock_core__:queue:*").len() == 1
+        })
+        .await;
+        // What a primary did after its replica had stopped listening: this lock was held, with a larger token.
+        let lost = holder.acquire("other", options()).await.expect("free");
+        let before = u64::from(lost.lease().fencing_token());
+        drop(lost);
+        server.cli(&["SET", FENCE, &lagging.to_string()]);
+        server.cli(&["PEXPIRE", "lock:k", "1"]);
+        eventually(HANG, "somebody grants it", async || {
+            drop(outsider.try_acquire("k", options()).await);
+            waiting.is_finished()
+        })
+        .await;
+        let after = waiting.await.expect("no panic");
+        assert!(after > before, "round {round}: {after} after {before}");
+        drop(guard);
+        eventually(HANG, "it is free", async || {
+            server.keys("lock:*").is_empty()
+        })
+        .await;
+    }
+}

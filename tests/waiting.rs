@@ -10,7 +10,9 @@ use std::{
 };
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{After, Direction, Process, Proxy, RedisServer, Scope, Which, eventually};
+use lock_tests::{
+    After, Answer, Direction, FakeServer, Process, Proxy, RedisServer, Scope, Which, eventually,
+};
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -226,6 +228,8 @@ async fn a_wait_that_is_dropped_leaves_the_lock_to_the_next() {
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
         dropped.abort();
+        // It may have had the lock before: then its guard goes with it.
+        drop(dropped.await);
         let next = granted(next).await;
         drop(released.await);
         next.release().await.expect("held");
@@ -658,6 +662,84 @@ async fn in_the_old_protocol_a_half_open_second_connection_is_noticed() {
         proxy.connections() == 4
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_second_connection_goes_with_the_first_if_that_comes_to_nothing() {
+    let (loading, subscribed) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let (is_loading, count) = (loading.clone(), subscribed.clone());
+    // A server that speaks the old protocol, and falls back to loading its data.
+    let server = FakeServer::start(move |request| match request[0].as_str() {
+        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
+        "SUBSCRIBE" => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Answer::Bytes(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n".to_vec())
+        }
+        "PING" => Answer::line("+PONG"),
+        "EVAL" if is_loading.load(Ordering::SeqCst) => Answer::line("-LOADING wait"),
+        "EVAL" => Answer::line(":0"),
+        _ => Answer::HangUp,
+    });
+    let locks = connect(&server.url()).await;
+    loading.store(true, Ordering::SeqCst);
+    eventually(HANG, "it tried often", async || {
+        drop(locks.try_acquire("k", options()).await);
+        subscribed.load(Ordering::SeqCst) > 10
+    })
+    .await;
+    eventually(HANG, "at most one try is open", async || {
+        open_connections(server.port()) <= 2
+    })
+    .await;
+}
+
+/// Those from this machine to a server of its own.
+fn open_connections(port: u16) -> usize {
+    let server = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("a list of connections");
+    let is_open = |line: &&str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.get(2).is_some_and(|to| to.ends_with(&server)) && words.get(3) == Some(&"01")
+    };
+    table.lines().filter(is_open).count()
+}
+
+/// A task of an executor that is broken.
+struct Broken;
+
+impl std::task::Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("as this executor does");
+    }
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_leaves_others_their_time() {
+    let server = RedisServer::start();
+    let _held = connect(&server.url())
+        .await
+        .acquire("k", options())
+        .await
+        .expect("free");
+    let locks = connect(&server.url()).await;
+    let short = || LockOptions::new(SECOND * 10).wait(SECOND / 5);
+    let mut broken = Box::pin(locks.acquire("k", short()));
+    for waker in [
+        std::task::Waker::noop(),
+        &std::task::Waker::from(Arc::new(Broken)),
+    ] {
+        let mut context = std::task::Context::from_waker(waker);
+        assert!(broken.as_mut().poll(&mut context).is_pending());
+    }
+    for _ in 0..2 {
+        let busy = timeout(HANG, locks.acquire("k", short()))
+            .await
+            .expect("its time ends");
+        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    }
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ on_every_kind! {
     tasks_of_several_managers_exclude_each_other
     a_lease_is_renewed_and_lost_when_its_key_goes
     a_check_of_a_lease_never_shortens_it
+    many_leases_are_renewed_over_a_long_way
     a_lost_answer_is_asked_for_again_and_its_time_counts_from_then
     futures_dropped_in_flight_leave_no_lock
     a_minimal_hold_keeps_the_key
@@ -156,6 +157,34 @@ async fn a_lease_is_renewed_and_lost_when_its_key_goes(server: &RedisServer) {
         server.get("lock:k").as_deref(),
         Some("another"),
         "another's key is left alone"
+    );
+}
+
+async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
+        .await
+        .expect("up");
+    let mut held = Vec::new();
+    for number in 0..100 {
+        let ttl = LockOptions::new(Duration::from_secs(2));
+        held.push(
+            locks
+                .acquire(format!("k{number}"), ttl)
+                .await
+                .expect("free"),
+        );
+    }
+    // One after the other, this would take longer than they last.
+    proxy.delay(Direction::Replies, Duration::from_millis(5));
+    let started = std::time::Instant::now();
+    eventually(HANG, "they were renewed, and renewed again", async || {
+        started.elapsed() > Duration::from_secs(5)
+    })
+    .await;
+    assert_eq!(
+        held.iter().filter(|guard| guard.lease().is_lost()).count(),
+        0
     );
 }
 

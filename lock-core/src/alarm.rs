@@ -13,6 +13,7 @@ use std::{
 use crate::{
     clock::{Clock, Moment},
     schedule::{Schedule, Ticket},
+    waking::safely,
 };
 
 #[derive(Clone, Debug)]
@@ -61,7 +62,7 @@ impl Alarm {
                     .wakers
                     .due(&sleepers.clock, std::time::Duration::ZERO);
                 for sleeper in due.await {
-                    sleeper.wake();
+                    safely(|| sleeper.wake());
                 }
             }
         }

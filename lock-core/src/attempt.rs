@@ -35,6 +35,8 @@ pub(crate) struct Attempt {
     queued_ttl: Duration,
     /// Before the last question left that was answered with "wait", or the first one of all: a grant is younger.
     waits_since: Moment,
+    /// The largest fencing token that was known then: that of a grant is larger.
+    known_since: u64,
     /// Whether a request left that has no definite answer, or an entry is in the queue: the key may be ours without our
     /// knowing.
     armed: bool,
@@ -81,6 +83,7 @@ impl Attempt {
             ttl: Duration::ZERO,
             queued_ttl: Duration::ZERO,
             waits_since: Moment::from_nanos(0),
+            known_since: 0,
             armed: false,
         }
     }
@@ -120,6 +123,7 @@ impl Attempt {
             // Only the first request of its kind may put an entry into the queue without looking for one.
             self.asks = Asks::AfterIts(None);
             self.waits_since = question.sent;
+            self.known_since = engine.known_fencing();
             self.queued_ttl = terms.ttl;
         }
         self.ttl = terms.ttl;
@@ -182,6 +186,14 @@ impl Attempt {
     /// It is younger than the last check that was answered with "wait", and counts from there: so it may look older than it
     /// is, and then it is confirmed.
     pub(crate) async fn accept(&mut self, engine: &Engine, fencing: FencingToken) -> Round {
+        if u64::from(fencing) <= self.known_since {
+            // No server that has its data gives such a one. Asking again, with the same owner token, takes a larger.
+            return Round::Busy(Busy {
+                expiry: Expiry::In(Duration::ZERO),
+                place: None,
+                comes: Comes::ByGrant,
+            });
+        }
         let tokens = FencingBlock::new(fencing.into(), 1);
         let grant = self.grant(engine, self.waits_since, self.queued_ttl, tokens);
         self.make_sure(engine, Reply::Granted(grant)).await

@@ -22,6 +22,7 @@ use crate::{
     options::{Renew, Terms},
     tenure::Tenure,
     token::FencingToken,
+    waking::safely,
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.
@@ -277,7 +278,7 @@ impl LeaseState {
 
     /// Has everybody who waits for its end look again.
     pub(crate) fn rouse(&self) {
-        self.ends.notify_waiters();
+        safely(|| self.ends.notify_waiters());
     }
 
     /// For a task that does not take it: lets it go on to the next.
@@ -317,7 +318,7 @@ impl LeaseState {
         if let Err(_later) = self.end.set(reason) {
             return self.end.get().copied().unwrap_or(reason);
         }
-        self.ends.notify_waiters();
+        safely(|| self.ends.notify_waiters());
         if reason != LeaseLost::Released {
             tracing::warn!(key = %self.key(), %reason, "lease lost");
             if let Some(arbiter) = self.arbiter.upgrade() {

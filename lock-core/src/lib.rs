@@ -81,6 +81,7 @@ mod spawner;
 mod tenure;
 mod token;
 mod trail;
+mod waking;
 
 /// What the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
 };
@@ -11,6 +10,7 @@ use crate::{
     error::LockError,
     holding::Holding,
     options::{Terms, Wait},
+    waking::safely,
 };
 
 /// One task that stands in line.
@@ -151,12 +151,9 @@ impl Waiter {
     }
 }
 
-/// A waker is code of the user's executor. If it panics, the answer is given all the same, and nothing of ours is undone.
 fn rouse(waker: Option<Waker>) {
-    if let Some(waker) = waker
-        && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
-    {
-        tracing::error!("the waker of a waiting task panicked");
+    if let Some(waker) = waker {
+        safely(|| waker.wake());
     }
 }
 

@@ -347,9 +347,7 @@ impl LockManager {
     pub async fn shutdown(&self, deadline: Duration) {
         let engine = self.engine();
         self.inner.arbiter.close();
-        if engine.within(deadline, engine.emptied()).await {
-            return;
-        }
+        let all_gone = engine.within(deadline, engine.held.emptied()).await;
         // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
         // command time-outs.
         let give_up = engine
@@ -357,8 +355,10 @@ impl LockManager {
             .now()
             .after(engine.timing.command_timeout.saturating_mul(2));
         loop {
-            for lease in engine.renewal.leases() {
-                lease.end(LeaseLost::Shutdown);
+            if !all_gone {
+                for lease in engine.renewal.leases() {
+                    lease.end(LeaseLost::Shutdown);
+                }
             }
             if engine
                 .within(Duration::from_millis(20), engine.emptied())

@@ -18,6 +18,7 @@ use crate::{
     lease::{LeaseLost, LeaseState},
     token::OwnerToken,
     trail::Trail,
+    waking::safely,
 };
 
 /// The first pause between two tries; it doubles up to the longest one.
@@ -214,6 +215,6 @@ impl Work {
 fn tell(reply: &mut Reply, word: Result<(), LockError>) {
     if let Some(reply) = reply.take() {
         // The future that waited may have been dropped; the release goes on all the same.
-        drop(reply.send(word));
+        safely(|| drop(reply.send(word)));
     }
 }

@@ -124,7 +124,9 @@ impl RedisBackend {
 
     fn release_arguments<'a>(&'a self, request: &'a ReleaseRequest) -> Vec<Word<'a>> {
         let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
-        if request.keep.is_some() || request.entry.is_some() {
+        // One that is sent again may find that another has had the lock since: that is not the plain case.
+        let is_plain = request.trail.is_empty();
+        if request.keep.is_some() || request.entry.is_some() || !is_plain {
             words.push(Number(request.keep.map_or(0, millis)));
             words.extend(request.entry.map(|entry| Numbered(&self.channel, entry)));
         }
@@ -255,7 +257,7 @@ impl Backend for RedisBackend {
         let backend = self.clone();
         Box::pin(async move {
             if let Ways::Commands(by) = backend.link.ways(within).await? {
-                return backend.commands.renew(by, &batch).await;
+                return backend.commands.renew(by, &batch, within).await;
             }
             let words: Vec<_> = batch
                 .iter()

@@ -2,7 +2,8 @@
 //!
 //! There is no queue: whoever waits asks again and again. An acquire is one message of several commands, which is not
 //! atomic: the lock first, and then the counter, since the other order would hand out tokens that go back. Changing a key
-//! that is ours takes a command that compares, or a transaction on a connection of its own.
+//! that is ours takes a command that compares, or a transaction on a connection of its own, one after the other: two round
+//! trips for each release, and for each batch of renewals.
 
 use std::{sync::Arc, time::Duration};
 
@@ -83,7 +84,10 @@ impl Commands {
         let (connection, answers) = self.send(&commands, Some(&request.trail)).await?;
         let [set, holder, remaining, counter] =
             <[Value; 4]>::try_from(answers).map_err(|_| failure::nonsense("an acquire"))?;
-        let (set, holder) = (failure::of_value(set)?, failure::of_value(holder)?);
+        let set = failure::of_value(set)?;
+        let is_set = set != Value::Nil;
+        let holder = failure::of_value(holder)
+            .map_err(|failure| if is_set { failure.after_all() } else { failure })?;
         let is_ours = matches!(&holder, Value::BulkString(holder) if **holder == *token.as_bytes());
         let busy = |expiry| {
             let (place, comes) = (None, Comes::ByAsking);
@@ -156,20 +160,81 @@ impl Commands {
         })
     }
 
+    /// All in two messages, however many they are.
     pub(super) async fn renew(
         &self,
         by: Compare,
         batch: &[RenewRequest],
+        within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
-        // Bounded by the batch. One that gets no answer ends it, since the others would wait for as long.
-        let mut renewed = Vec::with_capacity(batch.len());
-        for request in batch {
-            renewed.push(match self.renew_one(by, request).await {
-                Err(Failure::NoAnswer(source)) => return Err(Failure::NoAnswer(source)),
-                answer => answer,
-            });
+        if by == Compare::Watch {
+            return self.renew_in_a_transaction(batch, within).await;
         }
-        Ok(renewed)
+        let looks: Vec<_> = batch.iter().flat_map(look_at).collect();
+        let (_, answers) = send_all(&self.link, &looks, within, None).await?;
+        let mut renewed = read_looks(batch, answers)?;
+        let due: Vec<usize> = due(batch, &renewed).collect();
+        let changes: Vec<_> = due
+            .iter()
+            .map(|index| {
+                let RenewRequest {
+                    full_key,
+                    token,
+                    ttl,
+                    ..
+                } = &batch[*index];
+                expire_if(full_key, token.expose(), millis(*ttl))
+            })
+            .collect();
+        if !changes.is_empty() {
+            let (_, answers) = send_all(&self.link, &changes, within, None).await?;
+            for (index, answer) in due.into_iter().zip(answers) {
+                renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
+            }
+        }
+        Ok(renewed.into_iter().map(is_renewed).collect())
+    }
+
+    async fn renew_in_a_transaction(
+        &self,
+        batch: &[RenewRequest],
+        within: Duration,
+    ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
+        let link = self.transactions.lock().await;
+        for _ in 0..MOST_TRIES {
+            let mut looks = vec![vec![Text("DISCARD")], vec![Text("UNWATCH")]];
+            let keys = batch.iter().map(|request| Text(&request.full_key));
+            looks.push([Text("WATCH")].into_iter().chain(keys).collect());
+            looks.extend(batch.iter().flat_map(look_at));
+            looks.push(vec![Text("MULTI")]);
+            let (_, mut answers) = send_all(&link, &looks, within, None).await?;
+            let multi = answers.pop().unwrap_or(Value::Nil);
+            let mut renewed = read_looks(batch, answers.split_off(3))?;
+            failure::of_value(multi)?;
+            let due: Vec<usize> = due(batch, &renewed).collect();
+            let mut changes: Vec<_> = due
+                .iter()
+                .map(|index| {
+                    let RenewRequest { full_key, ttl, .. } = &batch[*index];
+                    vec![Text("PEXPIRE"), Text(full_key), Number(millis(*ttl))]
+                })
+                .collect();
+            changes.push(vec![Text("EXEC")]);
+            let (_, answers) = send_all(&link, &changes, within, None).await?;
+            match answers.into_iter().next_back() {
+                // Somebody changed one of the keys in between.
+                Some(Value::Nil) => {}
+                Some(Value::Array(done)) => {
+                    for (index, answer) in due.into_iter().zip(done) {
+                        renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
+                    }
+                    return Ok(renewed.into_iter().map(is_renewed).collect());
+                }
+                Some(Value::ServerError(error)) => return Err(failure::answered(&error)),
+                _ => return Err(failure::nonsense("a transaction")),
+            }
+        }
+        Err(Failure::not_now("others changed the keys all the time"))
     }
 
     pub(super) async fn release(
@@ -225,49 +290,37 @@ impl Commands {
     }
 
     async fn renew_one(&self, by: Compare, request: &RenewRequest) -> Result<Renewed, Failure> {
-        let (key, token) = (&*request.full_key, request.token.expose());
-        let done = if by == Compare::Watch {
-            self.change(key, token, Change::Extend(request.ttl)).await?
-        } else {
-            // Never shortens: a check asks for the shortest time there is.
-            let look: [&[Word<'_>]; 2] = [&[Text("GET"), Text(key)], &[Text("PTTL"), Text(key)]];
-            let (_, answers) = self.send(&look, None).await?;
-            match read_look(answers, token)? {
-                None => false,
-                Some(left) if left >= millis(request.ttl) => true,
-                Some(_) => {
-                    let command = expire_if(key, token, millis(request.ttl));
-                    let (_, answers) = self.send(&[&command], None).await?;
-                    is_done(answers.into_iter().next())?
-                }
-            }
-        };
-        Ok(if done { Renewed::Yes } else { Renewed::NotOurs })
+        let batch = std::slice::from_ref(request);
+        let renewed = self.renew(by, batch, self.within).await?;
+        let none = || Err(failure::nonsense("a renewal"));
+        renewed.into_iter().next().unwrap_or_else(none)
     }
 
     /// Changes a key in a transaction, if it holds the token; returns whether it does.
     async fn change(&self, key: &str, token: &str, change: Change) -> Result<bool, Failure> {
         let link = self.transactions.lock().await;
         for _ in 0..MOST_TRIES {
-            // An earlier transaction that was given up may have left its watch.
-            let look: [&[Word<'_>]; 4] = [
+            // An earlier transaction may have been given up half way.
+            let look: [&[Word<'_>]; 6] = [
+                &[Text("DISCARD")],
                 &[Text("UNWATCH")],
                 &[Text("WATCH"), Text(key)],
                 &[Text("GET"), Text(key)],
                 &[Text("PTTL"), Text(key)],
+                &[Text("MULTI")],
             ];
-            let (_, answers) = send(&link, &look, self.within, None).await?;
-            let Some(left) = read_look(answers.into_iter().skip(2).collect(), token)? else {
+            let (_, mut answers) = send(&link, &look, self.within, None).await?;
+            let multi = answers.pop().unwrap_or(Value::Nil);
+            if read_look(answers.split_off(3), token)?.is_none() {
                 return Ok(false);
-            };
+            }
+            // Outside a transaction, the next command would act on whatever is there.
+            failure::of_value(multi)?;
             let command = match change {
-                Change::Extend(ttl) if left >= millis(ttl) => return Ok(true),
-                Change::Extend(ttl) | Change::Expire(ttl) => {
-                    vec![Text("PEXPIRE"), Text(key), Number(millis(ttl))]
-                }
+                Change::Expire(ttl) => vec![Text("PEXPIRE"), Text(key), Number(millis(ttl))],
                 Change::Delete => vec![Text("DEL"), Text(key)],
             };
-            let commit: [&[Word<'_>]; 3] = [&[Text("MULTI")], &command, &[Text("EXEC")]];
+            let commit: [&[Word<'_>]; 2] = [&command, &[Text("EXEC")]];
             let (_, answers) = send(&link, &commit, self.within, None).await?;
             match answers.into_iter().next_back() {
                 // Somebody changed the key in between.
@@ -321,8 +374,10 @@ impl Commands {
             };
             let before = String::from_utf8_lossy(&before).into_owned();
             let counter = before.parse().unwrap_or(0);
-            let next = now.max(counter + 1).max(known + 1);
-            if known > now.max(counter) + LARGEST_LEAD || next >= LARGEST_TOKEN {
+            let next = now
+                .max(u64::saturating_add(counter, 1))
+                .max(known.saturating_add(1));
+            if known > now.max(counter).saturating_add(LARGEST_LEAD) || next >= LARGEST_TOKEN {
                 return Err(failure::out_of_bounds());
             }
             if self.swap(by, &before, next).await? {
@@ -349,22 +404,21 @@ impl Commands {
             return is_done(answers.into_iter().next());
         }
         let link = self.transactions.lock().await;
-        let look: [&[Word<'_>]; 3] = [
+        let look: [&[Word<'_>]; 5] = [
+            &[Text("DISCARD")],
             &[Text("UNWATCH")],
             &[Text("WATCH"), Text(fence)],
             &[Text("GET"), Text(fence)],
+            &[Text("MULTI")],
         ];
-        let (_, answers) = send(&link, &look, self.within, None).await?;
+        let (_, mut answers) = send(&link, &look, self.within, None).await?;
+        failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
         let is_same =
             matches!(answers.last(), Some(Value::BulkString(now)) if **now == *before.as_bytes());
         if !is_same {
             return Ok(false);
         }
-        let commit: [&[Word<'_>]; 3] = [
-            &[Text("MULTI")],
-            &[Text("SET"), Text(fence), Number(next)],
-            &[Text("EXEC")],
-        ];
+        let commit: [&[Word<'_>]; 2] = [&[Text("SET"), Text(fence), Number(next)], &[Text("EXEC")]];
         let (_, answers) = send(&link, &commit, self.within, None).await?;
         match answers.into_iter().next_back() {
             Some(Value::ServerError(error)) => Err(failure::answered(&error)),
@@ -386,8 +440,6 @@ impl Commands {
 enum Change {
     Delete,
     Expire(Duration),
-    /// Never shortens.
-    Extend(Duration),
 }
 
 async fn send(
@@ -402,6 +454,52 @@ async fn send(
         }
     };
     link.send_all(commands.len(), write, within, trail).await
+}
+
+async fn send_all(
+    link: &Arc<Link>,
+    commands: &[Vec<Word<'_>>],
+    within: Duration,
+    trail: Option<&Trail>,
+) -> Result<(ConnectionId, Vec<Value>), Failure> {
+    let commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
+    send(link, &commands, within, trail).await
+}
+
+fn look_at(request: &RenewRequest) -> [Vec<Word<'_>>; 2] {
+    let key = Text(&request.full_key);
+    [vec![Text("GET"), key], vec![Text("PTTL"), key]]
+}
+
+/// How many milliseconds each key has left, if it holds its token.
+type Left = Result<Option<u64>, Failure>;
+
+fn read_looks(batch: &[RenewRequest], answers: Vec<Value>) -> Result<Vec<Left>, Failure> {
+    if answers.len() != batch.len() * 2 {
+        return Err(failure::nonsense("a look at some keys"));
+    }
+    let mut answers = answers.into_iter();
+    let read = |request: &RenewRequest| {
+        let pair = answers.by_ref().take(2).collect();
+        read_look(pair, request.token.expose())
+    };
+    Ok(batch.iter().map(read).collect())
+}
+
+/// Those whose time is to be extended. Never shortens: a check asks for the shortest time there is.
+fn due<'a>(batch: &'a [RenewRequest], left: &'a [Left]) -> impl Iterator<Item = usize> + 'a {
+    let pairs = batch.iter().zip(left).enumerate();
+    pairs.filter_map(|(index, (request, left))| match left {
+        Ok(Some(left)) if *left < millis(request.ttl) => Some(index),
+        _ => None,
+    })
+}
+
+fn is_renewed(left: Left) -> Result<Renewed, Failure> {
+    left.map(|left| match left {
+        Some(_) => Renewed::Yes,
+        None => Renewed::NotOurs,
+    })
 }
 
 fn expire_if<'a>(key: &'a str, token: &'a str, ttl_ms: u64) -> Vec<Word<'a>> {

@@ -8,7 +8,6 @@
 use std::{
     collections::VecDeque,
     fmt, io,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -30,6 +29,7 @@ use crate::{
     },
     clock::{Clock, Moment},
     trail::ConnectionId,
+    waking::safely,
 };
 
 pub(super) const CLOCK: Clock = Clock::Boot;
@@ -86,6 +86,8 @@ pub(super) struct Connection {
     /// Whether a PING is on its way that decides over it.
     pub(super) probed: AtomicBool,
     messages: Messages,
+    /// Whether answers come so soon that it pays to wait for them.
+    is_near: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -126,7 +128,12 @@ struct Waiting {
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnectionId, writing: Writing, messages: Messages) -> Self {
+    pub(super) fn new(
+        id: ConnectionId,
+        writing: Writing,
+        messages: Messages,
+        is_near: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             id,
             writing,
@@ -135,6 +142,7 @@ impl Connection {
             heard: AtomicU64::new(CLOCK.now().as_nanos()),
             probed: AtomicBool::new(false),
             messages,
+            is_near,
         }
     }
 
@@ -198,12 +206,14 @@ impl Connection {
     /// Writes what has gathered, as far as the system takes it. Never waits; callable from any thread.
     ///
     /// Not while answers are being given: whoever gets the first of them may run before the others are woken, and would send
-    /// its next command alone. And not while many commands are on their way, and fewer have gathered: their answers come
-    /// soon, and then more will have. In both cases the driver writes, after the answers.
+    /// its next command alone. And not while many commands are on their way to a server that is near, and fewer have gathered:
+    /// their answers come soon, and then more will have. In both cases the driver writes, after the answers.
     pub(super) fn flush(&self) {
         let flow = self.lock();
         let on_their_way = flow.waiting.len().saturating_sub(flow.gathered);
-        let too_few = on_their_way >= CROWD && flow.gathered < on_their_way;
+        let too_few = on_their_way >= CROWD
+            && flow.gathered < on_their_way
+            && self.is_near.load(Ordering::Relaxed);
         if !flow.is_giving && !too_few {
             self.write_out(flow);
         }
@@ -456,11 +466,8 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A handler wakes tasks, which runs code of the user's executor. If that panics, it must not take the connection with it.
-fn call(then: Handler, answer: Result<Vec<Value>, NoValue>) {
-    if catch_unwind(AssertUnwindSafe(|| then(answer))).is_err() {
-        tracing::error!("a task that was to be woken panicked");
-    }
+fn call(then: Handler, answers: Result<Vec<Value>, NoValue>) {
+    safely(|| then(answers));
 }
 
 fn is(words: &[Value], first: &[u8]) -> bool {
@@ -490,6 +497,7 @@ mod tests {
             ConnectionId::new(1),
             Writing::Unix(writing),
             Messages::ByForm,
+            Arc::new(AtomicBool::new(true)),
         ));
         let driven = connection.clone();
         drop(tokio::spawn(async move {

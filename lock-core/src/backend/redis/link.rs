@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -37,6 +37,9 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
+/// A server is near whose answers can come within this many nanoseconds.
+const NEAR: u64 = 1_000_000;
+
 const FULL: &str = "the connection has ended, or takes no more commands for now";
 
 /// Connects, and reconnects, to one server.
@@ -48,6 +51,9 @@ pub(super) struct Link {
     state: Mutex<State>,
     /// Smoothed, in nanoseconds; zero if not known.
     round_trip: AtomicU64,
+    /// The shortest one of late, in nanoseconds, and whether that is short.
+    shortest: AtomicU64,
+    is_near: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +104,8 @@ impl Link {
             mailbox,
             state: Mutex::default(),
             round_trip: AtomicU64::new(0),
+            shortest: AtomicU64::new(u64::MAX),
+            is_near: Arc::default(),
         }
     }
 
@@ -124,6 +132,10 @@ impl Link {
 
     pub(super) fn round_trip(&self) -> Duration {
         Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn is_near(&self) -> Arc<AtomicBool> {
+        self.is_near.clone()
     }
 
     /// A number for a connection, never used before.
@@ -392,6 +404,11 @@ impl Link {
             before - before / 8 + took / 8
         };
         self.round_trip.store(after, Ordering::Relaxed);
+        // Forgotten slowly, since under load few are as short as the way is.
+        let shortest = self.shortest.load(Ordering::Relaxed);
+        let shortest = took.min(shortest.saturating_add(shortest / 1024));
+        self.shortest.store(shortest, Ordering::Relaxed);
+        self.is_near.store(shortest < NEAR, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -45,6 +45,15 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         (beside.is_some(), beside)
     };
     let ways = probe::ways(&opening, address, &link.mailbox().channel).await?;
+    // From here on nothing can fail, and nobody waits: both are in use, or both are closed.
+    let beside = beside.map(Opening::finish);
+    if let Some(beside) = &beside {
+        drop(tokio::spawn(watch(
+            Arc::downgrade(link),
+            beside.clone(),
+            link.timing().command_timeout,
+        )));
+    }
     Ok(Current {
         connection: opening.finish(),
         ways,
@@ -55,19 +64,10 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
 }
 
 /// In the second version of the protocol, messages need a connection of their own.
-async fn open_beside(link: &Arc<Link>) -> Result<Option<Arc<Connection>>, Failure> {
+async fn open_beside(link: &Arc<Link>) -> Result<Option<Opening>, Failure> {
     let opening = start(link, Messages::ByWord).await?;
     authenticate(&opening, link.address()).await?;
-    if !subscribe(&opening, link).await? {
-        return Ok(None);
-    }
-    let beside = opening.finish();
-    drop(tokio::spawn(watch(
-        Arc::downgrade(link),
-        beside.clone(),
-        link.timing().command_timeout,
-    )));
-    Ok(Some(beside))
+    Ok(subscribe(&opening, link).await?.then_some(opening))
 }
 
 /// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
@@ -116,7 +116,12 @@ async fn start(link: &Arc<Link>, messages: Messages) -> Result<Opening, Failure>
     let (reading, writing) = socket::connect(address, patience)
         .await
         .map_err(|error| failure::unreachable(&error, address))?;
-    let connection = Arc::new(Connection::new(link.next_id(), writing, messages));
+    let connection = Arc::new(Connection::new(
+        link.next_id(),
+        writing,
+        messages,
+        link.is_near(),
+    ));
     let (driven, mailbox, link) = (
         connection.clone(),
         link.mailbox().clone(),

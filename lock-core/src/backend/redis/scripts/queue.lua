@@ -46,10 +46,10 @@ local function take_tokens(fence, known, count)
   return last - count + 1, count
 end
 
--- The same for a lock that passes from one holder to the next, without asking for the time: the asking process knows the
--- token of the last holder, so one more is enough, unless the counter was lost.
-local function next_token(fence, known)
-  local token = redis.pcall('INCR', fence)
+-- The same for a lock that its last holder passes on, without asking for the time: who held it last knows the largest token
+-- that was given out for it, so one more is enough, unless the counter was lost. Nobody else knows it.
+local function next_token(fence, known, was_held)
+  local token = was_held and redis.pcall('INCR', fence)
   if type(token) == 'number' and token > known and token < 9007199254740992 then
     return token
   end
@@ -61,10 +61,11 @@ local OUT_OF_BOUNDS = 'ERR no fencing token can be given: the counter, or what t
 -- Gives the lock, which must be free, to the first waiter that is alive. Returns the token that holds it then; nothing, if
 -- nobody waits. The waiter named `own` is the one who asks: it is taken out, and nobody else is given the lock.
 --
--- `first` is an entry that was taken out before, the first one.
+-- `first` is an entry that was taken out before, the first one; `was_held` says that the asking process held the lock until
+-- now.
 --
 -- Taking an entry out is the first write, so that a server that is out of memory lets the others pass.
-local function grant_next(lock, queue, fence, known, own, first)
+local function grant_next(lock, queue, fence, known, own, first, was_held)
   local now
   -- Bounded by the queue: each round takes one entry out.
   while true do
@@ -84,7 +85,7 @@ local function grant_next(lock, queue, fence, known, own, first)
       silent = tonumber(beat) + SILENT < now
     end
     if not silent then
-      local fencing = next_token(fence, known)
+      local fencing = next_token(fence, known, was_held)
       if not fencing then
         return nil
       end

@@ -5,7 +5,8 @@
 -- KEYS[3]  the queue
 -- ARGV[1]  the owner token
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included
--- ARGV[3]  if there: for how many milliseconds to keep the key before it expires; 0: let go now
+-- ARGV[3]  if there, which is so for all but the first try of a plain release: for how many milliseconds to keep the key
+--          before it expires; 0: let go now
 -- ARGV[4]  if there: the name of the entry that may stand in the queue for this token
 --
 -- `holder` is what the key holds, and `first` an entry that is out of the queue already, as release_short.lua left them.
@@ -22,7 +23,7 @@ end
 if holder == ARGV[1] then
   if tonumber(ARGV[3] or 0) > 0 then
     redis.call('PEXPIRE', lock, ARGV[3])
-  elseif not grant_next(lock, queue, fence, tonumber(ARGV[2]), nil, first) then
+  elseif not grant_next(lock, queue, fence, tonumber(ARGV[2]), nil, first, not ARGV[3]) then
     redis.call('DEL', lock)
   end
   return 1
