@@ -54,8 +54,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// The same without a future, as with [`acquire_at_once`](Self::acquire_at_once).
     fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>);
 
-    /// Has requests leave that were made at once. Never waits; callable from any thread. Without it they leave late, but
-    /// they leave.
+    /// Has requests leave that were made at once, now or with the next answers. Never waits; callable from any thread. Without
+    /// it they leave late, but they leave.
     fn flush(&self) {}
 
     /// Looks at a key.

@@ -1,13 +1,14 @@
 //! Having a request leave together with those that others make in the same breath.
 //!
 //! One system call for each request would cost more than all the rest of a lock. So whoever made one lets the other tasks
-//! of its runtime run that are ready, and make theirs; the first that has its turn again sends all of them.
+//! of its runtime run that are ready, and make theirs; the first that has its turn again hands all of them to the backend, which
+//! sends them at once or, while many others are on their way, soon.
 
 use std::task::{Context, Poll};
 
 use crate::backend::Backend;
 
-/// A request that was made at once and may not have left.
+/// A request that was made at once and may not have been handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     Made,
@@ -17,7 +18,7 @@ pub(crate) enum Leaving {
 }
 
 impl Leaving {
-    /// Ready when the request has left.
+    /// Ready when the backend sees to the request.
     pub(crate) fn poll(&mut self, backend: &dyn Backend, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Made => {

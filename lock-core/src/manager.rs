@@ -149,7 +149,8 @@ impl LockManager {
     /// - [`LockError::Invalid`] if the key or an option is out of bounds, or the key holds something that is no lock;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
     ///
-    /// It outlives its wait by two command time-outs at most (of 1 s by default), when an answer is still due.
+    /// It outlives its wait by three command time-outs at most (of 1 s by default), when an answer is still due; by more if
+    /// the server's user may not run scripts.
     ///
     /// # Cancel safety
     ///

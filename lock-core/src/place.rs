@@ -94,7 +94,7 @@ impl Place {
     }
 
     /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
-    /// takes no longer than one command.
+    /// takes no longer than a few commands.
     fn run_out_of_patience(&self) -> Option<LockError> {
         self.waiter.lose_patience();
         self.arbiter.verdict(&self.key, self.waiter.terms.ttl)

@@ -48,7 +48,8 @@ const NONE: u64 = 0;
 const SEVERAL: u64 = u64::MAX;
 
 impl Trail {
-    /// Notes a departure. Called before the first byte leaves, only by the one task that sends with this token.
+    /// Notes a departure. Called before the first byte leaves, by whoever sends with this token, one
+    /// after the other.
     pub(crate) fn departs_on(&self, connection: ConnectionId) {
         let before = self.connection.load(Ordering::Acquire);
         let after = if before == NONE || before == connection.0 {

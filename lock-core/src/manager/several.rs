@@ -47,7 +47,7 @@ impl LockManager {
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
     ///
     /// When the wait is over, each key that is left is still asked for once, until one is not free. An answer that is due
-    /// is awaited for two command time-outs at most.
+    /// is awaited for three command time-outs at most.
     ///
     /// # Cancel safety
     ///
