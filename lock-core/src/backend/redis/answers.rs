@@ -6,7 +6,7 @@ use crate::{
     backend::{
         AcquireOutcome, Acquired, Ahead, Asks, Busy, Comes, Expiry, Failure, Others,
         ReleaseOutcome, Released, Renewed,
-        redis::{failure, resp::Value},
+        redis::{commands::LARGEST_TOKEN, failure, resp::Value},
     },
     inspect::Sighting,
     token::FencingBlock,
@@ -126,10 +126,10 @@ pub(super) fn read_ahead(answer: &Value) -> Option<Ahead> {
     }
 }
 
-/// One token at least.
+/// One token at least, and none that no honest server reaches: every later one would have to be larger.
 pub(super) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
-    (first > 0 && count > 0).then(|| FencingBlock::new(first, count))
+    (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
 }
 
 pub(super) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
@@ -171,6 +171,7 @@ mod tests {
         let odd = [
             Value::Nil,
             Value::Int(0),
+            Value::Int(1 << 53),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![Value::Int(1), Value::Int(5)]),

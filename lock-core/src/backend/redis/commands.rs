@@ -35,7 +35,7 @@ use crate::{
 const MOST_TRIES: u32 = 8;
 
 /// Beyond it, one more is the same number to a script.
-const LARGEST_TOKEN: u64 = 1 << 53;
+pub(super) const LARGEST_TOKEN: u64 = 1 << 53;
 
 /// A token that no honest process knows lies more than this ahead of the server's clock.
 const LARGEST_LEAD: u64 = 3_600_000_000;
