@@ -13,7 +13,6 @@ use std::{
 use crate::{
     clock::{Clock, Moment},
     schedule::{Schedule, Ticket},
-    waking::safely,
 };
 
 #[derive(Clone, Debug)]
@@ -62,7 +61,7 @@ impl Alarm {
                     .wakers
                     .due(&sleepers.clock, std::time::Duration::ZERO);
                 for sleeper in due.await {
-                    safely(|| sleeper.wake());
+                    crate::waking::safely(|| sleeper.wake());
                 }
             }
         }
