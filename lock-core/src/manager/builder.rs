@@ -59,7 +59,7 @@ impl LockManagerBuilder {
     /// Sets what stands before every key on the server. Defaults to `lock:`.
     ///
     /// Processes exclude each other only if they use the same prefix. An empty one lets lock keys meet the other keys of
-    /// the database. At most 256 bytes. [`KeysOf`] has those of other libraries, for locks that both are to respect.
+    /// the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has those of other libraries, for locks that both are to respect.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
