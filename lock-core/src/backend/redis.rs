@@ -122,10 +122,14 @@ impl RedisBackend {
         ]
     }
 
-    fn release_arguments<'a>(&'a self, request: &'a ReleaseRequest) -> Vec<Word<'a>> {
+    /// `is_plain`: nothing with this token has been asked to be released before.
+    fn release_arguments<'a>(
+        &'a self,
+        request: &'a ReleaseRequest,
+        is_plain: bool,
+    ) -> Vec<Word<'a>> {
         let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
-        // One that is sent again may find that another has had the lock since: that is not the plain case.
-        let is_plain = request.trail.is_empty();
+        // One that is sent again may find that another has had the lock since.
         if request.keep.is_some() || request.entry.is_some() || !is_plain {
             words.push(Number(request.keep.map_or(0, millis)));
             words.extend(request.entry.map(|entry| Numbered(&self.channel, entry)));
@@ -285,7 +289,7 @@ impl Backend for RedisBackend {
             }
             let call = Call {
                 keys: &backend.keys(&request.full_key),
-                arguments: &backend.release_arguments(&request),
+                arguments: &backend.release_arguments(&request, request.trail.is_empty()),
             };
             let (id, answer) = RELEASE
                 .run(&backend.link, call, backend.within, Some(&request.trail))
@@ -295,10 +299,12 @@ impl Backend for RedisBackend {
     }
 
     fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+        // Before this one is noted there, too.
+        let is_plain = request.trail.is_empty();
         let write = |out: &mut Vec<u8>, _, _| {
             let call = Call {
                 keys: &self.keys(&request.full_key),
-                arguments: &self.release_arguments(request),
+                arguments: &self.release_arguments(request, is_plain),
             };
             RELEASE.write(out, call);
             1
