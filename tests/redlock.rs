@@ -10,7 +10,8 @@ use std::{
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions};
 use lock_tests::{
-    After, Direction, Process, Proxy, RedisServer, Scope, Which, eventually, eventually_blocking,
+    After, Direction, Process, Proxy, RedisServer, Scope, ShiftedClock, Which, eventually,
+    eventually_blocking,
 };
 use tokio::time::timeout;
 
@@ -586,6 +587,50 @@ async fn a_counter_that_is_out_of_bounds_costs_that_server_its_vote_and_no_more(
         matches!(tried, Err(LockError::Unavailable { .. })),
         "{tried:?}"
     );
+}
+
+#[tokio::test]
+async fn a_server_whose_clock_is_astray_has_no_vote_and_moves_nobody() {
+    let clocks = [(); 3].map(|()| ShiftedClock::new());
+    let all: Vec<_> = clocks
+        .iter()
+        .map(|clock| RedisServer::builder().clock(clock).start())
+        .collect();
+    let proxies = all
+        .iter()
+        .map(|server| Proxy::start(server.port()))
+        .collect();
+    let servers = Servers { all, proxies };
+    let locks = servers.manager().await;
+    let hour = Duration::from_secs(3600);
+    let mut last = 0;
+    clocks[0].set_ahead(hour);
+    for _ in 0..3 {
+        let guard = locks
+            .acquire("k", options())
+            .await
+            .expect("the others agree");
+        assert!(fencing(&guard) > last, "tokens grow");
+        last = fencing(&guard);
+        guard.release().await.expect("held");
+    }
+    clocks[0].set_back(hour);
+    let guard = locks
+        .acquire("k", options())
+        .await
+        .expect("the others agree");
+    assert!(
+        fencing(&guard) > last && fencing(&guard) < last + 60_000_000,
+        "nobody was dragged"
+    );
+    guard.release().await.expect("held");
+    clocks[1].set_ahead(hour);
+    let tried = locks.try_acquire("k", options()).await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+    servers.nothing_is_left().await;
 }
 
 #[tokio::test]
