@@ -3,35 +3,13 @@
 use std::time::Duration;
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Kind, RedisServer, eventually};
+use lock_tests::{Kind, RedisServer, eventually, on_every_kind};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Makes a test of each function on each kind of server.
-macro_rules! on_every_kind {
-    ($($claim:ident)*) => {
-        on_every_kind! { @kind distribution Distribution: $($claim)* }
-        on_every_kind! { @kind redis_6_2 Redis62: $($claim)* }
-        on_every_kind! { @kind redis_8_6 Redis86: $($claim)* }
-        on_every_kind! { @kind valkey_9 Valkey9: $($claim)* }
-    };
-    (@kind $module:ident $kind:ident: $($claim:ident)*) => {
-        mod $module {
-            use lock_tests::{Kind, RedisServer};
-
-            $(
-                #[tokio::test]
-                async fn $claim() {
-                    super::$claim(&RedisServer::builder().kind(Kind::$kind).start()).await;
-                }
-            )*
-        }
-    };
-}
-
-on_every_kind! {
+on_every_kind! { start:
     a_lock_excludes_until_it_is_released
     a_waiter_is_granted_the_lock
     a_lease_is_renewed_beyond_its_ttl
@@ -64,6 +42,10 @@ fn every_kind_is_what_it_is_called() {
             assert_eq!(server.get("k"), None, "{kind:?}");
         }
     }
+}
+
+fn start(kind: Kind) -> RedisServer {
+    RedisServer::builder().kind(kind).start()
 }
 
 fn options() -> LockOptions {

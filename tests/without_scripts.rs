@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::{After, Direction, Kind, Proxy, RedisServer, Which, eventually};
+use lock_tests::{After, Direction, Kind, Proxy, RedisServer, Which, eventually, on_every_kind};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -13,27 +13,7 @@ fn options() -> LockOptions {
     LockOptions::new(Duration::from_secs(10)).wait(HANG)
 }
 
-/// Makes a test of each function on each kind of server.
-macro_rules! on_every_kind {
-    ($($claim:ident)*) => {
-        on_every_kind! { @kind distribution Distribution: $($claim)* }
-        on_every_kind! { @kind redis_6_2 Redis62: $($claim)* }
-        on_every_kind! { @kind redis_8_6 Redis86: $($claim)* }
-        on_every_kind! { @kind valkey_9 Valkey9: $($claim)* }
-    };
-    (@kind $module:ident $kind:ident: $($claim:ident)*) => {
-        mod $module {
-            $(
-                #[tokio::test]
-                async fn $claim() {
-                    super::$claim(&super::server(lock_tests::Kind::$kind)).await;
-                }
-            )*
-        }
-    };
-}
-
-on_every_kind! {
+on_every_kind! { server:
     a_lock_is_taken_waited_for_and_let_go
     tasks_of_several_managers_exclude_each_other
     a_lease_is_renewed_and_lost_when_its_key_goes

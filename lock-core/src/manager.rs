@@ -409,13 +409,6 @@ impl LockManager {
         }
     }
 
-    /// Leaves nothing of a wait that is over, for what is asked for next.
-    fn spend(&self, terms: &mut Terms, deadline: Option<Moment>) {
-        if deadline.is_some_and(|deadline| self.engine().clock.now() >= deadline) {
-            terms.wait = Wait::No;
-        }
-    }
-
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
         let defaults = self.inner.defaults.clone()?;
         Terms::new(options, defaults).map_err(|error| error.about(key))

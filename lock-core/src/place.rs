@@ -17,7 +17,6 @@ use crate::{
     key::LockKey,
     leaving::Leaving,
     line::{Departure, Waiter},
-    options::Wait,
 };
 
 /// Waits for the lease, as long as its terms allow.
@@ -86,10 +85,7 @@ impl Place {
     /// Another place in the same line, at its end.
     fn again(&self) -> Result<Self, LockError> {
         let mut terms = self.waiter.terms;
-        let now = self.arbiter.engine.clock.now();
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            terms.wait = Wait::No;
-        }
+        terms.spend(self.deadline, self.arbiter.engine.clock.now());
         self.arbiter.stand(&self.key, terms, self.deadline)
     }
 

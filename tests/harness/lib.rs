@@ -41,6 +41,30 @@ pub use server::{Kind, RedisServer, RedisServerBuilder};
 pub use tools::tool;
 pub use wait::{eventually, eventually_blocking};
 
+/// Makes a test of each function on each kind of server, which `start` starts.
+///
+/// Both are functions of the file that this stands in: `fn start(kind: Kind) -> RedisServer` and
+/// `async fn claim(server: &RedisServer)`.
+#[macro_export]
+macro_rules! on_every_kind {
+    ($start:ident: $($claim:ident)*) => {
+        $crate::on_every_kind! { @kind distribution Distribution $start: $($claim)* }
+        $crate::on_every_kind! { @kind redis_6_2 Redis62 $start: $($claim)* }
+        $crate::on_every_kind! { @kind redis_8_6 Redis86 $start: $($claim)* }
+        $crate::on_every_kind! { @kind valkey_9 Valkey9 $start: $($claim)* }
+    };
+    (@kind $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
+        mod $module {
+            $(
+                #[tokio::test]
+                async fn $claim() {
+                    super::$claim(&super::$start($crate::Kind::$kind)).await;
+                }
+            )*
+        }
+    };
+}
+
 /// The examples of the README, compiled and run as they are printed.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

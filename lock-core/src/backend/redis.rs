@@ -140,15 +140,7 @@ impl RedisBackend {
     /// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
     /// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
     fn write_plain(&self, out: &mut Vec<u8>, request: &AcquireRequest) -> usize {
-        let set = [
-            Text("SET"),
-            Text(&request.full_key),
-            Text(request.token.expose()),
-            Text("NX"),
-            Text("PX"),
-            Number(millis(request.ttl)),
-        ];
-        resp::write_command(out, &[&set]);
+        resp::write_command(out, &[&set_if_free(request)]);
         resp::write_command(out, &[&[Text("INCR"), Text(&self.fence)]]);
         resp::write_command(out, &[&[Text("LLEN"), Joined(QUEUE, &request.full_key)]]);
         3
@@ -210,7 +202,8 @@ impl Backend for RedisBackend {
             1
         };
         let floor = last.map_or(0, Last::token).max(request.known_fencing);
-        let (full_key, backend) = (request.full_key.clone(), self.clone());
+        let full_key = request.full_key.clone();
+        let (counting, contention) = (self.counting.clone(), self.contention.clone());
         let read = move |values: Vec<Value>, id, sent| {
             let acquired = match <[Value; 3]>::try_from(values) {
                 Ok(answers) => read_plain(answers, id, floor),
@@ -221,13 +214,13 @@ impl Backend for RedisBackend {
                     if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
                         (acquired.outcome, &answer)
                     {
-                        backend.counting.note(id, sent, tokens.last());
+                        counting.note(id, sent, tokens.last());
                     }
                     Ok(acquired)
                 }
             };
             let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
-            backend.contention.note(&full_key, !alone);
+            contention.note(&full_key, !alone);
             acquired
         };
         self.link.send_at_once(&request.trail, write, read, then);
@@ -365,6 +358,17 @@ impl Backend for RedisBackend {
     fn round_trip(&self) -> Duration {
         self.link.round_trip()
     }
+}
+
+fn set_if_free(request: &AcquireRequest) -> [Word<'_>; 6] {
+    [
+        Text("SET"),
+        Text(&request.full_key),
+        Text(request.token.expose()),
+        Text("NX"),
+        Text("PX"),
+        Number(millis(request.ttl)),
+    ]
 }
 
 /// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.

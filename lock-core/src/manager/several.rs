@@ -163,7 +163,7 @@ impl LockManager {
                 }
                 return Ok(LockGuard::several(holdings));
             }
-            self.spend(&mut each, deadline);
+            each.spend(deadline, self.engine().clock.now());
         }
     }
 
@@ -183,7 +183,7 @@ impl LockManager {
             let place = self.inner.arbiter.stand(key, *terms, deadline)?;
             let holding = place.await?;
             taken.push((position, Arc::new(holding)));
-            self.spend(terms, deadline);
+            terms.spend(deadline, self.engine().clock.now());
         }
         taken.sort_by_key(|(position, _)| *position);
         Ok(taken.into_iter().map(|(_, holding)| holding).collect())

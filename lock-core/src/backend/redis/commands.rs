@@ -24,10 +24,11 @@ use crate::{
                 self, Value,
                 Word::{self, Number, Text},
             },
+            set_if_free,
         },
     },
     inspect::Sighting,
-    token::{FencingBlock, FencingToken},
+    token::{FencingBlock, FencingToken, OwnerToken},
     trail::{ConnectionId, Trail},
 };
 
@@ -67,16 +68,8 @@ impl Commands {
         request: &AcquireRequest,
     ) -> Result<Acquired, Failure> {
         let (key, token) = (&*request.full_key, request.token.expose());
-        let set = [
-            Text("SET"),
-            Text(key),
-            Text(token),
-            Text("NX"),
-            Text("PX"),
-            Number(millis(request.ttl)),
-        ];
         let commands: [&[Word<'_>]; 4] = [
-            &set,
+            &set_if_free(request),
             &[Text("GET"), Text(key)],
             &[Text("PTTL"), Text(key)],
             &[Text("INCR"), Text(&self.fence)],
@@ -113,13 +106,8 @@ impl Commands {
         }
         // Set by an earlier request whose answer was lost: then its time counts from there.
         if set == Value::Nil {
-            let renewal = RenewRequest {
-                full_key: request.full_key.clone(),
-                token: request.token.clone(),
-                ttl: request.ttl,
-                acquired: Arc::default(),
-            };
-            if self.renew_one(by, &renewal).await? == Renewed::NotOurs {
+            let renewed = self.renew_one(by, &request.full_key, &request.token, request.ttl);
+            if renewed.await? == Renewed::NotOurs {
                 return busy(Expiry::In(Duration::ZERO));
             }
         }
@@ -138,13 +126,8 @@ impl Commands {
         by: Compare,
         request: &AheadRequest,
     ) -> Result<Ahead, Failure> {
-        let renewal = RenewRequest {
-            full_key: request.full_key.clone(),
-            token: request.token.clone(),
-            ttl: request.ttl,
-            acquired: Arc::default(),
-        };
-        if self.renew_one(by, &renewal).await? == Renewed::NotOurs {
+        let renewed = self.renew_one(by, &request.full_key, &request.token, request.ttl);
+        if renewed.await? == Renewed::NotOurs {
             return Ok(Ahead::NotOurs);
         }
         let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(&self.fence)]];
@@ -221,17 +204,11 @@ impl Commands {
                 .collect();
             changes.push(vec![Text("EXEC")]);
             let (_, answers) = send_all(&link, &changes, within, None).await?;
-            match answers.into_iter().next_back() {
-                // Somebody changed one of the keys in between.
-                Some(Value::Nil) => {}
-                Some(Value::Array(done)) => {
-                    for (index, answer) in due.into_iter().zip(done) {
-                        renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
-                    }
-                    return Ok(renewed.into_iter().map(is_renewed).collect());
+            if let Some(done) = committed(answers)? {
+                for (index, answer) in due.into_iter().zip(done) {
+                    renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
                 }
-                Some(Value::ServerError(error)) => return Err(failure::answered(&error)),
-                _ => return Err(failure::nonsense("a transaction")),
+                return Ok(renewed.into_iter().map(is_renewed).collect());
             }
         }
         Err(Failure::not_now("others changed the keys all the time"))
@@ -289,9 +266,20 @@ impl Commands {
         Ok(())
     }
 
-    async fn renew_one(&self, by: Compare, request: &RenewRequest) -> Result<Renewed, Failure> {
-        let batch = std::slice::from_ref(request);
-        let renewed = self.renew(by, batch, self.within).await?;
+    async fn renew_one(
+        &self,
+        by: Compare,
+        full_key: &Arc<str>,
+        token: &OwnerToken,
+        ttl: Duration,
+    ) -> Result<Renewed, Failure> {
+        let request = RenewRequest {
+            full_key: full_key.clone(),
+            token: token.clone(),
+            ttl,
+            acquired: Arc::default(),
+        };
+        let renewed = self.renew(by, &[request], self.within).await?;
         let none = || Err(failure::nonsense("a renewal"));
         renewed.into_iter().next().unwrap_or_else(none)
     }
@@ -322,12 +310,8 @@ impl Commands {
             };
             let commit: [&[Word<'_>]; 2] = [&command, &[Text("EXEC")]];
             let (_, answers) = send(&link, &commit, self.within, None).await?;
-            match answers.into_iter().next_back() {
-                // Somebody changed the key in between.
-                Some(Value::Nil) => {}
-                Some(Value::Array(_)) => return Ok(true),
-                Some(Value::ServerError(error)) => return Err(failure::answered(&error)),
-                _ => return Err(failure::nonsense("a transaction")),
+            if committed(answers)?.is_some() {
+                return Ok(true);
             }
         }
         Err(Failure::not_now("others changed the key all the time"))
@@ -512,6 +496,16 @@ fn expire_if<'a>(key: &'a str, token: &'a str, ttl_ms: u64) -> Vec<Word<'a>> {
         Text("PX"),
         Number(ttl_ms),
     ]
+}
+
+/// What a transaction did, by its last answer; `None`: nothing, since somebody changed what it watched.
+fn committed(answers: Vec<Value>) -> Result<Option<Vec<Value>>, Failure> {
+    match answers.into_iter().next_back() {
+        Some(Value::Nil) => Ok(None),
+        Some(Value::Array(done)) => Ok(Some(done)),
+        Some(Value::ServerError(error)) => Err(failure::answered(&error)),
+        _ => Err(failure::nonsense("a transaction")),
+    }
 }
 
 /// Whether a command that compares found what it looked for.

@@ -50,7 +50,8 @@ const READ_SIZE: usize = 1 << 14;
 /// A buffer larger than this is not kept for the next time.
 const KEPT_SIZE: usize = 1 << 17;
 
-/// What is to be done with the answers to some commands. Runs on the manager's thread; must not block, and holds no lock while it runs.
+/// What is to be done with the answers to some commands. Runs on the manager's thread; must not block, and holds no lock
+/// while it runs.
 pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoValue>) + Send>;
 
 /// Why there is no answer.
@@ -149,8 +150,7 @@ impl Connection {
     /// Puts commands behind the others; `write` appends their bytes and returns how many they are, one at least.
     ///
     /// They leave with the next flush; at once if nothing is on its way, or if much has gathered: the server works on it
-    /// while more gathers. If the connection has ended or is full, the handler is
-    /// given back.
+    /// while more gathers. If the connection has ended or is full, the handler is given back.
     pub(super) fn put(
         &self,
         then: Handler,

@@ -155,20 +155,9 @@ impl Link {
         trail: Option<&Trail>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let write = |out: &mut Vec<u8>| resp::write_command(out, words);
-        let (id, answers) = self.exchange(1, write, within, trail).await?;
+        let (id, answers) = self.send_all(1, write, within, trail).await?;
         let answer = answers.into_iter().next();
         Ok((id, answer.ok_or_else(|| failure::nonsense("a command"))?))
-    }
-
-    /// Sends several commands in one message, with one time-out; one answer each. `write` appends their bytes.
-    pub(super) async fn send_all(
-        self: &Arc<Self>,
-        count: usize,
-        write: impl Fn(&mut Vec<u8>),
-        within: Duration,
-        trail: Option<&Trail>,
-    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.exchange(count, write, within, trail).await
     }
 
     /// By which commands locks are kept here; connects if need be.
@@ -178,8 +167,9 @@ impl Link {
         Ok(current.ways)
     }
 
-    /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then` called with what `read` makes of the answers, on the
-    /// manager's thread. They leave with the next [`flush`](Self::flush), and are late after a command time-out.
+    /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then`
+    /// called with what `read` makes of the answers, on the manager's thread. They leave with the next
+    /// [`flush`](Self::flush), and are late after a command time-out.
     ///
     /// If they cannot be sent, `then` is called before this returns, with a definite failure.
     pub(super) fn send_at_once<T: 'static>(
@@ -225,7 +215,8 @@ impl Link {
         }
     }
 
-    async fn exchange(
+    /// Sends several commands in one message, with one time-out; one answer each. `write` appends their bytes.
+    pub(super) async fn send_all(
         self: &Arc<Self>,
         count: usize,
         write: impl Fn(&mut Vec<u8>),
