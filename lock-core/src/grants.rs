@@ -60,6 +60,14 @@ impl Grants {
         }
     }
 
+    /// One shall ask.
+    #[cfg(feature = "redis")]
+    pub(crate) fn rouse(&self, number: EntryNumber) {
+        if let Some(inbox) = self.lock().get(&number) {
+            inbox.news.notify_one();
+        }
+    }
+
     /// Messages may have been missed: everybody shall ask.
     #[cfg(feature = "redis")]
     pub(crate) fn rouse_all(&self) {

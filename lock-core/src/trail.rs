@@ -28,8 +28,16 @@ impl ConnectionId {
     #[cfg(feature = "redis")]
     pub(crate) const SOME: Self = Self(u64::MAX - 2);
 
-    /// `number` must not be zero.
+    /// One that no other connection of this process has, to whatever server.
     #[cfg(feature = "redis")]
+    pub(crate) fn next() -> Self {
+        // The first ones are those of tests and of backends inside the process.
+        static LAST: AtomicU64 = AtomicU64::new(1 << 16);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// `number` must not be zero, and small.
+    #[cfg(all(test, feature = "redis"))]
     pub(crate) const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -68,6 +76,13 @@ impl Trail {
     /// Forgets what left: all of it has a definite answer.
     pub(crate) fn settle(&self) {
         self.connection.store(NONE, Ordering::Release);
+    }
+
+    /// The only connection that something left on which is not settled.
+    #[cfg(feature = "redis")]
+    pub(crate) fn single(&self) -> Option<ConnectionId> {
+        let connection = self.connection.load(Ordering::Acquire);
+        (connection != NONE && connection != SEVERAL).then_some(ConnectionId(connection))
     }
 
     /// Whether everything that is not settled left on one connection.

@@ -11,157 +11,300 @@ use crate::{
     error::LockError,
     grants::Grants,
     inspect::{Health, Sighting},
-    options::RESERVED,
 };
 
+mod acks;
 mod address;
 mod answers;
+mod cluster;
 mod commands;
 mod connection;
 mod contention;
 mod counting;
 mod failure;
 mod health;
+mod home;
 mod link;
+mod listener;
 mod lua;
 mod mailbox;
 pub(crate) mod node;
 mod opening;
 mod probe;
+mod renewing;
 mod resp;
+mod sentinel;
+mod server;
+mod slots;
 mod socket;
+mod topology;
 
-use address::Address;
-use answers::{read_acquired, read_ahead, read_plain, read_released, read_renewed, read_sighting};
-use commands::Commands;
+pub(crate) use address::Credentials;
+pub(crate) use server::Replicas;
+pub(crate) use topology::Access;
+
+use answers::{read_acquired, read_ahead, read_plain, read_released, read_sighting};
+use cluster::Cluster;
 use contention::Contention;
-use counting::{Counting, Last};
-use link::Link;
-use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
-use mailbox::Mailbox;
+use counting::Last;
+use home::{Home, Servers};
+use listener::Hears;
+use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE};
 use probe::Ways;
 use resp::{
     Value,
-    Word::{self, Joined, Number, Numbered, Text},
+    Word::{self, Number, Numbered, Text},
 };
+use sentinel::Sentinels;
+use server::{Making, Server};
+use slots::Names;
+use topology::Topology;
 
+/// Locks on one primary, wherever it is, or on those of a cluster.
 #[derive(Clone)]
-pub(crate) struct RedisBackend {
-    link: Arc<Link>,
-    /// One for the whole database, without an expiry: nothing grows with the number of locks, and eviction policies for
-    /// expiring keys spare it.
-    fence: Arc<str>,
-    /// Names this manager to the servers: where its grants are published.
-    channel: Arc<str>,
-    counting: Arc<Counting>,
+pub(crate) struct RedisBackend(Arc<Inner>);
+
+struct Inner {
+    servers: Servers,
     contention: Arc<Contention>,
-    /// For users who may not run scripts.
-    commands: Arc<Commands>,
-    within: Duration,
+    timing: Timing,
+}
+
+/// What a manager asks of its servers.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) timing: Timing,
+    pub(crate) access: Access,
+    pub(crate) replicas: Option<Replicas>,
 }
 
 impl RedisBackend {
     /// Connects with the first request.
-    pub(crate) fn new(url: &str, timing: Timing, grants: Arc<Grants>) -> Result<Self, LockError> {
-        let address = Address::parse(url)?;
-        let channel = uuid::Uuid::new_v4().simple().to_string();
-        let mailbox = Mailbox::new(format!("{RESERVED}grants:{channel}"), grants);
-        let link = Arc::new(Link::new(address, timing, mailbox));
-        let fence: Arc<str> = format!("{RESERVED}fence").into();
-        Ok(Self {
-            commands: Arc::new(Commands::new(link.clone(), fence.clone())),
-            link,
-            fence,
-            channel: channel.into(),
-            counting: Arc::default(),
+    pub(crate) fn new(
+        url: &str,
+        settings: &Settings,
+        grants: Arc<Grants>,
+    ) -> Result<Self, LockError> {
+        let topology = Topology::parse(url, &settings.access)?;
+        let making = Making {
+            timing: settings.timing,
+            manager: uuid::Uuid::new_v4().simple().to_string().into(),
+            grants,
+            replicas: settings.replicas,
+        };
+        let servers = match topology {
+            Topology::Single(address) => one(address, None, &making),
+            Topology::Sentinel(service) => {
+                let mailbox = making.mailbox("".into());
+                let sentinels = Sentinels::new(&service, making.timing, &mailbox);
+                one(service.primary, Some(Arc::new(sentinels)), &making)
+            }
+            Topology::Cluster(seeds) => Servers::Several(Arc::new(Cluster::new(seeds, making))),
+        };
+        Ok(Self(Arc::new(Inner {
+            servers,
             contention: Arc::default(),
-            within: timing.command_timeout,
-        })
+            timing: settings.timing,
+        })))
     }
 
     /// Makes the first connection, and makes sure of whom it talks to.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let timing = self.link.timing();
+        let timing = self.0.timing;
         let within = timing.connect_timeout + timing.command_timeout;
-        match self.link.send(&[&[Text("PING")]], within, None).await? {
-            (_, Value::SimpleString(pong)) if pong == "PONG" => Ok(()),
-            (_, Value::ServerError(error)) => match error.code() {
-                "NOAUTH" => Err(failure::wrong_credentials(self.link.address().shown())),
-                _ => Err(failure::answered(&error)),
-            },
-            _ => Err(failure::no_redis(self.link.address().shown())),
+        let server = match &self.0.servers {
+            Servers::One(server, _) => server,
+            Servers::Several(cluster) => return cluster.greet(within).await,
+        };
+        let link = &server.link;
+        if link.sentinels().is_some() {
+            drop(tokio::spawn(sentinel::watch(Arc::downgrade(link))));
+        }
+        match link.send(&[&[Text("PING")]], within, None).await? {
+            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
+            (_, Value::ServerError(error)) => {
+                return Err(match error.code() {
+                    "NOAUTH" => failure::wrong_credentials(link.address().shown()),
+                    _ => failure::answered(&error),
+                });
+            }
+            _ => return Err(failure::no_redis(link.address().shown())),
+        }
+        match &server.acks {
+            Some(acks) => acks.try_out().await,
+            None => Ok(()),
         }
     }
 
-    /// The lock and its companions: the fencing counter, and the queue, which is named from the full key, whatever the
-    /// prefix, so that managers with different prefixes that mean the same lock stand in the same queue.
-    fn keys<'a>(&'a self, full_key: &'a str) -> [Word<'a>; 3] {
-        [Text(full_key), Text(&self.fence), Joined(QUEUE, full_key)]
+    fn within(&self) -> Duration {
+        self.0.timing.command_timeout
     }
 
-    /// `counted_from`: than what the fencing token must be larger if it may be counted up.
-    fn acquire_arguments<'a>(
-        &'a self,
-        request: &'a AcquireRequest,
-        asks: Asks,
-        counted_from: Option<u64>,
-    ) -> [Word<'a>; 6] {
-        let known = counted_from.unwrap_or(0);
-        let tokens = counted_from.map_or(request.tokens, |_| 0);
-        [
-            Text(request.token.expose()),
-            Number(millis(request.ttl)),
-            Number(known.max(request.known_fencing)),
-            Number(tokens.into()),
-            match asks {
-                Asks::Once => Text("try"),
-                Asks::ToWait => Text("wait"),
-                Asks::AfterIts(place) => Number(place.map_or(0, NonZeroU64::get)),
-            },
-            Numbered(&self.channel, request.entry),
-        ]
+    /// What can be asked for: without a way for grants, an entry in the queue would only be passed over.
+    async fn asks(&self, home: &Home, request: &AcquireRequest) -> Result<Asks, Failure> {
+        let hears = match &home.server.listener {
+            None if home.server.link.has_grants() => Hears::Yes,
+            None => Hears::Never,
+            Some(_) if request.asks == Asks::Once => Hears::Never,
+            Some(listener) => listener.listen(&home.names.grants, self.within()).await?,
+        };
+        Ok(match hears {
+            Hears::Yes => request.asks,
+            Hears::NotYet | Hears::Never => Asks::Once,
+        })
     }
 
-    /// `is_plain`: nothing with this token has been asked to be released before.
-    fn release_arguments<'a>(
-        &'a self,
-        request: &'a ReleaseRequest,
-        is_plain: bool,
-    ) -> Vec<Word<'a>> {
-        let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
-        // One that is sent again may find that another has had the lock since.
-        if request.keep.is_some() || request.entry.is_some() || !is_plain {
-            words.push(Number(request.keep.map_or(0, millis)));
-            words.extend(request.entry.map(|entry| Numbered(&self.channel, entry)));
-        }
-        words
-    }
-
-    /// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
-    /// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
-    fn write_plain(&self, out: &mut Vec<u8>, request: &AcquireRequest) -> usize {
-        resp::write_command(out, &[&set_if_free(request)]);
-        resp::write_command(out, &[&[Text("INCR"), Text(&self.fence)]]);
-        resp::write_command(out, &[&[Text("LLEN"), Joined(QUEUE, &request.full_key)]]);
-        3
-    }
-
-    /// Without a way for grants, an entry in the queue would only be passed over.
-    fn asks(&self, request: &AcquireRequest) -> Asks {
-        if self.link.has_grants() {
-            request.asks
+    async fn acquire_at(&self, home: &Home, request: &AcquireRequest) -> Result<Acquired, Failure> {
+        let server = &home.server;
+        let acquired = if let Ways::Commands(by) = home.ways(self.within()).await? {
+            let counter = home.counter();
+            server.commands.acquire(by, counter, request).await?
         } else {
-            Asks::Once
+            let asks = self.asks(home, request).await?;
+            let call = Call {
+                keys: &home.keys(&request.full_key),
+                arguments: &acquire_arguments(home, request, asks, None),
+            };
+            let trail = &request.trail;
+            let (id, answer) = home.ask(&ACQUIRE, call, self.within(), trail).await?;
+            let answer = failure::of_answer(answer, id, trail)?;
+            read_acquired(&answer, id, asks)?
+        };
+        if let (Some(acks), AcquireOutcome::Granted(_)) = (&server.acks, acquired.outcome) {
+            acks.gather(acquired.connection).await?;
+        }
+        Ok(acquired)
+    }
+
+    async fn release_at(
+        &self,
+        home: &Home,
+        request: &ReleaseRequest,
+        is_plain: bool,
+    ) -> Result<Released, Failure> {
+        if let Ways::Commands(by) = home.ways(self.within()).await? {
+            return home.server.commands.release(by, request).await;
+        }
+        let call = Call {
+            keys: &home.keys(&request.full_key),
+            arguments: &release_arguments(home, request, is_plain),
+        };
+        let (id, answer) = home
+            .run(&RELEASE, call, self.within(), Some(&request.trail))
+            .await?;
+        read_released(&answer, id)
+    }
+
+    async fn renew_ahead_at(&self, home: &Home, request: &AheadRequest) -> Result<Ahead, Failure> {
+        if let Ways::Commands(by) = home.ways(self.within()).await? {
+            let commands = &home.server.commands;
+            return commands.renew_ahead(by, home.counter(), request).await;
+        }
+        let call = Call {
+            keys: &home.keys(&request.full_key),
+            arguments: &[
+                Text(request.token.expose()),
+                Number(millis(request.ttl)),
+                Number(request.known_fencing),
+                Number(request.tokens.into()),
+            ],
+        };
+        let (_, answer) = home.run(&AHEAD, call, self.within(), None).await?;
+        read_ahead(&answer).ok_or_else(|| failure::nonsense("a renewal ahead"))
+    }
+
+    async fn inspect_at(&self, home: &Home, full_key: &str) -> Result<Option<Sighting>, Failure> {
+        if let Ways::Commands(_) = home.ways(self.within()).await? {
+            return home.server.commands.inspect(full_key).await;
+        }
+        let [lock, _, queue] = home.keys(full_key);
+        let call = Call {
+            keys: &[lock, queue],
+            arguments: &[],
+        };
+        let (_, answer) = home.run(&INSPECT, call, self.within(), None).await?;
+        read_sighting(&answer)
+    }
+
+    async fn force_release_at(
+        &self,
+        home: &Home,
+        full_key: &str,
+        known_fencing: u64,
+    ) -> Result<(), Failure> {
+        if let Ways::Commands(_) = home.ways(self.within()).await? {
+            return home.server.commands.force_release(full_key).await;
+        }
+        let call = Call {
+            keys: &home.keys(full_key),
+            arguments: &[Number(known_fencing)],
+        };
+        match home.run(&FORCE_RELEASE, call, self.within(), None).await? {
+            (_, Value::Int(_)) => Ok(()),
+            _ => Err(failure::nonsense("a forced release")),
         }
     }
 }
 
-/// Stands before the full key, for the list of those who wait for it.
-const QUEUE: &str = "__lock_core__:queue:";
+fn one(address: address::Address, sentinels: Option<Arc<Sentinels>>, making: &Making) -> Servers {
+    let names = Names::of_a_server(&making.manager);
+    let mailbox = making.mailbox(names.grants.clone());
+    let server = Server::with_all_keys(address, sentinels, mailbox, making);
+    Servers::One(Arc::new(server), Arc::new(names))
+}
+
+/// `counted_from`: than what the fencing token must be larger if it may be counted up.
+fn acquire_arguments<'a>(
+    home: &'a Home,
+    request: &'a AcquireRequest,
+    asks: Asks,
+    counted_from: Option<u64>,
+) -> [Word<'a>; 6] {
+    let known = counted_from.unwrap_or(0);
+    let tokens = counted_from.map_or(request.tokens, |_| 0);
+    [
+        Text(request.token.expose()),
+        Number(millis(request.ttl)),
+        Number(known.max(request.known_fencing)),
+        Number(tokens.into()),
+        match asks {
+            Asks::Once => Text("try"),
+            Asks::ToWait => Text("wait"),
+            Asks::AfterIts(place) => Number(place.map_or(0, NonZeroU64::get)),
+        },
+        Numbered(&home.names.channel, request.entry),
+    ]
+}
+
+/// `is_plain`: nothing with this token has been asked to be released before.
+fn release_arguments<'a>(
+    home: &'a Home,
+    request: &'a ReleaseRequest,
+    is_plain: bool,
+) -> Vec<Word<'a>> {
+    let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
+    // One that is sent again may find that another has had the lock since.
+    if request.keep.is_some() || request.entry.is_some() || !is_plain {
+        words.push(Number(request.keep.map_or(0, millis)));
+        let channel = &home.names.channel;
+        words.extend(request.entry.map(|entry| Numbered(channel, entry)));
+    }
+    words
+}
+
+/// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
+/// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
+fn write_plain(out: &mut Vec<u8>, home: &Home, request: &AcquireRequest) -> usize {
+    let [_, fence, queue] = home.keys(&request.full_key);
+    resp::write_command(out, &[&set_if_free(request)]);
+    resp::write_command(out, &[&[Text("INCR"), fence]]);
+    resp::write_command(out, &[&[Text("LLEN"), queue]]);
+    3
+}
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.link.address().fmt(f)
+        self.0.servers.fmt(f)
     }
 }
 
@@ -169,80 +312,90 @@ impl Backend for RedisBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
         let backend = self.clone();
         Box::pin(async move {
-            if let Ways::Commands(by) = backend.link.ways(backend.within).await? {
-                return backend.commands.acquire(by, &request).await;
+            let mut way = backend.0.servers.way(&request.full_key);
+            // Bounded by the way's hops.
+            loop {
+                match backend.acquire_at(&way.home, &request).await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
             }
-            let asks = backend.asks(&request);
-            let call = Call {
-                keys: &backend.keys(&request.full_key),
-                arguments: &backend.acquire_arguments(&request, asks, None),
-            };
-            let (id, answer) = ACQUIRE
-                .run(&backend.link, call, backend.within, Some(&request.trail))
-                .await?;
-            read_acquired(&answer, id, asks)
         })
     }
 
     fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
-        let asks = self.asks(request);
-        let plain =
-            !matches!(asks, Asks::AfterIts(_)) && !self.contention.is_expected(&request.full_key);
-        let last = self.counting.last().filter(|_| request.tokens == 1);
+        let home = self.0.servers.home(&request.full_key);
+        let server = home.server.clone();
+        let contention = self.0.contention.clone();
+        let hears = match &server.listener {
+            None if server.link.has_grants() => Hears::Yes,
+            None => Hears::Never,
+            Some(_) if request.asks == Asks::Once => Hears::Never,
+            Some(listener) => listener.hears(&home.names.grants),
+        };
+        let plain = !matches!(request.asks, Asks::AfterIts(_))
+            && !contention.is_expected(&request.full_key);
+        let last = server
+            .counting
+            .last(home.slot)
+            .filter(|_| request.tokens == 1);
+        // Both take more than one answer.
+        if server.acks.is_some() || (hears == Hears::NotYet && (!plain || last.is_none())) {
+            return then(Err(Failure::not_now("this takes more than one answer")));
+        }
+        let asks = match hears {
+            Hears::Yes => request.asks,
+            Hears::NotYet | Hears::Never => Asks::Once,
+        };
         let write = |out: &mut Vec<u8>, id, now| {
             let counted_from = last.and_then(|last| last.floor(id, now));
             if plain && counted_from.is_some() {
-                return self.write_plain(out, request);
+                return write_plain(out, &home, request);
             }
             let call = Call {
-                keys: &self.keys(&request.full_key),
-                arguments: &self.acquire_arguments(request, asks, counted_from),
+                keys: &home.keys(&request.full_key),
+                arguments: &acquire_arguments(&home, request, asks, counted_from),
             };
             ACQUIRE.write(out, call);
             1
         };
         let floor = last.map_or(0, Last::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
-        let (counting, contention) = (self.counting.clone(), self.contention.clone());
+        let (trail, slot, noted) = (request.trail.clone(), home.slot, server.clone());
         let read = move |values: Vec<Value>, id, sent| {
             let acquired = match <[Value; 3]>::try_from(values) {
-                Ok(answers) => read_plain(answers, id, floor),
+                Ok(answers) => read_plain(answers, id, floor, &trail),
                 Err(values) => {
-                    let answer =
-                        failure::of_value(values.into_iter().next().unwrap_or(Value::Nil))?;
-                    let acquired = read_acquired(&answer, id, asks)?;
-                    if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
-                        (acquired.outcome, &answer)
-                    {
-                        counting.note(id, sent, tokens.last());
-                    }
-                    Ok(acquired)
+                    let answer = values.into_iter().next().unwrap_or(Value::Nil);
+                    failure::of_answer(answer, id, &trail).and_then(|answer| {
+                        let acquired = read_acquired(&answer, id, asks)?;
+                        if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
+                            (acquired.outcome, &answer)
+                        {
+                            noted.counting.note(slot, id, sent, tokens.last());
+                        }
+                        Ok(acquired)
+                    })
                 }
             };
             let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
             contention.note(&full_key, !alone);
             acquired
         };
-        self.link.send_at_once(&request.trail, write, read, then);
+        server.link.send_at_once(&request.trail, write, read, then);
+        self.0.servers.note_written(server);
     }
 
     fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
         let backend = self.clone();
         Box::pin(async move {
-            if let Ways::Commands(by) = backend.link.ways(backend.within).await? {
-                return backend.commands.renew_ahead(by, &request).await;
+            let mut way = backend.0.servers.way(&request.full_key);
+            loop {
+                match backend.renew_ahead_at(&way.home, &request).await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
             }
-            let call = Call {
-                keys: &backend.keys(&request.full_key),
-                arguments: &[
-                    Text(request.token.expose()),
-                    Number(millis(request.ttl)),
-                    Number(request.known_fencing),
-                    Number(request.tokens.into()),
-                ],
-            };
-            let (_, answer) = AHEAD.run(&backend.link, call, backend.within, None).await?;
-            read_ahead(&answer).ok_or_else(|| failure::nonsense("a renewal ahead"))
         })
     }
 
@@ -252,52 +405,43 @@ impl Backend for RedisBackend {
         within: Duration,
     ) -> Answer<Vec<Result<Renewed, Failure>>> {
         let backend = self.clone();
-        Box::pin(async move {
-            if let Ways::Commands(by) = backend.link.ways(within).await? {
-                return backend.commands.renew(by, &batch, within).await;
-            }
-            let words: Vec<_> = batch
-                .iter()
-                .map(|request| {
-                    (
-                        [Text(&request.full_key)],
-                        [Text(request.token.expose()), Number(millis(request.ttl))],
-                    )
-                })
-                .collect();
-            let calls: Vec<_> = words
-                .iter()
-                .map(|(keys, arguments)| Call { keys, arguments })
-                .collect();
-            let answers = RENEW.run_all(&backend.link, &calls, within).await?;
-            Ok(answers.iter().map(read_renewed).collect())
-        })
+        Box::pin(async move { renewing::renew(&backend.0.servers, batch, within).await })
     }
 
     fn release(&self, request: ReleaseRequest) -> Answer<Released> {
         let backend = self.clone();
         Box::pin(async move {
-            if let Ways::Commands(by) = backend.link.ways(backend.within).await? {
-                return backend.commands.release(by, &request).await;
+            let is_plain = request.trail.is_empty();
+            let mut way = backend.0.servers.way(&request.full_key);
+            let mut passed = None;
+            loop {
+                match backend.release_at(&way.home, &request, is_plain).await {
+                    // What left for the node that says so before, on the same connection, has been dealt with there.
+                    Err(failure) if way.goes_on(&failure) => {
+                        passed = passed.or_else(|| request.trail.single());
+                    }
+                    Ok(mut released) => {
+                        if let Some(passed) = passed
+                            && request.acquired.is_settled_by(passed)
+                        {
+                            released.connection = passed;
+                        }
+                        return Ok(released);
+                    }
+                    failed => return failed,
+                }
             }
-            let call = Call {
-                keys: &backend.keys(&request.full_key),
-                arguments: &backend.release_arguments(&request, request.trail.is_empty()),
-            };
-            let (id, answer) = RELEASE
-                .run(&backend.link, call, backend.within, Some(&request.trail))
-                .await?;
-            read_released(&answer, id)
         })
     }
 
     fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
         // Before this one is noted there, too.
         let is_plain = request.trail.is_empty();
+        let home = self.0.servers.home(&request.full_key);
         let write = |out: &mut Vec<u8>, _, _| {
             let call = Call {
-                keys: &self.keys(&request.full_key),
-                arguments: &self.release_arguments(request, is_plain),
+                keys: &home.keys(&request.full_key),
+                arguments: &release_arguments(&home, request, is_plain),
             };
             RELEASE.write(out, call);
             1
@@ -306,46 +450,38 @@ impl Backend for RedisBackend {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&failure::of_value(value)?, id)
         };
-        self.link.send_at_once(&request.trail, write, read, then);
+        let link = home.server.holding();
+        link.send_at_once(&request.trail, write, read, then);
+        self.0.servers.note_written(home.server);
     }
 
     fn flush(&self) {
-        self.link.flush();
+        self.0.servers.flush();
     }
 
     fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
         let backend = self.clone();
         Box::pin(async move {
-            if let Ways::Commands(_) = backend.link.ways(backend.within).await? {
-                return backend.commands.inspect(&full_key).await;
+            let mut way = backend.0.servers.way(&full_key);
+            loop {
+                match backend.inspect_at(&way.home, &full_key).await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
             }
-            let call = Call {
-                keys: &[Text(&full_key), Joined(QUEUE, &full_key)],
-                arguments: &[],
-            };
-            let (_, answer) = INSPECT
-                .run(&backend.link, call, backend.within, None)
-                .await?;
-            read_sighting(&answer)
         })
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
         let backend = self.clone();
         Box::pin(async move {
-            if let Ways::Commands(_) = backend.link.ways(backend.within).await? {
-                return backend.commands.force_release(&full_key).await;
-            }
-            let call = Call {
-                keys: &backend.keys(&full_key),
-                arguments: &[Number(known_fencing)],
-            };
-            match FORCE_RELEASE
-                .run(&backend.link, call, backend.within, None)
-                .await?
-            {
-                (_, Value::Int(_)) => Ok(()),
-                _ => Err(failure::nonsense("a forced release")),
+            let mut way = backend.0.servers.way(&full_key);
+            loop {
+                let done = backend.force_release_at(&way.home, &full_key, known_fencing);
+                match done.await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
             }
         })
     }
@@ -356,7 +492,7 @@ impl Backend for RedisBackend {
     }
 
     fn round_trip(&self) -> Duration {
-        self.link.round_trip()
+        self.0.servers.round_trip()
     }
 }
 

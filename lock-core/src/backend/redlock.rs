@@ -24,6 +24,7 @@ use crate::{
     backend::{
         AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend, Failure,
         ReleaseRequest, Released, RenewRequest, Renewed, Then,
+        redis::Settings,
         redlock::{
             courtesy::Courtesy,
             election::no_majority,
@@ -76,7 +77,7 @@ impl RedlockBackend {
     /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
     pub(crate) fn new(
         urls: &[String],
-        timing: Timing,
+        settings: &Settings,
         quarantine: Duration,
     ) -> Result<Self, LockError> {
         check_list(urls)?;
@@ -85,12 +86,12 @@ impl RedlockBackend {
             .iter()
             .enumerate()
             .map(|(place, url)| {
-                Member::new(place, url, timing, quarantine, Arc::clone(&run_ids)).map(Arc::new)
+                Member::new(place, url, settings, quarantine, Arc::clone(&run_ids)).map(Arc::new)
             })
             .collect::<Result<_, _>>()?;
         Ok(Self(Arc::new(Servers {
             members,
-            timing,
+            timing: settings.timing,
             name: uuid::Uuid::new_v4().simple().to_string().into(),
             last_number: Mutex::new(0),
             courtesy: Courtesy::default(),
@@ -302,7 +303,7 @@ mod tests {
 
     fn backend(count: usize) -> RedlockBackend {
         let urls: Vec<String> = (0..count).map(|n| format!("redis://h{n}")).collect();
-        RedlockBackend::new(&urls, Timing::default(), Duration::ZERO).expect("a list")
+        RedlockBackend::new(&urls, &Settings::default(), Duration::ZERO).expect("a list")
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "redis")]
+use crate::backend::redis::{Access, Credentials, Replicas, Settings};
 use crate::{
     alarm::Alarm,
     arbiter::{Arbiter, Limits},
@@ -41,6 +43,10 @@ pub struct LockManagerBuilder {
     limits: Limits,
     /// For several servers: how long one must have been up before it votes.
     quarantine: Option<Duration>,
+    #[cfg(feature = "redis")]
+    access: Access,
+    #[cfg(feature = "redis")]
+    replicas: Option<Replicas>,
 }
 
 impl Default for LockManagerBuilder {
@@ -51,6 +57,10 @@ impl Default for LockManagerBuilder {
             timing: Timing::default(),
             limits: Limits::default(),
             quarantine: None,
+            #[cfg(feature = "redis")]
+            access: Access::default(),
+            #[cfg(feature = "redis")]
+            replicas: None,
         }
     }
 }
@@ -166,6 +176,89 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the user and password for the servers; an empty user is the default one. Defaults to those in the url.
+    ///
+    /// For secrets that are kept apart from the url: here they need no percent-encoding. They count more than the url's.
+    #[cfg(feature = "redis")]
+    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.access.server = Some(Credentials::new(user.into(), password.into()));
+        self
+    }
+
+    /// Sets the user and password for sentinels; an empty user is the default one. Defaults to those in the url's query
+    /// (`?sentinel_user=…&sentinel_password=…`), or none.
+    #[cfg(feature = "redis")]
+    pub fn sentinel_credentials(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.access.sentinel = Some(Credentials::new(user.into(), password.into()));
+        self
+    }
+
+    /// Has an acquire count only once `replicas` replicas have the lock, which may take `within` (by `WAIT`). Defaults to none.
+    ///
+    /// For a primary that fails over. With fewer in time, the lock is released, and the acquire is tried again until its wait
+    /// is over, and then [`LockError::Unavailable`]. It narrows the moment in which a fail-over forgets a lock, and closes
+    /// nothing: a replica that has not acknowledged may become the primary, and those that have keep the lock in memory, not
+    /// on disk. Renewals are not waited for. It costs one more round trip each acquire, and one more to the slowest of the
+    /// replicas needed; a wait in the line ends by asking, not by a message alone.
+    ///
+    /// Too many replicas, and one that is down stops all locks; too short a time, and a busy one does.
+    #[cfg(feature = "redis")]
+    pub fn min_replicas_acked(mut self, replicas: u32, within: Duration) -> Self {
+        self.replicas = Some(Replicas {
+            least: replicas,
+            within,
+        });
+        self
+    }
+
+    /// Connects to the primary that sentinels know by the name `service`; the hosts are as in `host:26379`.
+    ///
+    /// The same as [`connect`](Self::connect) with `redis+sentinel://host:26379,host2:26379/service`, for hosts that come as a
+    /// list. List all sentinels: one that can be reached is enough.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    #[cfg(feature = "redis")]
+    pub async fn sentinel<U>(self, service: &str, hosts: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let service =
+            percent_encoding::utf8_percent_encode(service, percent_encoding::NON_ALPHANUMERIC);
+        let url = format!("{}/{service}", several("sentinel", hosts)?);
+        self.connect(&url).await
+    }
+
+    /// Connects to a cluster of which these nodes are a part; the hosts are as in `host:6379`.
+    ///
+    /// The same as [`connect`](Self::connect) with `redis+cluster://host:6379,host2:6379`, for hosts that come as a list. One
+    /// that can be reached is enough: it tells of the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    #[cfg(feature = "redis")]
+    pub async fn cluster<U>(self, hosts: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let url = several("cluster", hosts)?;
+        self.connect(&url).await
+    }
+
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
     ///
     /// # Errors
@@ -220,7 +313,7 @@ impl LockManagerBuilder {
         use crate::backend::redis::RedisBackend;
 
         let grants = Arc::<Grants>::default();
-        let backend = RedisBackend::new(url, self.timing, grants.clone())?;
+        let backend = RedisBackend::new(url, &self.settings()?, grants.clone())?;
         let manager = self.on_a_thread(Arc::new(backend.clone()), grants)?;
         manager
             .engine()
@@ -241,13 +334,36 @@ impl LockManagerBuilder {
         let quarantine = self
             .quarantine
             .unwrap_or_else(|| quarantine::needed_for(max_ttl));
-        let backend = RedlockBackend::new(&urls, self.timing, quarantine)?;
+        if self.replicas.is_some() {
+            return Err(LockError::invalid(
+                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
+            ));
+        }
+        let backend = RedlockBackend::new(&urls, &self.settings()?, quarantine)?;
         let manager = self.on_a_thread(Arc::new(backend.clone()), Arc::default())?;
         manager
             .engine()
             .ask(async move { backend.greet().await })
             .await?;
         Ok(manager)
+    }
+
+    #[cfg(feature = "redis")]
+    fn settings(&self) -> Result<Settings, LockError> {
+        if let Some(Replicas { least, within }) = self.replicas {
+            let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
+            if least == 0 || within < shortest || within > longest {
+                return Err(LockError::invalid(format!(
+                    "min_replicas_acked is {least} within {within:?}: choose one at least, and between {shortest:?} and \
+                     {longest:?}"
+                )));
+            }
+        }
+        Ok(Settings {
+            timing: self.timing,
+            access: self.access.clone(),
+            replicas: self.replicas,
+        })
     }
 
     /// A manager with a thread of its own.
@@ -313,6 +429,33 @@ impl LockManagerBuilder {
         self.defaults.check()?;
         self.timing.check()
     }
+}
+
+/// The url for several hosts, which may come with a scheme.
+#[cfg(feature = "redis")]
+fn several<U>(kind: &str, hosts: U) -> Result<String, LockError>
+where
+    U: IntoIterator<Item: AsRef<str>>,
+{
+    let mut scheme: Option<String> = None;
+    let mut list = Vec::new();
+    for host in hosts {
+        let (own, host) = match host.as_ref().trim().split_once("://") {
+            Some((own, host)) => (own, host.to_owned()),
+            None => ("redis", host.as_ref().trim().to_owned()),
+        };
+        if host.contains(['/', '@', '?', '#'])
+            || *scheme.get_or_insert_with(|| own.to_owned()) != own
+        {
+            return Err(LockError::invalid(
+                "write each host as in `host:port`, or all of them as in `rediss://host:port`; users and passwords are set by \
+                 `credentials`",
+            ));
+        }
+        list.push(host);
+    }
+    let scheme = scheme.as_deref().unwrap_or("redis");
+    Ok(format!("{scheme}+{kind}://{}", list.join(",")))
 }
 
 /// The urls of a list, each with its scheme: a comma before a scheme parts two of them, and any other belongs to a password.

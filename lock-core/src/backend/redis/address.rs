@@ -26,17 +26,41 @@ pub(super) enum Place {
 
 /// By which a server lets us in.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Credentials {
-    pub(super) user: Option<String>,
-    pub(super) password: String,
+pub(crate) struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
 }
 
-const SCHEMES: &str = "`redis://`, `valkey://`, `redis+unix://` or `memory://`";
+impl Credentials {
+    pub(crate) fn new(user: String, password: String) -> Self {
+        let user = Some(user).filter(|user| !user.is_empty());
+        Self { user, password }
+    }
+}
 
-const DEFAULT_PORT: u16 = 6379;
+impl std::fmt::Debug for Credentials {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+const SCHEMES: &str = "`redis://`, `valkey://`, `redis+unix://`, `redis+sentinel://`, `redis+cluster://` or `memory://`";
+
+const DEFAULT_PORT: u16 = Address::DEFAULT_PORT;
 
 impl Address {
+    pub(super) const DEFAULT_PORT: u16 = 6379;
+
     pub(super) fn parse(url: &str) -> Result<Self, LockError> {
+        Self::parse_with_path(url, |path| path).map(|(address, _)| address)
+    }
+
+    /// The same where the number of the database is only a part of the path; returns the url, too.
+    pub(super) fn parse_with_path(
+        url: &str,
+        database: impl Fn(&str) -> &str,
+    ) -> Result<(Self, Url), LockError> {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let known = matches!(
             scheme,
@@ -57,14 +81,16 @@ impl Address {
                 show(&parsed)
             )));
         }
-        if scheme.ends_with("unix") {
-            Self::of_a_socket(&parsed)
+        let address = if scheme.ends_with("unix") {
+            Self::of_a_socket(&parsed)?
         } else {
-            Self::of_a_host(&parsed)
-        }
+            let database = database(parsed.path().trim_matches('/'));
+            Self::of_a_host(&parsed, database)?
+        };
+        Ok((address, parsed))
     }
 
-    fn of_a_host(url: &Url) -> Result<Self, LockError> {
+    fn of_a_host(url: &Url, number: &str) -> Result<Self, LockError> {
         let host = match url.host() {
             Some(Host::Domain(name)) => decode(name),
             Some(Host::Ipv4(address)) => address.to_string(),
@@ -83,14 +109,13 @@ impl Address {
                  there is no user",
             ));
         }
-        let path = url.path().trim_matches('/');
         Ok(Self {
             place: Place::Tcp {
                 host,
                 port: url.port().unwrap_or(DEFAULT_PORT),
             },
             credentials: password.map(|password| Credentials { user, password }),
-            database: database(url, path)?,
+            database: database(url, number)?,
             pushes: !asks_for_resp2(url),
             shown: show(url),
         })
@@ -118,6 +143,41 @@ impl Address {
             pushes: !asks_for_resp2(url),
             shown: show(url),
         })
+    }
+
+    /// The same way of talking to another server.
+    pub(super) fn at(&self, host: &str, port: u16) -> Self {
+        let scheme = self
+            .shown
+            .split_once("://")
+            .map_or("", |(scheme, _)| scheme);
+        let scheme = scheme.split_once('+').map_or(scheme, |(base, _)| base);
+        let brackets = host.contains(':');
+        let (open, close) = if brackets { ("[", "]") } else { ("", "") };
+        Self {
+            place: Place::Tcp {
+                host: host.to_owned(),
+                port,
+            },
+            shown: format!("{scheme}://{open}{host}{close}:{port}"),
+            ..self.clone()
+        }
+    }
+
+    /// The same, but shown differently.
+    pub(super) fn shown_as(&self, shown: String) -> Self {
+        Self {
+            shown,
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn set_credentials(&mut self, credentials: Option<Credentials>) {
+        self.credentials = credentials;
+    }
+
+    pub(super) fn set_database(&mut self, database: u32) {
+        self.database = database;
     }
 
     pub(super) fn place(&self) -> &Place {
@@ -160,7 +220,7 @@ fn asks_for_resp2(url: &Url) -> bool {
         .any(|(name, value)| name == "protocol" && value.ends_with('2'))
 }
 
-fn refused(url: &Url, reason: &str) -> LockError {
+pub(super) fn refused(url: &Url, reason: &str) -> LockError {
     LockError::invalid(format!("the url `{}` cannot be used: {reason}", show(url)))
 }
 

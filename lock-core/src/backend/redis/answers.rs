@@ -10,7 +10,7 @@ use crate::{
     },
     inspect::Sighting,
     token::FencingBlock,
-    trail::ConnectionId,
+    trail::{ConnectionId, Trail},
 };
 
 /// Reads what came of taking a key by plain commands. What is no plain success goes on by the script.
@@ -18,8 +18,9 @@ pub(super) fn read_plain(
     [set, counter, queue]: [Value; 3],
     connection: ConnectionId,
     floor: u64,
+    trail: &Trail,
 ) -> Result<Acquired, Failure> {
-    if failure::of_value(set)? == Value::Nil {
+    if failure::of_answer(set, connection, trail)? == Value::Nil {
         return Err(Failure::not_now("another has it"));
     }
     // The last entry of a queue is no waiter.

@@ -17,7 +17,7 @@ use crate::{
             connection::CLOCK,
             counting::Counting,
             failure,
-            link::Link,
+            link::{Link, Purpose},
             millis,
             probe::Compare,
             resp::{
@@ -46,25 +46,30 @@ pub(super) struct Commands {
     link: Arc<Link>,
     /// For transactions, one at a time.
     transactions: Mutex<Arc<Link>>,
-    fence: Arc<str>,
     within: Duration,
-    counting: Counting,
+}
+
+/// A fencing counter, and the last token of it that came from the server's time.
+#[derive(Clone, Copy)]
+pub(super) struct Counter<'a> {
+    pub(super) fence: &'a str,
+    pub(super) slot: u16,
+    pub(super) counting: &'a Counting,
 }
 
 impl Commands {
-    pub(super) fn new(link: Arc<Link>, fence: Arc<str>) -> Self {
+    pub(super) fn new(link: Arc<Link>) -> Self {
         Self {
             within: link.timing().command_timeout,
-            transactions: Mutex::new(Arc::new(link.another())),
+            transactions: Mutex::new(Arc::new(link.another(Purpose::Questions))),
             link,
-            fence,
-            counting: Counting::default(),
         }
     }
 
     pub(super) async fn acquire(
         &self,
         by: Compare,
+        counter: Counter<'_>,
         request: &AcquireRequest,
     ) -> Result<Acquired, Failure> {
         let (key, token) = (&*request.full_key, request.token.expose());
@@ -72,12 +77,12 @@ impl Commands {
             &set_if_free(request),
             &[Text("GET"), Text(key)],
             &[Text("PTTL"), Text(key)],
-            &[Text("INCR"), Text(&self.fence)],
+            &[Text("INCR"), Text(counter.fence)],
         ];
         let (connection, answers) = self.send(&commands, Some(&request.trail)).await?;
-        let [set, holder, remaining, counter] =
+        let [set, holder, remaining, counted] =
             <[Value; 4]>::try_from(answers).map_err(|_| failure::nonsense("an acquire"))?;
-        let set = failure::of_value(set)?;
+        let set = failure::of_answer(set, connection, &request.trail)?;
         let is_set = set != Value::Nil;
         let holder = failure::of_value(holder)
             .map_err(|failure| if is_set { failure.after_all() } else { failure })?;
@@ -112,7 +117,7 @@ impl Commands {
             }
         }
         let token = self
-            .fencing(by, connection, counter, request.known_fencing)
+            .fencing(by, counter, connection, counted, request.known_fencing)
             .await
             .map_err(Failure::after_all)?;
         Ok(Acquired {
@@ -124,17 +129,18 @@ impl Commands {
     pub(super) async fn renew_ahead(
         &self,
         by: Compare,
+        counter: Counter<'_>,
         request: &AheadRequest,
     ) -> Result<Ahead, Failure> {
         let renewed = self.renew_one(by, &request.full_key, &request.token, request.ttl);
         if renewed.await? == Renewed::NotOurs {
             return Ok(Ahead::NotOurs);
         }
-        let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(&self.fence)]];
+        let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(counter.fence)]];
         let (connection, answers) = self.send(&count, None).await?;
-        let counter = answers.into_iter().next().unwrap_or(Value::Nil);
+        let counted = answers.into_iter().next().unwrap_or(Value::Nil);
         let token = self
-            .fencing(by, connection, counter, request.known_fencing)
+            .fencing(by, counter, connection, counted, request.known_fencing)
             .await?;
         Ok(Ahead::Yes {
             tokens: FencingBlock::new(token, 1),
@@ -321,30 +327,32 @@ impl Commands {
     async fn fencing(
         &self,
         by: Compare,
+        counter: Counter<'_>,
         connection: ConnectionId,
-        counter: Value,
+        counted: Value,
         known: u64,
     ) -> Result<u64, Failure> {
-        let value = match failure::of_value(counter)? {
+        let value = match failure::of_value(counted)? {
             Value::Int(value) => u64::try_from(value).unwrap_or(0),
             _ => return Err(failure::nonsense("a fencing counter")),
         };
         let now = CLOCK.now();
-        let last = self.counting.last();
+        let last = counter.counting.last(counter.slot);
         let floor = last.and_then(|last| last.floor(connection, now));
         if floor.is_some_and(|floor| value > floor.max(known)) {
             return Ok(value);
         }
-        let token = self.raise(by, known).await?;
-        self.counting
-            .note(connection, now, FencingToken::new(token));
+        let token = self.raise(by, counter.fence, known).await?;
+        counter
+            .counting
+            .note(counter.slot, connection, now, FencingToken::new(token));
         Ok(token)
     }
 
     /// Moves the counter to the server's time, or beyond it where it or the process is ahead.
-    async fn raise(&self, by: Compare, known: u64) -> Result<u64, Failure> {
+    async fn raise(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
         for _ in 0..MOST_TRIES {
-            let look: [&[Word<'_>]; 2] = [&[Text("TIME")], &[Text("GET"), Text(&self.fence)]];
+            let look: [&[Word<'_>]; 2] = [&[Text("TIME")], &[Text("GET"), Text(fence)]];
             let (_, answers) = self.send(&look, None).await?;
             let [time, counter] = <[Value; 2]>::try_from(answers)
                 .map_err(|_| failure::nonsense("a fencing counter"))?;
@@ -352,8 +360,7 @@ impl Commands {
                 .ok_or_else(|| failure::nonsense("the time"))?;
             let Value::BulkString(before) = failure::of_value(counter)? else {
                 // It was lost since it was counted up: as if somebody had changed it.
-                self.send(&[&[Text("INCR"), Text(&self.fence)]], None)
-                    .await?;
+                self.send(&[&[Text("INCR"), Text(fence)]], None).await?;
                 continue;
             };
             let before = String::from_utf8_lossy(&before).into_owned();
@@ -364,7 +371,7 @@ impl Commands {
             if known > now.max(counter).saturating_add(LARGEST_LEAD) || next >= LARGEST_TOKEN {
                 return Err(failure::out_of_bounds());
             }
-            if self.swap(by, &before, next).await? {
+            if self.swap(by, fence, &before, next).await? {
                 return Ok(next);
             }
         }
@@ -374,8 +381,13 @@ impl Commands {
     }
 
     /// Sets the counter if it is still what it was.
-    async fn swap(&self, by: Compare, before: &str, next: u64) -> Result<bool, Failure> {
-        let fence = &*self.fence;
+    async fn swap(
+        &self,
+        by: Compare,
+        fence: &str,
+        before: &str,
+        next: u64,
+    ) -> Result<bool, Failure> {
         if by != Compare::Watch {
             let swap = [
                 Text("SET"),

@@ -387,9 +387,17 @@ impl Connection {
 
     fn sort(&self, frame: Frame) -> Sorted {
         match frame {
-            Frame::Push(words) if is(&words, b"message") => Sorted::Message(words),
-            // The answer to a subscription has the form of a message.
-            Frame::Push(words) if is(&words, b"subscribe") => Sorted::Answer(Value::Array(words)),
+            // The answer to a subscription has the form of a message. That a node ends one by itself is a message.
+            Frame::Push(words) if is(&words, b"subscribe") || is(&words, b"ssubscribe") => {
+                Sorted::Answer(Value::Array(words))
+            }
+            Frame::Push(words)
+                if is(&words, b"message")
+                    || is(&words, b"smessage")
+                    || is(&words, b"sunsubscribe") =>
+            {
+                Sorted::Message(words)
+            }
             Frame::Push(_) => Sorted::Nothing,
             Frame::Answer(Value::Array(words))
                 if self.messages == Messages::ByWord && is(&words, b"message") =>
@@ -470,7 +478,7 @@ fn call(then: Handler, answers: Result<Vec<Value>, NoValue>) {
     safely(|| then(answers));
 }
 
-fn is(words: &[Value], first: &[u8]) -> bool {
+pub(super) fn is(words: &[Value], first: &[u8]) -> bool {
     match words.first() {
         Some(Value::BulkString(word)) => word == first,
         Some(Value::SimpleString(word)) => word.as_bytes() == first,
@@ -501,7 +509,7 @@ mod tests {
         ));
         let driven = connection.clone();
         drop(tokio::spawn(async move {
-            let mailbox = Mailbox::new("grants".to_owned(), Arc::default());
+            let mailbox = Mailbox::new("grants".into(), "".into(), Arc::default());
             let patience = Duration::from_secs(10);
             let why = driven
                 .drive(Box::new(reading), mailbox, patience, || {})

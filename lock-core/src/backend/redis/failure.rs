@@ -1,6 +1,6 @@
 //! What the errors of servers and connections mean for whoever asked. None of them quotes an owner token or a password.
 
-use std::{error::Error, io, sync::Arc, time::Duration};
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
@@ -9,11 +9,81 @@ use crate::{
             address::Address,
             connection::NoValue,
             resp::{ServerError, Value},
+            slots::SLOTS,
         },
     },
     engine::Timing,
     token::redact,
+    trail::{ConnectionId, Trail},
 };
+
+/// A node of a cluster says that another one has the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    pub(super) slot: u16,
+    /// Empty: the host of the node that says so.
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) reach: Reach,
+}
+
+/// What a redirection is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The slot, from now on.
+    Slot,
+    /// This one request: the slot is being moved.
+    Request,
+}
+
+impl Redirect {
+    /// Reads `MOVED 3999 127.0.0.1:6381`.
+    fn read(error: &ServerError) -> Option<Self> {
+        let reach = match error.code() {
+            "MOVED" => Reach::Slot,
+            "ASK" => Reach::Request,
+            _ => return None,
+        };
+        let (slot, place) = error.details().split_once(' ')?;
+        let (host, port) = place.rsplit_once(':')?;
+        Some(Self {
+            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            reach,
+        })
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, .. } = self;
+        write!(
+            f,
+            "the key is at {host}:{port} now, which is a part of a cluster"
+        )
+    }
+}
+
+impl Error for Redirect {}
+
+/// Where to go instead, if that is what the failure says.
+pub(super) fn redirect(failure: &Failure) -> Option<&Redirect> {
+    match failure {
+        Failure::NotNow(source) => source.downcast_ref(),
+        _ => None,
+    }
+}
+
+pub(super) fn of_a_cluster(address: &Address) -> Failure {
+    Failure::Invalid(
+        format!(
+            "{} is a node of a cluster: write `redis+cluster://host:port,host2:port`",
+            address.shown()
+        )
+        .into(),
+    )
+}
 
 /// No answer came to a command: nobody knows what became of it.
 pub(super) fn no_value(none: &NoValue, address: &Address, timing: Timing) -> Failure {
@@ -77,6 +147,9 @@ pub(super) fn answered(error: &ServerError) -> Failure {
             "the key holds something that is no lock: choose another key or prefix".into(),
         );
     }
+    if let Some(redirect) = Redirect::read(error) {
+        return Failure::NotNow(Arc::new(redirect));
+    }
     let text = source(format!("{code} {details}"));
     if is_transient(code, &details) {
         return Failure::NotNow(text);
@@ -98,6 +171,20 @@ pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
         Value::ServerError(error) => Err(answered(&error)),
         value => Ok(value),
     }
+}
+
+/// The same for a request that may take a lock. That it did not settles all that left on its connection before, if nothing
+/// left on another one.
+pub(super) fn of_answer(
+    value: Value,
+    connection: ConnectionId,
+    trail: &Trail,
+) -> Result<Value, Failure> {
+    let answer = of_value(value);
+    if answer.as_ref().is_err_and(Failure::is_definite) && trail.is_settled_by(connection) {
+        trail.settle();
+    }
+    answer
 }
 
 /// What the scripts answer if they cannot give a fencing token.
@@ -178,7 +265,7 @@ fn is_transient(code: &str, details: &str) -> bool {
     ) || details.contains("max number of clients reached")
 }
 
-fn source(message: String) -> Source {
+pub(super) fn source(message: String) -> Source {
     Arc::from(Box::<dyn Error + Send + Sync>::from(message))
 }
 
@@ -204,6 +291,31 @@ mod tests {
         ));
         let lua = "ERR Error running script (call to f_0123): @user_script:1: user_script:1: attempt to index a nil value";
         assert!(matches!(answered(&error(lua)), Failure::NoAnswer(_)));
+    }
+
+    #[test]
+    fn a_redirection_is_read_or_else_an_error_like_others() {
+        let slot = answered(&error("MOVED 3999 ::1:6381"));
+        let expected = Redirect {
+            slot: 3999,
+            host: "::1".to_owned(),
+            port: 6381,
+            reach: Reach::Slot,
+        };
+        assert_eq!(redirect(&slot), Some(&expected));
+        let request = answered(&error("ASK 0 :1"));
+        let request = redirect(&request).expect("whole");
+        assert_eq!((&*request.host, request.reach), ("", Reach::Request));
+        for odd in [
+            "MOVED",
+            "MOVED 1",
+            "MOVED x a:1",
+            "MOVED 16384 a:1",
+            "ASK 1 a:b",
+            "ERR 1 a:1",
+        ] {
+            assert!(redirect(&answered(&error(odd))).is_none(), "{odd}");
+        }
     }
 
     #[test]

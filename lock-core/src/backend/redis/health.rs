@@ -13,12 +13,13 @@ use crate::{
             RedisBackend,
             commands::read_micros,
             failure,
+            link::Link,
             resp::{Value, Word::Text},
+            slots::Names,
         },
     },
     clock::Clock,
     inspect::Health,
-    options::RESERVED,
     token::{HolderLabel, OwnerToken},
 };
 
@@ -29,20 +30,25 @@ const PROBE_TTL: Duration = Duration::from_secs(5);
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn check(backend: &RedisBackend) -> Result<Health, Failure> {
-    lock_and_unlock(backend).await?;
-    let sent = Clock::Boot.now();
-    let clock = clock_warning(backend).await?;
-    let round_trip = Clock::Boot.now().since(sent);
-    let eviction = eviction_warning(backend).await?;
-    Ok(Health {
-        round_trip,
-        warnings: clock.into_iter().chain(eviction).collect(),
-    })
+    let mut health = Health {
+        round_trip: Duration::ZERO,
+        warnings: Vec::new(),
+    };
+    for (server, names) in backend.0.servers.each() {
+        lock_and_unlock(backend, &names).await?;
+        let (link, within) = (&server.link, backend.within());
+        let sent = Clock::Boot.now();
+        let clock = clock_warning(link, within).await?;
+        health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
+        let eviction = eviction_warning(link, within).await?;
+        health.warnings.extend(clock.into_iter().chain(eviction));
+    }
+    Ok(health)
 }
 
 /// Does once what every lock does.
-async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
-    let full_key: Arc<str> = format!("{RESERVED}check:{}", uuid::Uuid::new_v4().simple()).into();
+async fn lock_and_unlock(backend: &RedisBackend, names: &Names) -> Result<(), Failure> {
+    let full_key: Arc<str> = format!("{}{}", names.check, uuid::Uuid::new_v4().simple()).into();
     let token = OwnerToken::new(&HolderLabel::of_this_process());
     let acquired = backend
         .acquire(AcquireRequest {
@@ -65,7 +71,7 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
         ttl: PROBE_TTL,
         acquired: Arc::default(),
     };
-    let renewed = backend.renew(vec![renewal], backend.within).await?;
+    let renewed = backend.renew(vec![renewal], backend.within()).await?;
     match renewed.into_iter().next() {
         Some(Ok(Renewed::Yes)) => {}
         Some(Err(failure)) => return Err(failure),
@@ -89,11 +95,8 @@ async fn lock_and_unlock(backend: &RedisBackend) -> Result<(), Failure> {
 }
 
 /// Fencing tokens follow the server's clock, so that they grow across a loss of data.
-async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure> {
-    let (_, answer) = backend
-        .link
-        .send(&[&[Text("TIME")]], backend.within, None)
-        .await?;
+async fn clock_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
+    let (_, answer) = link.send(&[&[Text("TIME")]], within, None).await?;
     if let Value::ServerError(error) = &answer {
         return Err(failure::answered(error));
     }
@@ -112,11 +115,9 @@ async fn clock_warning(backend: &RedisBackend) -> Result<Option<String>, Failure
 }
 
 /// Locks are keys with an expiry, which every eviction policy but one may delete.
-async fn eviction_warning(backend: &RedisBackend) -> Result<Option<String>, Failure> {
-    let (_, answer) = backend
-        .link
-        .send(&[&[Text("INFO"), Text("memory")]], backend.within, None)
-        .await?;
+async fn eviction_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
+    let words = [Text("INFO"), Text("memory")];
+    let (_, answer) = link.send(&[&words], within, None).await?;
     let info: String = match answer {
         Value::ServerError(error) if error.code() == "NOPERM" => {
             return Ok(Some("this user may not run INFO, so the eviction policy is not known: make sure that it is \

@@ -24,6 +24,7 @@ use crate::{
             opening,
             probe::Ways,
             resp::{self, Value, Word},
+            sentinel::Sentinels,
         },
     },
     clock::Moment,
@@ -42,10 +43,27 @@ const NEAR: u64 = 1_000_000;
 
 const FULL: &str = "the connection has ended, or takes no more commands for now";
 
+/// What the connections of a link are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Locks of a server that has all keys. Grants arrive here, too.
+    Locks,
+    /// Locks, of which grants are heard elsewhere.
+    LocksOnly,
+    /// Grants, and nothing else.
+    Grants,
+    /// Other commands.
+    Questions,
+}
+
 /// Connects, and reconnects, to one server.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// With sentinels: how to talk to the server, wherever it is.
     address: Address,
+    /// Those who know where the server is.
+    sentinels: Option<Arc<Sentinels>>,
+    purpose: Purpose,
     timing: Timing,
     mailbox: Mailbox,
     state: Mutex<State>,
@@ -59,7 +77,6 @@ pub(super) struct Link {
 #[derive(Debug, Default)]
 struct State {
     current: Option<Current>,
-    last_number: u64,
     last_failure: Option<(Moment, Failure)>,
     /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
     connecting: Option<watch::Receiver<Option<Opened>>>,
@@ -69,7 +86,8 @@ struct State {
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     pub(super) connection: Arc<Connection>,
-    pub(super) ways: Ways,
+    /// By which commands locks are kept; nothing where none are.
+    pub(super) ways: Option<Ways>,
     /// Whether grants arrive, on it or on the one beside it.
     pub(super) grants: bool,
     /// The one for messages, if they need one of their own. The two end together.
@@ -97,9 +115,17 @@ impl Current {
 type Opened = Result<Current, Failure>;
 
 impl Link {
-    pub(super) fn new(address: Address, timing: Timing, mailbox: Mailbox) -> Self {
+    pub(super) fn new(
+        address: Address,
+        sentinels: Option<Arc<Sentinels>>,
+        purpose: Purpose,
+        timing: Timing,
+        mailbox: Mailbox,
+    ) -> Self {
         Self {
             address,
+            sentinels,
+            purpose,
             timing,
             mailbox,
             state: Mutex::default(),
@@ -109,17 +135,28 @@ impl Link {
         }
     }
 
-    /// Another one to the same server, whose connections have numbers of their own. No grants arrive on it.
-    pub(super) fn another(&self) -> Self {
-        let channel = format!("{}:beside", self.mailbox.channel);
-        let mailbox = Mailbox::new(channel, Arc::default());
-        let another = Self::new(self.address.clone(), self.timing, mailbox);
-        another.lock().last_number = 1 << 62;
-        another
+    /// One to the same server for other commands.
+    pub(super) fn another(&self, purpose: Purpose) -> Self {
+        Self::new(
+            self.address.clone(),
+            self.sentinels.clone(),
+            purpose,
+            self.timing,
+            self.mailbox.of_nobody(),
+        )
     }
 
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Those who know where the server is; `None`: it is where the address says.
+    pub(super) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        self.sentinels.as_ref()
+    }
+
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     pub(super) fn timing(&self) -> Timing {
@@ -136,13 +173,6 @@ impl Link {
 
     pub(super) fn is_near(&self) -> Arc<AtomicBool> {
         self.is_near.clone()
-    }
-
-    /// A number for a connection, never used before.
-    pub(super) fn next_id(&self) -> ConnectionId {
-        let mut state = self.lock();
-        state.last_number += 1;
-        ConnectionId::new(state.last_number)
     }
 
     /// Sends a command and reads its answer, an error of the server included, within a time-out.
@@ -164,7 +194,8 @@ impl Link {
     pub(super) async fn ways(self: &Arc<Self>, within: Duration) -> Result<Ways, Failure> {
         let current = tokio::time::timeout(within, self.current()).await;
         let current = current.unwrap_or_else(|_| Err(failure::late(&self.address, within)))?;
-        Ok(current.ways)
+        let none = || Failure::not_now("no locks are kept by this connection");
+        current.ways.ok_or_else(none)
     }
 
     /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then`
@@ -181,7 +212,7 @@ impl Link {
     ) {
         let current = self.lock().current.clone();
         // Without scripts, one lock takes more than one answer.
-        let ready = current.filter(|current| current.ways == Ways::Scripts);
+        let ready = current.filter(|current| current.ways == Some(Ways::Scripts));
         let Some(Current { connection, .. }) = ready else {
             return then(Err(Failure::not_now("no connection is ready for it")));
         };
@@ -374,6 +405,14 @@ impl Link {
         }
     }
 
+    /// Never uses the current connection again, if there is one.
+    pub(super) fn forget_current(&self) {
+        let forgotten = self.lock().current.take();
+        if let Some(current) = forgotten {
+            current.retire();
+        }
+    }
+
     /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
     fn heed(&self, id: ConnectionId, answers: &[Value]) {
         let is_demoted = |answer: &Value| match answer {
@@ -402,7 +441,25 @@ impl Link {
         self.is_near.store(shortest < NEAR, Ordering::Relaxed);
     }
 
+    /// Whether there is a connection now.
+    pub(super) fn is_up(&self) -> bool {
+        self.lock().current.is_some()
+    }
+
+    /// The connection that there is now.
+    pub(super) fn current_id(&self) -> Option<ConnectionId> {
+        let state = self.lock();
+        state.current.as_ref().map(|current| current.connection.id)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Link {
+    /// A node that left its cluster needs no connection.
+    fn drop(&mut self) {
+        self.forget_current();
     }
 }

@@ -64,6 +64,15 @@ pub(super) struct Call<'a> {
     pub(super) arguments: &'a [Word<'a>],
 }
 
+/// To which node of a cluster a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// The one that has the slot.
+    ForItsOwn,
+    /// The one that the slot is being moved to, and which has the key already.
+    ForAGuest,
+}
+
 /// By which of its two names a script is called.
 #[derive(Clone, Copy)]
 enum By {
@@ -87,18 +96,52 @@ impl Lua {
         within: Duration,
         trail: Option<&Trail>,
     ) -> Result<(ConnectionId, Value), Failure> {
+        let (id, value) = self
+            .ask(link, Asking::ForItsOwn, call, within, trail)
+            .await?;
+        Ok((id, failure::of_value(value)?))
+    }
+
+    /// The same; an error that the server answers is an answer.
+    pub(super) async fn ask(
+        &self,
+        link: &Arc<Link>,
+        asking: Asking,
+        call: Call<'_>,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        if asking == Asking::ForAGuest {
+            return self.ask_for_a_guest(link, call, within, trail).await;
+        }
         let started = Clock::Boot.now();
         let name = self.name(By::Hash, &call);
         let words = [&name, call.keys, call.arguments];
         let (id, value) = link.send(&words, within, trail).await?;
         if !is_unknown(&value) {
-            return told((id, value));
+            return Ok((id, value));
         }
         // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
         let name = self.name(By::Text, &call);
         let words = [&name, call.keys, call.arguments];
-        told(link.send(&words, left, trail).await?)
+        link.send(&words, left, trail).await
+    }
+
+    async fn ask_for_a_guest(
+        &self,
+        link: &Arc<Link>,
+        call: Call<'_>,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let write = |out: &mut Vec<u8>| {
+            resp::write_command(out, &[&[Word::Text("ASKING")]]);
+            let name = self.name(By::Text, &call);
+            resp::write_command(out, &[&name, call.keys, call.arguments]);
+        };
+        let (id, mut answers) = link.send_all(2, write, within, trail).await?;
+        Ok((id, answers.pop().unwrap_or(Value::Nil)))
     }
 
     /// Appends a call to what is sent. A script that the server does not know is not executed.
@@ -156,9 +199,4 @@ impl Lua {
 
 fn is_unknown(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
-}
-
-/// An error that the server answers is a failure.
-fn told((id, value): (ConnectionId, Value)) -> Result<(ConnectionId, Value), Failure> {
-    Ok((id, failure::of_value(value)?))
 }

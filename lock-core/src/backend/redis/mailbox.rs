@@ -2,34 +2,82 @@
 
 use std::sync::Arc;
 
-use crate::{backend::redis::resp::Value, grants::Grants, token::FencingToken};
+use crate::{
+    backend::redis::{connection::is, listener::Heard, resp::Value, slots::GRANTS},
+    grants::Grants,
+    token::FencingToken,
+};
 
-/// The channel of a manager, and who wants to know of its messages.
+/// The channels of a manager, and who wants to know of its messages.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox {
+    /// The one that is subscribed to with each new connection.
     pub(super) channel: Arc<str>,
+    /// With which the names of all channels of this manager end.
+    manager: Arc<str>,
     grants: Arc<Grants>,
+    counts: Counts,
+    /// Those that are subscribed to one by one.
+    heard: Option<Arc<Heard>>,
+}
+
+/// What a message is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    /// It is a grant.
+    AsAGrant,
+    /// It is a reason to ask.
+    AsAHint,
 }
 
 impl Mailbox {
-    pub(super) fn new(channel: String, grants: Arc<Grants>) -> Self {
+    pub(super) fn new(channel: Arc<str>, manager: Arc<str>, grants: Arc<Grants>) -> Self {
         Self {
-            channel: channel.into(),
+            channel,
+            manager,
             grants,
+            counts: Counts::AsAGrant,
+            heard: None,
         }
+    }
+
+    /// One whose messages are only a reason to ask.
+    pub(super) fn for_hints(self) -> Self {
+        let counts = Counts::AsAHint;
+        Self { counts, ..self }
+    }
+
+    /// One whose channels are subscribed to one by one.
+    pub(super) fn with(self, heard: Arc<Heard>) -> Self {
+        let heard = Some(heard);
+        Self { heard, ..self }
+    }
+
+    /// One into which nothing comes.
+    pub(super) fn of_nobody(&self) -> Self {
+        Self::new("".into(), self.manager.clone(), Arc::default())
     }
 
     /// Takes a message that the server sent by itself. What is no grant is none of ours.
     pub(super) fn take(&self, words: &[Value]) {
-        if let [
-            _kind,
-            Value::BulkString(channel),
-            Value::BulkString(message),
-        ] = words
-            && **channel == *self.channel.as_bytes()
+        let (channel, rest) = match words {
+            [_kind, Value::BulkString(channel), rest @ ..] => (channel, rest),
+            _ => return,
+        };
+        if let Some(heard) = &self.heard
+            && is(words, b"sunsubscribe")
+        {
+            return heard.end(channel);
+        }
+        let is_ours =
+            channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
+        if let (true, [Value::BulkString(message)]) = (is_ours, rest)
             && let Some((number, token)) = read(message)
         {
-            self.grants.deliver(number, FencingToken::new(token));
+            match self.counts {
+                Counts::AsAGrant => self.grants.deliver(number, FencingToken::new(token)),
+                Counts::AsAHint => self.grants.rouse(number),
+            }
         }
     }
 

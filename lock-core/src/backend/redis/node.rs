@@ -6,16 +6,19 @@ use crate::{
     backend::{
         Answer, Backend, Failure, ReleaseRequest, Released, RenewRequest, Renewed,
         redis::{
-            QUEUE, RedisBackend, failure,
+            RedisBackend, Settings, failure,
+            home::Servers,
+            link::Link,
             lua::{AGAIN, Call, INSPECT, PROPOSE},
             millis,
             resp::{
                 Value,
                 Word::{Joined, Number, Text},
             },
+            server::Server,
+            slots::Names,
         },
     },
-    engine::Timing,
     error::LockError,
     inspect::Health,
     token::OwnerToken,
@@ -24,7 +27,10 @@ use crate::{
 
 /// A server, with the scripts that a single one is asked with, and those for a vote.
 #[derive(Clone)]
-pub(crate) struct Node(RedisBackend);
+pub(crate) struct Node {
+    backend: RedisBackend,
+    server: (Arc<Server>, Arc<Names>),
+}
 
 /// Stands before the full key, for the name of whoever asked last while another had the lock.
 const MARK: &str = "__lock_core__:asked:";
@@ -80,24 +86,44 @@ pub(crate) type Seen = Option<(String, Option<Duration>)>;
 
 impl Node {
     /// Connects with the first request.
-    pub(crate) fn new(url: &str, timing: Timing) -> Result<Self, LockError> {
+    pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
         // No grants are heard of: a lock that a majority has is passed on by no single server.
-        Ok(Self(RedisBackend::new(url, timing, Arc::default())?))
+        let backend = RedisBackend::new(url, settings, Arc::default())?;
+        let server = match &backend.0.servers {
+            Servers::One(server, names) if server.link.sentinels().is_none() => {
+                (server.clone(), names.clone())
+            }
+            servers => {
+                return Err(LockError::invalid(format!(
+                    "`{}` is no server that is independent of the others: list single ones",
+                    servers.address().shown()
+                )));
+            }
+        };
+        Ok(Self { backend, server })
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.server.0.link
+    }
+
+    fn names(&self) -> &Names {
+        &self.server.1
     }
 
     /// Its address, without its secrets.
     pub(crate) fn shown(&self) -> &str {
-        self.0.link.address().shown()
+        self.link().address().shown()
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
-        self.0.link.round_trip()
+        self.link().round_trip()
     }
 
     /// Connects, if need be, and makes sure of whom it talks to.
     pub(crate) async fn greet(&self, within: Duration) -> Result<Greeting, Failure> {
         let words = [Text("INFO"), Text("server")];
-        let (connection, answer) = self.0.link.send(&[&words], within, None).await?;
+        let (connection, answer) = self.link().send(&[&words], within, None).await?;
         let text = match answer {
             Value::ServerError(error) => {
                 return Err(match error.code() {
@@ -128,7 +154,7 @@ impl Node {
         let call = Call {
             keys: &[
                 Text(&proposal.full_key),
-                Text(&self.0.fence),
+                Text(&self.names().fence),
                 Joined(MARK, &proposal.full_key),
             ],
             arguments: &[
@@ -144,7 +170,7 @@ impl Node {
                 Number(millis(proposal.mark)),
             ],
         };
-        let (connection, answer) = PROPOSE.run(&self.0.link, call, within, trail).await?;
+        let (connection, answer) = PROPOSE.run(self.link(), call, within, trail).await?;
         let vote = read_vote(&answer).ok_or_else(|| failure::nonsense("a proposal"))?;
         Ok((connection, vote))
     }
@@ -154,7 +180,7 @@ impl Node {
         batch: Vec<RenewRequest>,
         within: Duration,
     ) -> Answer<Vec<Result<Renewed, Failure>>> {
-        self.0.renew(batch, within)
+        self.backend.renew(batch, within)
     }
 
     /// Makes the key anew, unless another has it.
@@ -168,35 +194,42 @@ impl Node {
             keys: &[Text(&request.full_key)],
             arguments: &[Text(request.token.expose()), Number(millis(request.ttl))],
         };
-        let (connection, _) = AGAIN.run(&self.0.link, call, within, Some(trail)).await?;
+        let (connection, _) = AGAIN.run(self.link(), call, within, Some(trail)).await?;
         Ok(connection)
     }
 
     pub(crate) fn release(&self, request: ReleaseRequest) -> Answer<Released> {
-        self.0.release(request)
+        self.backend.release(request)
     }
 
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<Seen, Failure> {
         let call = Call {
-            keys: &[Text(&full_key), Joined(QUEUE, &full_key)],
+            keys: &[Text(&full_key), Joined(&self.names().queue, &full_key)],
             arguments: &[],
         };
-        let (_, answer) = INSPECT.run(&self.0.link, call, self.0.within, None).await?;
+        let (_, answer) = INSPECT
+            .run(
+                self.link(),
+                call,
+                self.link().timing().command_timeout,
+                None,
+            )
+            .await?;
         read_seen(&answer).ok_or_else(|| failure::nonsense("an inspection"))
     }
 
     pub(crate) fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
-        self.0.force_release(full_key, known_fencing)
+        self.backend.force_release(full_key, known_fencing)
     }
 
     pub(crate) fn check(&self) -> Answer<Health> {
-        self.0.check()
+        self.backend.check()
     }
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.backend.fmt(f)
     }
 }
 

@@ -6,14 +6,15 @@ use crate::backend::{
     Failure,
     redis::{
         address::{Address, Credentials},
-        connection::{CLOCK, Connection, Messages},
+        connection::{CLOCK, Connection, Messages, is},
         failure,
-        link::{Current, Link},
+        link::{Current, Link, Purpose},
         probe::{self, Ways},
         resp::{ServerError, Value, Word},
         socket,
     },
 };
+use crate::trail::ConnectionId;
 
 /// Opens a connection. Its caller bounds the time.
 ///
@@ -21,9 +22,13 @@ use crate::backend::{
 ///
 /// Dropping the future closes the connection.
 pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
-    let address = link.address();
-    let opening = start(link, Messages::ByForm).await?;
-    let pushes = address.pushes && greet_in_resp3(&opening, address).await?;
+    let found = match link.sentinels() {
+        Some(sentinels) => Some(sentinels.primary(link.address()).await?),
+        None => None,
+    };
+    let address = found.as_ref().unwrap_or(link.address());
+    let opening = start(link, address, Messages::ByForm).await?;
+    let pushes = address.pushes && greet_in_resp3(&opening, address, link.purpose()).await?;
     if !pushes {
         authenticate(&opening, address).await?;
     }
@@ -34,29 +39,56 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         ];
         expect_okay(&opening, address, &select).await?;
     }
-    let (grants, beside) = if pushes {
-        (subscribe(&opening, link).await?, None)
-    } else {
-        let beside = open_beside(link).await.unwrap_or_else(|failure| {
-            // There are proxies that hang up on whoever subscribes.
-            no_grants(address, &format!("{failure:?}"));
-            None
-        });
-        (beside.is_some(), beside)
+    if found.is_some() {
+        expect_a_primary(&opening, address).await?;
+    }
+    let (grants, beside) = match link.purpose() {
+        Purpose::Questions => {
+            return Ok(Current {
+                connection: opening.finish(),
+                ways: None,
+                grants: false,
+                beside: None,
+            });
+        }
+        Purpose::Grants if !pushes => {
+            let why = "does not speak RESP3, in which grants come";
+            return Err(Failure::Refused(failure::source(format!(
+                "{} {why}",
+                address.shown()
+            ))));
+        }
+        Purpose::Grants => {
+            let current = Current {
+                connection: opening.finish(),
+                ways: None,
+                grants: true,
+                beside: None,
+            };
+            watch_over(link, &current.connection);
+            return Ok(current);
+        }
+        Purpose::LocksOnly => (false, None),
+        Purpose::Locks if pushes => (subscribe(&opening, link).await?, None),
+        Purpose::Locks => {
+            let beside = open_beside(link, address).await.unwrap_or_else(|failure| {
+                // There are proxies that hang up on whoever subscribes.
+                no_grants(address, &format!("{failure:?}"));
+                None
+            });
+            (beside.is_some(), beside)
+        }
     };
-    let ways = probe::ways(&opening, address, &link.mailbox().channel).await?;
+    let channel = (link.purpose() == Purpose::Locks).then_some(&*link.mailbox().channel);
+    let ways = probe::ways(&opening, address, channel).await?;
     // From here on nothing can fail, and nobody waits: both are in use, or both are closed.
     let beside = beside.map(Opening::finish);
     if let Some(beside) = &beside {
-        drop(tokio::spawn(watch(
-            Arc::downgrade(link),
-            beside.clone(),
-            link.timing().command_timeout,
-        )));
+        watch_over(link, beside);
     }
     Ok(Current {
         connection: opening.finish(),
-        ways,
+        ways: Some(ways),
         // Without scripts there is no queue.
         grants: grants && ways == Ways::Scripts,
         beside,
@@ -64,13 +96,22 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
 }
 
 /// In the second version of the protocol, messages need a connection of their own.
-async fn open_beside(link: &Arc<Link>) -> Result<Option<Opening>, Failure> {
-    let opening = start(link, Messages::ByWord).await?;
-    authenticate(&opening, link.address()).await?;
+async fn open_beside(link: &Arc<Link>, address: &Address) -> Result<Option<Opening>, Failure> {
+    let opening = start(link, address, Messages::ByWord).await?;
+    authenticate(&opening, address).await?;
     Ok(subscribe(&opening, link).await?.then_some(opening))
 }
 
 /// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
+fn watch_over(link: &Arc<Link>, connection: &Arc<Connection>) {
+    let pause = link.timing().command_timeout;
+    drop(tokio::spawn(watch(
+        Arc::downgrade(link),
+        connection.clone(),
+        pause,
+    )));
+}
+
 async fn watch(link: std::sync::Weak<Link>, beside: Arc<Connection>, pause: Duration) {
     // Until the connection or the manager ends.
     while !beside.has_ended() {
@@ -111,13 +152,17 @@ impl Drop for Opening {
 }
 
 /// Connects, and has the connection driven.
-async fn start(link: &Arc<Link>, messages: Messages) -> Result<Opening, Failure> {
-    let (address, patience) = (link.address(), link.timing().command_timeout);
+async fn start(
+    link: &Arc<Link>,
+    address: &Address,
+    messages: Messages,
+) -> Result<Opening, Failure> {
+    let patience = link.timing().command_timeout;
     let (reading, writing) = socket::connect(address, patience)
         .await
         .map_err(|error| failure::unreachable(&error, address))?;
     let connection = Arc::new(Connection::new(
-        link.next_id(),
+        ConnectionId::next(),
         writing,
         messages,
         link.is_near(),
@@ -144,17 +189,44 @@ async fn start(link: &Arc<Link>, messages: Messages) -> Result<Opening, Failure>
 }
 
 /// Returns whether the server, and what may stand before it, speaks RESP3.
-async fn greet_in_resp3(opening: &Opening, address: &Address) -> Result<bool, Failure> {
+async fn greet_in_resp3(
+    opening: &Opening,
+    address: &Address,
+    purpose: Purpose,
+) -> Result<bool, Failure> {
     let mut words = vec![Word::Text("HELLO"), Word::Text("3")];
     if let Some(Credentials { user, password }) = address.credentials() {
         let user = user.as_deref().unwrap_or("default");
         words.extend([Word::Text("AUTH"), Word::Text(user), Word::Text(password)]);
     }
     match opening.ask(address, &words).await? {
+        Value::Array(words) if purpose == Purpose::Locks && is_of_a_cluster(&words) => {
+            Err(failure::of_a_cluster(address))
+        }
         Value::Array(_) => Ok(true),
         Value::ServerError(error) if knows_no_resp3(&error) => Ok(false),
         Value::ServerError(error) => Err(failure::refused(&error, address)),
         _ => Err(failure::no_redis(address.shown())),
+    }
+}
+
+/// It has only some of the keys then, and not those that belong together.
+fn is_of_a_cluster(greeting: &[Value]) -> bool {
+    let is = |value: &Value, text: &str| matches!(value, Value::BulkString(bytes) if **bytes == *text.as_bytes());
+    greeting
+        .chunks(2)
+        .any(|pair| matches!(pair, [name, mode] if is(name, "mode") && is(mode, "cluster")))
+}
+
+/// Sentinels may be behind: the one that they name may have been demoted, or not yet promoted.
+async fn expect_a_primary(opening: &Opening, address: &Address) -> Result<(), Failure> {
+    match opening.ask(address, &[Word::Text("ROLE")]).await? {
+        Value::Array(words) if !is(&words, b"master") => Err(Failure::not_now(format!(
+            "{} is a replica: the sentinels do not know the new primary yet",
+            address.shown()
+        ))),
+        // Who may not ask hears of it from the first command that writes.
+        _ => Ok(()),
     }
 }
 

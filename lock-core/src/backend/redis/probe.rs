@@ -1,11 +1,14 @@
 //! What this server lets this user do: found out by doing it, once a connection, and never from a version.
 
+use std::{sync::Arc, time::Duration};
+
 use crate::{
     backend::{
         Failure,
         redis::{
             address::Address,
             failure,
+            link::Link,
             opening::Opening,
             resp::{ServerError, Value, Word},
         },
@@ -36,19 +39,53 @@ pub(super) enum Compare {
 /// Tells in one call whether scripts may run and may publish.
 const PUBLISH: &str = "return redis.pcall('PUBLISH', ARGV[1], '')";
 
-pub(super) async fn ways(
-    opening: &Opening,
-    address: &Address,
+/// Tells whether scripts may run.
+const NOTHING: &str = "return 1";
+
+/// In a cluster, whether they may publish can be tried only with a channel of the node's own slots.
+const SPUBLISH: &str = "return redis.pcall('SPUBLISH', ARGV[1], '')";
+
+/// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
+pub(super) async fn publishing(
+    link: &Arc<Link>,
     channel: &str,
-) -> Result<Ways, Failure> {
-    let publish = [
+    within: Duration,
+) -> Result<(), Failure> {
+    let eval = [
         Word::Text("EVAL"),
-        Word::Text(PUBLISH),
+        Word::Text(SPUBLISH),
         Word::Number(0),
         Word::Text(channel),
     ];
-    match opening.ask(address, &publish).await? {
-        Value::ServerError(error) if is_inside_the_script(&error) => Err(may_not_publish(address)),
+    match link.send(&[&eval], within, None).await? {
+        (_, Value::ServerError(error)) if is_inside_the_script(&error) && is_a_right(&error) => {
+            Err(may_not_publish(link.address(), "spublish"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether what is missing is a right, and not the command itself.
+fn is_a_right(error: &ServerError) -> bool {
+    error.code() == "NOPERM" || error.details().contains("permissions")
+}
+
+/// `channel`: where grants will be published, if that can be tried on this connection.
+pub(super) async fn ways(
+    opening: &Opening,
+    address: &Address,
+    channel: Option<&str>,
+) -> Result<Ways, Failure> {
+    let script = [
+        Word::Text("EVAL"),
+        Word::Text(channel.map_or(NOTHING, |_| PUBLISH)),
+        Word::Number(0),
+        Word::Text(channel.unwrap_or_default()),
+    ];
+    match opening.ask(address, &script).await? {
+        Value::ServerError(error) if is_inside_the_script(&error) => {
+            Err(may_not_publish(address, "publish"))
+        }
         Value::ServerError(error) if may_not(&error) => compare(opening, address).await,
         Value::ServerError(error) => Err(failure::refused(&error, address)),
         // What no server answers is found out by the first lock.
@@ -121,11 +158,11 @@ fn is_inside_the_script(error: &ServerError) -> bool {
     details.contains("executing the script") || details.contains("in script")
 }
 
-fn may_not_publish(address: &Address) -> Failure {
+fn may_not_publish(address: &Address, command: &str) -> Failure {
     Failure::Invalid(
         format!(
             "this user of {} may not publish, by which waiters are told that a lock is theirs: grant it \
-             `+publish &{RESERVED}*`",
+             `+{command} &{RESERVED}*`",
             address.shown()
         )
         .into(),

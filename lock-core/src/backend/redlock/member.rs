@@ -11,7 +11,10 @@ use std::{
 use crate::{
     backend::{
         Failure,
-        redis::node::{Node, Proposal, Vote},
+        redis::{
+            Settings,
+            node::{Node, Proposal, Vote},
+        },
         redlock::quarantine::{self, RunIds, Seen},
     },
     clock::{Clock, Moment},
@@ -49,14 +52,14 @@ impl Member {
     pub(super) fn new(
         place: usize,
         url: &str,
-        timing: Timing,
+        settings: &Settings,
         quarantine: Duration,
         run_ids: Arc<Mutex<RunIds>>,
     ) -> Result<Self, LockError> {
         Ok(Self {
             place,
-            node: Node::new(url, timing)?,
-            timing,
+            node: Node::new(url, settings)?,
+            timing: settings.timing,
             quarantine,
             run_ids,
             standing: Mutex::new(None),

@@ -8,6 +8,8 @@
 --
 -- Returns 1 if somebody held it, 0 if not.
 local holder = redis.call('GET', KEYS[1])
-redis.call('DEL', KEYS[1])
-grant_next(KEYS[1], KEYS[3], KEYS[2], tonumber(ARGV[1]))
+-- The key is deleted last: while its slot is being moved, a node refuses to make one that is gone.
+if not grant_next(KEYS[1], KEYS[3], KEYS[2], tonumber(ARGV[1])) then
+  redis.call('DEL', KEYS[1])
+end
 return holder and 1 or 0

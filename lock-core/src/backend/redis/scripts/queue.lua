@@ -8,7 +8,8 @@
 -- place    orders entries; 0 until somebody who checks on the queue gives it the server's time in microseconds
 -- beat     when the process was last heard of, in microseconds of the server; 0 until then, too
 -- ttl      in milliseconds, for the lease that it is to get
--- channel  of the process, where the grant is published; with the number, the name of the entry
+-- channel  of the process, where the grant is published; with the number, the name of the entry. In a cluster it begins with
+--          a tag between braces that has the slot of the lock
 -- token    the owner token that the lock is to hold
 --
 -- A process that was not heard of for two beats is passed over. It puts itself back at its place if it comes back.
@@ -91,7 +92,9 @@ local function grant_next(lock, queue, fence, known, own, first, was_held)
       end
       -- A message that reached nobody means that the process is gone. An error counts as that.
       local message = number .. ' ' .. string.format('%.0f', fencing)
-      local reached = redis.pcall('PUBLISH', CHANNEL .. channel, message)
+      -- In a cluster only a sharded message tells whom it reached: others reach the nodes of the cluster, too.
+      local publish = string.sub(channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'
+      local reached = redis.pcall(publish, CHANNEL .. channel, message)
       if type(reached) == 'number' and reached > 0 then
         redis.call('SET', lock, token, 'PX', ttl)
         return token

@@ -1,0 +1,190 @@
+//! Where a lock is kept, and following the servers' word to where it is kept now.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    backend::{
+        Failure,
+        redis::{
+            address::Address,
+            cluster::Cluster,
+            commands::Counter,
+            failure,
+            lua::{Asking, Call, Lua},
+            probe::Ways,
+            resp::{
+                Value,
+                Word::{self, Joined, Text},
+            },
+            server::Server,
+            slots::Names,
+        },
+    },
+    trail::{ConnectionId, Trail},
+};
+
+/// How often one request follows a redirection: a slot moves once, and a fail-over may come on top.
+pub(super) const MOST_HOPS: u32 = 5;
+
+/// All servers that keep the locks of a manager.
+#[derive(Clone)]
+pub(super) enum Servers {
+    /// One that has all keys.
+    One(Arc<Server>, Arc<Names>),
+    Several(Arc<Cluster>),
+}
+
+/// Where a lock is kept, and what its companions are called there.
+#[derive(Clone)]
+pub(super) struct Home {
+    pub(super) server: Arc<Server>,
+    pub(super) names: Arc<Names>,
+    /// In a cluster.
+    pub(super) slot: u16,
+    pub(super) asking: Asking,
+}
+
+/// One request on its way to where its lock is kept.
+pub(super) struct Way<'a> {
+    servers: &'a Servers,
+    pub(super) home: Home,
+    hops: u32,
+}
+
+impl Home {
+    pub(super) fn counter(&self) -> Counter<'_> {
+        Counter {
+            fence: &self.names.fence,
+            slot: self.slot,
+            counting: &self.server.counting,
+        }
+    }
+
+    /// The lock and its companions: the fencing counter, and the queue, which is named from the full key, whatever the
+    /// prefix, so that managers with different prefixes that mean the same lock stand in the same queue.
+    pub(super) fn keys<'a>(&'a self, full_key: &'a str) -> [Word<'a>; 3] {
+        [
+            Text(full_key),
+            Text(&self.names.fence),
+            Joined(&self.names.queue, full_key),
+        ]
+    }
+
+    /// Runs a script where locks are taken and let go; an error that the server answers is an answer.
+    pub(super) async fn ask(
+        &self,
+        script: &Lua,
+        call: Call<'_>,
+        within: Duration,
+        trail: &Trail,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let link = self.server.holding();
+        script
+            .ask(link, self.asking, call, within, Some(trail))
+            .await
+    }
+
+    /// The same; an error that the server answers is a failure.
+    pub(super) async fn run(
+        &self,
+        script: &Lua,
+        call: Call<'_>,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let link = self.server.holding();
+        let (id, value) = script.ask(link, self.asking, call, within, trail).await?;
+        Ok((id, failure::of_value(value)?))
+    }
+
+    /// By which commands locks are kept here; connects if need be.
+    pub(super) async fn ways(&self, within: Duration) -> Result<Ways, Failure> {
+        self.server.link.ways(within).await
+    }
+}
+
+impl Servers {
+    pub(super) fn home(&self, full_key: &str) -> Home {
+        match self {
+            Self::One(server, names) => Home {
+                server: server.clone(),
+                names: names.clone(),
+                slot: 0,
+                asking: Asking::ForItsOwn,
+            },
+            Self::Several(cluster) => cluster.home(full_key),
+        }
+    }
+
+    pub(super) fn way(&self, full_key: &str) -> Way<'_> {
+        Way {
+            servers: self,
+            home: self.home(full_key),
+            hops: 0,
+        }
+    }
+
+    /// Where to go instead, if that is what the failure says.
+    pub(super) fn follow(&self, home: &Home, failure: &Failure) -> Option<Home> {
+        match self {
+            Self::One(..) => None,
+            Self::Several(cluster) => cluster.follow(home, failure),
+        }
+    }
+
+    /// Each server that has locks, with the names of one place there.
+    pub(super) fn each(&self) -> Vec<(Arc<Server>, Arc<Names>)> {
+        match self {
+            Self::One(server, names) => vec![(server.clone(), names.clone())],
+            Self::Several(cluster) => cluster.owners(),
+        }
+    }
+
+    /// Notes that something is to be flushed.
+    pub(super) fn note_written(&self, server: Arc<Server>) {
+        if let Self::Several(cluster) = self {
+            cluster.note_written(server);
+        }
+    }
+
+    pub(super) fn flush(&self) {
+        match self {
+            Self::One(server, _) => server.flush(),
+            Self::Several(cluster) => cluster.flush(),
+        }
+    }
+
+    /// How long a request and its answer take, as measured lately.
+    pub(super) fn round_trip(&self) -> Duration {
+        match self {
+            Self::One(server, _) => server.link.round_trip(),
+            Self::Several(cluster) => cluster.round_trip(),
+        }
+    }
+
+    /// What is shown of the url.
+    pub(super) fn address(&self) -> &Address {
+        match self {
+            Self::One(server, _) => server.link.address(),
+            Self::Several(cluster) => cluster.address(),
+        }
+    }
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address().fmt(f)
+    }
+}
+
+impl Way<'_> {
+    /// Goes on to where the failure says; returns whether there is somewhere to go.
+    pub(super) fn goes_on(&mut self, failure: &Failure) -> bool {
+        let Some(next) = self.servers.follow(&self.home, failure) else {
+            return false;
+        };
+        self.home = next;
+        self.hops += 1;
+        self.hops <= MOST_HOPS
+    }
+}

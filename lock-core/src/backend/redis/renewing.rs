@@ -1,0 +1,150 @@
+//! Renewing many leases at once: one message to each server that has some of them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+
+use crate::backend::{
+    Failure, RenewRequest, Renewed,
+    redis::{
+        answers::read_renewed,
+        connection::CLOCK,
+        home::{Home, MOST_HOPS, Servers},
+        lua::{Asking, Call, RENEW},
+        millis,
+        probe::{Compare, Ways},
+        resp::Word::{Number, Text},
+    },
+};
+
+type Renewals = Vec<Result<Renewed, Failure>>;
+
+pub(super) async fn renew(
+    servers: &Servers,
+    batch: Vec<RenewRequest>,
+    within: Duration,
+) -> Result<Renewals, Failure> {
+    match servers {
+        Servers::One(..) => {
+            let Some(first) = batch.first() else {
+                return Ok(Vec::new());
+            };
+            let home = servers.home(&first.full_key);
+            renew_at(&home, &batch, within).await
+        }
+        Servers::Several(_) => Ok(renew_at_their_homes(servers, &batch, within).await),
+    }
+}
+
+/// Those that go to one place together, with their numbers in the batch.
+struct Group {
+    home: Home,
+    numbers: Vec<usize>,
+}
+
+async fn renew_at_their_homes(
+    servers: &Servers,
+    batch: &[RenewRequest],
+    within: Duration,
+) -> Renewals {
+    let started = CLOCK.now();
+    let none = || Err(Failure::no_answer("the time for a renewal is over"));
+    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
+    let home =
+        |(number, request): (usize, &RenewRequest)| (number, servers.home(&request.full_key));
+    let mut open: Vec<(usize, Home)> = batch.iter().enumerate().map(home).collect();
+    for _ in 0..=MOST_HOPS {
+        let left = within.saturating_sub(CLOCK.now().since(started));
+        if open.is_empty() || left.is_zero() {
+            break;
+        }
+        let mut asked = JoinSet::new();
+        for group in grouped(open, left).await {
+            let requests: Vec<_> = group
+                .numbers
+                .iter()
+                .map(|number| batch[*number].clone())
+                .collect();
+            // At the same time: a node that does not answer must not cost the leases at another one.
+            asked.spawn(async move {
+                let answer = renew_at(&group.home, &requests, left).await;
+                (group, answer)
+            });
+        }
+        open = Vec::new();
+        // Ends with the last answer, each of which is bounded by what is left.
+        while let Some(answer) = asked.join_next().await {
+            let Ok((Group { home, numbers }, answer)) = answer else {
+                continue;
+            };
+            let answers = answer.unwrap_or_else(|failure| vec![Err(failure); numbers.len()]);
+            for (number, answer) in numbers.into_iter().zip(answers) {
+                if let Err(failure) = &answer
+                    && let Some(next) = servers.follow(&home, failure)
+                {
+                    open.push((number, next));
+                }
+                renewals[number] = answer;
+            }
+        }
+    }
+    renewals
+}
+
+/// One group for each server; for each slot where a transaction is needed, since it is about one slot; and for each key that
+/// is at home elsewhere.
+async fn grouped(open: Vec<(usize, Home)>, within: Duration) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (number, home) in open {
+        // Without a connection, the renewal itself tells what is wrong.
+        let by_slot = matches!(home.ways(within).await, Ok(Ways::Commands(Compare::Watch)));
+        let together = |group: &&mut Group| {
+            Arc::ptr_eq(&group.home.server, &home.server)
+                && group.home.asking == Asking::ForItsOwn
+                && home.asking == Asking::ForItsOwn
+                && (!by_slot || group.home.slot == home.slot)
+        };
+        match groups.iter_mut().find(together) {
+            Some(group) => group.numbers.push(number),
+            None => groups.push(Group {
+                home,
+                numbers: vec![number],
+            }),
+        }
+    }
+    groups
+}
+
+async fn renew_at(
+    home: &Home,
+    batch: &[RenewRequest],
+    within: Duration,
+) -> Result<Renewals, Failure> {
+    if let Ways::Commands(by) = home.ways(within).await? {
+        return home.server.commands.renew(by, batch, within).await;
+    }
+    let words: Vec<_> = batch
+        .iter()
+        .map(|request| {
+            (
+                [Text(&request.full_key)],
+                [Text(request.token.expose()), Number(millis(request.ttl))],
+            )
+        })
+        .collect();
+    let calls = words
+        .iter()
+        .map(|(keys, arguments)| Call { keys, arguments });
+    let link = &home.server.link;
+    if home.asking == Asking::ForAGuest {
+        let mut renewals = Vec::with_capacity(batch.len());
+        for call in calls {
+            let asked = RENEW.ask(link, home.asking, call, within, None);
+            renewals.push(read_renewed(&asked.await?.1));
+        }
+        return Ok(renewals);
+    }
+    let calls: Vec<_> = calls.collect();
+    let answers = RENEW.run_all(link, &calls, within).await?;
+    Ok(answers.iter().map(read_renewed).collect())
+}

@@ -1,0 +1,96 @@
+//! One server, and what is remembered of it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    backend::redis::{
+        acks::Acks, address::Address, commands::Commands, counting::Counting, link::Link,
+        link::Purpose, listener::Listener, mailbox::Mailbox, sentinel::Sentinels,
+    },
+    engine::Timing,
+    grants::Grants,
+};
+
+/// One server that keeps locks.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) link: Arc<Link>,
+    /// For users who may not run scripts.
+    pub(super) commands: Commands,
+    pub(super) counting: Counting,
+    /// In a cluster.
+    pub(super) listener: Option<Listener>,
+    /// Where replicas must have a lock.
+    pub(super) acks: Option<Acks>,
+}
+
+/// What every server of a manager is made with.
+#[derive(Clone, Debug)]
+pub(super) struct Making {
+    pub(super) timing: Timing,
+    /// A random name of the manager.
+    pub(super) manager: Arc<str>,
+    pub(super) grants: Arc<Grants>,
+    pub(super) replicas: Option<Replicas>,
+}
+
+/// How many replicas must have a lock before it counts, and how long that may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub(crate) least: u32,
+    pub(crate) within: Duration,
+}
+
+impl Making {
+    /// A mailbox for grants, or for hints where a grant alone does not count.
+    pub(super) fn mailbox(&self, channel: Arc<str>) -> Mailbox {
+        let mailbox = Mailbox::new(channel, self.manager.clone(), self.grants.clone());
+        if self.replicas.is_some() {
+            mailbox.for_hints()
+        } else {
+            mailbox
+        }
+    }
+}
+
+impl Server {
+    /// The one that has all keys.
+    pub(super) fn with_all_keys(
+        address: Address,
+        sentinels: Option<Arc<Sentinels>>,
+        mailbox: Mailbox,
+        making: &Making,
+    ) -> Self {
+        let link = Link::new(address, sentinels, Purpose::Locks, making.timing, mailbox);
+        Self::new(link, Counting::of_one_counter(), None, making)
+    }
+
+    /// One of a cluster.
+    pub(super) fn of_a_cluster(address: Address, making: &Making) -> Self {
+        let mailbox = making.mailbox("".into()).of_nobody();
+        let listener = Listener::new(address.clone(), making);
+        let link = Link::new(address, None, Purpose::LocksOnly, making.timing, mailbox);
+        Self::new(link, Counting::of_slots(), Some(listener), making)
+    }
+
+    fn new(link: Link, counting: Counting, listener: Option<Listener>, making: &Making) -> Self {
+        let link = Arc::new(link);
+        Self {
+            commands: Commands::new(link.clone()),
+            acks: making.replicas.map(|replicas| Acks::new(&link, replicas)),
+            link,
+            counting,
+            listener,
+        }
+    }
+
+    /// Writes what was given to be sent at once.
+    pub(super) fn flush(&self) {
+        self.holding().flush();
+    }
+
+    /// Where locks are taken and let go: on one connection, so that a release never overtakes its acquire.
+    pub(super) fn holding(&self) -> &Arc<Link> {
+        self.acks.as_ref().map_or(&self.link, Acks::link)
+    }
+}
