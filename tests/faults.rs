@@ -297,6 +297,25 @@ async fn an_acquire_survives_a_restart_of_the_server() {
     nothing_is_left(&server).await;
 }
 
+/// Its next renewal would be a third of its ttl away.
+#[tokio::test]
+async fn a_lease_that_a_restarted_server_does_not_know_is_lost_at_once() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url())
+        .await
+        .expect("the server is up");
+    let ttl = Duration::from_secs(600);
+    let guard = locks
+        .acquire("k", LockOptions::new(ttl))
+        .await
+        .expect("free");
+    server.kill9();
+    server.restart();
+    let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+    assert_eq!(server.get("lock:k"), None, "it is not made anew");
+}
+
 #[tokio::test]
 async fn flushed_scripts_are_loaded_again() {
     let (server, _proxy, locks) = through_a_proxy().await;

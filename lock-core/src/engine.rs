@@ -97,7 +97,12 @@ impl Engine {
         timing: Timing,
     ) -> Self {
         Self {
-            renewal: Renewal::new(backend.clone(), spawner.clone(), clock.clone()),
+            renewal: Renewal::new(
+                backend.clone(),
+                grants.clone(),
+                spawner.clone(),
+                clock.clone(),
+            ),
             backend,
             grants,
             spawner,

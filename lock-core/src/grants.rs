@@ -19,6 +19,7 @@ pub(crate) type EntryNumber = u64;
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     last_number: AtomicU64,
+    unsettled: Notify,
     waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
 }
 
@@ -68,12 +69,24 @@ impl Grants {
         }
     }
 
-    /// Messages may have been missed: everybody shall ask.
+    /// There is a new connection, and messages may have been missed: everybody shall ask.
     #[cfg(feature = "redis")]
     pub(crate) fn rouse_all(&self) {
+        self.unsettle();
         for inbox in self.lock().values() {
             inbox.news.notify_one();
         }
+    }
+
+    /// The connection is gone: what is held shall be renewed, which makes a new one.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unsettle(&self) {
+        self.unsettled.notify_one();
+    }
+
+    /// Waits for a connection to end, or for a new one. For one task.
+    pub(crate) async fn unsettled(&self) {
+        self.unsettled.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<EntryNumber, Arc<Inbox>>> {

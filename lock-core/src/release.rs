@@ -201,10 +201,12 @@ impl Work {
         };
         tracing::debug!(key = %self.release.key, ?failure, tries = self.so_far.all, "a release got no answer");
         self.so_far.count(&failure, &self.departures);
-        // A connection that was closed while idle fails at once, and the next try repairs it. A time-out was wait enough
-        // for whoever waits.
+        // A connection that was closed while idle fails at once, and the next try repairs it. What passes by itself (a slot of a
+        // cluster that is being moved) may be over with the next one, too. A time-out was wait enough for whoever waits.
         let waited = self.engine.clock.now().since(self.started);
-        if self.so_far.all > 1 || waited >= self.engine.timing.command_timeout {
+        let may_pass = failure.is_definite() && failure.is_transient();
+        let was_enough = self.so_far.all > 1 && !may_pass;
+        if was_enough || waited >= self.engine.timing.command_timeout {
             let error = LockError::from(failure).about(&self.release.key);
             tell(&mut self.reply, Err(error));
         }

@@ -17,6 +17,7 @@ use crate::{
     backend::{Backend, Failure, Renewed},
     clock::{Clock, Moment},
     engine::{jittered, validity},
+    grants::Grants,
     lease::{LeaseLost, LeaseState},
     options::Renew,
     schedule::Schedule,
@@ -44,15 +45,22 @@ pub(crate) struct Renewal {
 struct Rounds {
     held: Arc<Schedule<Arc<Tenure>>>,
     backend: Arc<dyn Backend>,
+    grants: Arc<Grants>,
     clock: Clock,
 }
 
 impl Renewal {
-    pub(crate) fn new(backend: Arc<dyn Backend>, spawner: Spawner, clock: Clock) -> Self {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        grants: Arc<Grants>,
+        spawner: Spawner,
+        clock: Clock,
+    ) -> Self {
         Self {
             rounds: Rounds {
                 held: Arc::new(Schedule::new()),
                 backend,
+                grants,
                 clock,
             },
             spawner,
@@ -143,7 +151,12 @@ impl Rounds {
         loop {
             // One message for those that can wait for its answer equally long.
             let mut batches: BTreeMap<Duration, Vec<Arc<Tenure>>> = BTreeMap::new();
-            for tenure in self.held.due(&self.clock, BATCHED_WITHIN).await {
+            let due = tokio::select! {
+                biased;
+                () = self.grants.unsettled() => self.all_now(),
+                due = self.held.due(&self.clock, BATCHED_WITHIN) => due,
+            };
+            for tenure in due {
                 match self.look(&tenure) {
                     Look::Over => {}
                     Look::Later(moment) => self.plan(&tenure, moment),
@@ -166,6 +179,16 @@ impl Rounds {
                 }
             }
         }
+    }
+
+    /// All that are renewed, whether it is time or not: the connection is gone, or a new one. Behind it there may be another
+    /// server, after a fail-over, or one that was restarted: what it does not know is lost, and shall be known to be.
+    fn all_now(&self) -> Vec<Arc<Tenure>> {
+        let (all, now) = (self.held.snapshot(), self.clock.now());
+        for tenure in all.iter().filter(|tenure| tenure.renew() == Renew::On) {
+            tenure.renew_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        all
     }
 
     fn look(&self, tenure: &Tenure) -> Look {

@@ -402,6 +402,7 @@ impl Link {
         drop(state);
         if let Some(current) = forgotten {
             current.retire();
+            self.mailbox.unsettle();
         }
     }
 
@@ -410,6 +411,7 @@ impl Link {
         let forgotten = self.lock().current.take();
         if let Some(current) = forgotten {
             current.retire();
+            self.mailbox.unsettle();
         }
     }
 

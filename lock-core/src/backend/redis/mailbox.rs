@@ -81,7 +81,12 @@ impl Mailbox {
         }
     }
 
-    /// Messages may have been missed.
+    /// The connection is gone.
+    pub(super) fn unsettle(&self) {
+        self.grants.unsettle();
+    }
+
+    /// There is a new connection, and messages may have been missed.
     pub(super) fn rouse_all(&self) {
         self.grants.rouse_all();
     }

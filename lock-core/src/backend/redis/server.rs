@@ -67,7 +67,7 @@ impl Server {
 
     /// One of a cluster.
     pub(super) fn of_a_cluster(address: Address, making: &Making) -> Self {
-        let mailbox = making.mailbox("".into()).of_nobody();
+        let mailbox = making.mailbox("".into());
         let listener = Listener::new(address.clone(), making);
         let link = Link::new(address, None, Purpose::LocksOnly, making.timing, mailbox);
         Self::new(link, Counting::of_slots(), Some(listener), making)
