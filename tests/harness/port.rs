@@ -30,6 +30,24 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port between {} and {}", RANGE.start, RANGE.end);
 }
 
+/// The node of a cluster also listens this far above its port. Newer servers can be told another one, Redis 6.2 not.
+const BUS: u16 = 10_000;
+
+/// A free port for the node of a cluster, with the port of its bus free and in the same range.
+pub(crate) fn free_port_and_bus() -> u16 {
+    for _ in RANGE {
+        let port = free_port();
+        let bus = port + BUS;
+        if RANGE.contains(&bus) && TcpListener::bind(("127.0.0.1", bus)).is_ok() {
+            return port;
+        }
+    }
+    panic!(
+        "no two free ports between {} and {}",
+        RANGE.start, RANGE.end
+    );
+}
+
 /// A listener on a free port, for a task that serves it later: a client can connect at once.
 pub(crate) fn listen() -> (TcpListener, u16) {
     for _ in 0..20 {
@@ -45,4 +63,20 @@ pub(crate) fn listen() -> (TcpListener, u16) {
         }
     }
     panic!("no free port in twenty attempts");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_a_cluster_gets_two_ports_in_the_range() {
+        for _ in 0..100 {
+            let port = free_port_and_bus();
+            assert!(
+                RANGE.contains(&port) && RANGE.contains(&(port + BUS)),
+                "{port}"
+            );
+        }
+    }
 }

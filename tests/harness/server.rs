@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::{
     child::{self, ChildProcess},
     clock::ShiftedClock,
-    port::free_port,
+    port::{free_port, free_port_and_bus},
     tools::tool,
 };
 
@@ -25,8 +25,8 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Raw commands answer at once, or wait for a server that the test made slow on purpose.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// A server that starts is asked again, and whoever else has the port may never answer.
-const PROBE_WITHIN: Duration = Duration::from_millis(500);
+/// What is asked again: a server that starts, and one among several, of which some may be stopped.
+pub(crate) const PROBE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Which server it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,6 +53,18 @@ impl Kind {
     }
 }
 
+/// What its process is for.
+#[derive(Debug, Clone, Default)]
+enum Role {
+    /// Holds data by itself, or as the primary or a replica of others.
+    #[default]
+    Data,
+    /// Holds the slots of a cluster, and talks to its other nodes on a second port.
+    ClusterNode,
+    /// Holds no data, and watches those that do; these lines say which.
+    Sentinel(Vec<String>),
+}
+
 /// A server without disk on a free port of 127.0.0.1, ended when this is dropped.
 ///
 /// It also ends when the test panics, and when the test process is killed. Its methods block.
@@ -69,6 +81,7 @@ pub struct RedisServer {
 #[derive(Debug, Clone, Default)]
 pub struct RedisServerBuilder {
     kind: Kind,
+    role: Role,
     arguments: Vec<String>,
     password: Option<String>,
     acl: Vec<String>,
@@ -112,17 +125,35 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Makes it a node of a cluster, which has no slots yet and knows no other node.
+    #[must_use = "a builder starts nothing by itself"]
+    pub(crate) fn cluster_node(mut self) -> Self {
+        self.role = Role::ClusterNode;
+        self
+    }
+
+    /// Makes it a sentinel with these lines in its configuration.
+    #[must_use = "a builder starts nothing by itself"]
+    pub(crate) fn sentinel(mut self, lines: Vec<String>) -> Self {
+        self.role = Role::Sentinel(lines);
+        self
+    }
+
     /// Starts the server and waits until it answers.
     pub fn start(self) -> RedisServer {
         // Someone else may take the port between the look and the bind.
         for _ in 0..20 {
             let server = RedisServer {
-                port: free_port(),
+                port: match self.role {
+                    Role::ClusterNode => free_port_and_bus(),
+                    Role::Data | Role::Sentinel(_) => free_port(),
+                },
                 options: self.clone(),
                 folder: tempfile::tempdir().expect("a temporary folder"),
                 process: Mutex::new(None),
             };
-            if server.launch() {
+            server.write_configuration();
+            if server.launch(&[]) {
                 return server;
             }
         }
@@ -131,6 +162,9 @@ impl RedisServerBuilder {
 }
 
 impl RedisServer {
+    /// The user, and its password, that the harness has where there is an access control list.
+    pub(crate) const HARNESS: (&str, &str) = ("harness", "harness");
+
     /// Starts a server with the defaults: no password, no persistence, debug commands allowed.
     pub fn start() -> Self {
         Self::builder().start()
@@ -159,9 +193,14 @@ impl RedisServer {
 
     /// Starts a killed server again on the same port, empty, and waits until it answers.
     pub fn restart(&self) {
+        self.restart_with(&[]);
+    }
+
+    /// [`restart`](Self::restart) with these arguments on top of its own.
+    pub(crate) fn restart_with(&self, arguments: &[&str]) {
         let deadline = Instant::now() + READY_WITHIN;
         // Connections of the old process may still hold the port for a moment.
-        while !self.launch() {
+        while !self.launch(arguments) {
             assert!(
                 Instant::now() < deadline,
                 "port {} is not free again",
@@ -184,6 +223,11 @@ impl RedisServer {
     /// The server's error answer, or what went wrong on the way to it.
     pub fn try_cli(&self, command: &[&str]) -> RedisResult<Value> {
         self.ask(command, ANSWER_WITHIN)
+    }
+
+    /// [`try_cli`](Self::try_cli) for one of several servers, any of which may be killed or stopped: it gives up soon.
+    pub(crate) fn probe(&self, command: &[&str]) -> RedisResult<Value> {
+        self.ask(command, PROBE_WITHIN)
     }
 
     /// Reads a string key.
@@ -251,9 +295,16 @@ impl RedisServer {
         process.as_ref().expect("the server was killed").id()
     }
 
+    /// Returns whether it has a process: not between [`kill9`](Self::kill9) and [`restart`](Self::restart).
+    pub fn is_running(&self) -> bool {
+        self.process.lock().expect("no poison").is_some()
+    }
+
     /// Starts the process. Returns whether it got its port.
-    fn launch(&self) -> bool {
-        let mut process = ChildProcess::spawn(self.command());
+    fn launch(&self, arguments: &[&str]) -> bool {
+        let mut command = self.command();
+        command.args(arguments);
+        let mut process = ChildProcess::spawn(command);
         let deadline = Instant::now() + READY_WITHIN;
         while !self.answers_as(process.id()) {
             if process.ended().is_some() {
@@ -279,17 +330,25 @@ impl RedisServer {
         let log = File::create(self.log_path()).expect("a log in the temporary folder");
         let mut command = child::command(&self.options.kind.program(), "redis-server");
         command
+            .envs(self.options.environment.iter().cloned())
+            .stdin(std::process::Stdio::null())
+            .stderr(log.try_clone().expect("one more file"))
+            .stdout(log);
+        if let Role::Sentinel(_) = self.options.role {
+            command.arg(self.configuration_path()).arg("--sentinel");
+            return command;
+        }
+        command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .arg("--unixsocket")
             .arg(self.unix_socket())
             .arg("--dir")
             .arg(self.folder.path())
-            .args(&self.options.arguments)
-            .envs(self.options.environment.iter().cloned())
-            .stdin(std::process::Stdio::null())
-            .stderr(log.try_clone().expect("one more file"))
-            .stdout(log);
+            .args(&self.options.arguments);
+        if let Role::ClusterNode = self.options.role {
+            command.args(["--cluster-enabled", "yes"]);
+        }
         // Redis 6.2 allows debug commands, and does not know the setting.
         if self.options.kind != Kind::Redis62 {
             command.args(["--enable-debug-command", "yes"]);
@@ -303,10 +362,28 @@ impl RedisServer {
         command
     }
 
+    /// A sentinel takes its settings from a file, in which it also keeps what it has learned.
+    fn write_configuration(&self) {
+        let Role::Sentinel(lines) = &self.options.role else {
+            return;
+        };
+        let mut text = format!(
+            "port {}\nbind 127.0.0.1\ndir {}\n",
+            self.port,
+            self.folder.path().display()
+        );
+        if let Some(password) = &self.options.password {
+            text += &format!("requirepass {password}\n");
+        }
+        text += &lines.join("\n");
+        fs::write(self.configuration_path(), text + "\n").expect("a file in the temporary folder");
+    }
+
     /// The lines of the test, and a user for the harness, whatever those lines forbid.
     fn write_acl(&self) -> PathBuf {
         let path = self.folder.path().join("users.acl");
-        let harness = "user harness on >harness ~* &* +@all\n";
+        let (user, password) = Self::HARNESS;
+        let harness = format!("user {user} on >{password} ~* &* +@all\n");
         let lines = self.options.acl.join("\n");
         fs::write(&path, format!("{harness}{lines}\n")).expect("a file in the temporary folder");
         path
@@ -336,7 +413,8 @@ impl RedisServer {
         if self.options.acl.is_empty() {
             self.url()
         } else {
-            self.url_as("harness", "harness")
+            let (user, password) = Self::HARNESS;
+            self.url_as(user, password)
         }
     }
 
@@ -346,6 +424,10 @@ impl RedisServer {
             .as_ref()
             .expect("the server was killed")
             .signal(signal);
+    }
+
+    fn configuration_path(&self) -> PathBuf {
+        self.folder.path().join("configuration")
     }
 
     fn log_path(&self) -> PathBuf {
@@ -489,7 +571,7 @@ mod tests {
         server.kill9();
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         server.port = taken.local_addr().unwrap().port();
-        assert!(!server.launch());
+        assert!(!server.launch(&[]));
     }
 
     #[test]

@@ -1,0 +1,450 @@
+//! A primary with replicas, and the sentinels that make one of them the primary when it dies.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::Value;
+
+use crate::{
+    server::{Kind, RedisServer, RedisServerBuilder},
+    wait::eventually_blocking,
+};
+
+/// By which the sentinels call the servers that they watch.
+const SERVICE: &str = "locks";
+
+const SERVERS: usize = 3;
+const SENTINELS: usize = 3;
+
+/// Many times what anything here takes (2 s), for a machine busy with a build.
+const SOON: Duration = Duration::from_secs(60);
+
+/// One primary, two replicas and three sentinels, two of which must agree; all end when this is dropped.
+///
+/// The sentinels take a server for dead after half a second without an answer. The methods block, those that wait for
+/// the sentinels for seconds.
+#[derive(Debug)]
+pub struct Sentinels {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+    options: SentinelsBuilder,
+}
+
+/// How [`Sentinels`] are to be started.
+#[derive(Debug, Clone, Default)]
+pub struct SentinelsBuilder {
+    kind: Kind,
+    password: Option<String>,
+    user: Option<User>,
+    sentinel_password: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct User {
+    name: String,
+    password: String,
+    rules: String,
+}
+
+impl SentinelsBuilder {
+    /// Starts servers of another kind than the distribution's.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Has the servers with the data ask clients for a password.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Gives clients a user of their own on the servers with the data, with these rules of the access control list.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn user(mut self, name: &str, password: &str, rules: &str) -> Self {
+        self.user = Some(User {
+            name: name.to_owned(),
+            password: password.to_owned(),
+            rules: rules.to_owned(),
+        });
+        self
+    }
+
+    /// Has the sentinels ask for a password of their own.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn sentinel_password(mut self, password: &str) -> Self {
+        self.sentinel_password = Some(password.to_owned());
+        self
+    }
+
+    /// Starts them and waits until the sentinels know each other and both replicas, which have all data.
+    pub fn start(self) -> Sentinels {
+        let primary = self.data_server().start();
+        let source = replica_of(primary.port());
+        let mut servers = vec![primary];
+        for _ in 1..SERVERS {
+            let replica = self.data_server().setting("replicaof", &source);
+            servers.push(replica.start());
+        }
+        let lines = self.sentinel_lines(servers[0].port());
+        let mut sentinels = Vec::new();
+        for _ in 0..SENTINELS {
+            let mut sentinel = RedisServer::builder()
+                .kind(self.kind)
+                .sentinel(lines.clone());
+            if let Some(password) = &self.sentinel_password {
+                sentinel = sentinel.password(password);
+            }
+            let sentinel = sentinel.start();
+            self.quicken(&sentinel);
+            sentinels.push(sentinel);
+        }
+        let started = Sentinels {
+            servers,
+            sentinels,
+            options: self,
+        };
+        started.whole();
+        started
+    }
+
+    fn data_server(&self) -> RedisServerBuilder {
+        // At the defaults a replica's first copy begins only after five seconds, in hope of a second replica.
+        let mut server = RedisServer::builder()
+            .kind(self.kind)
+            .setting("repl-diskless-sync", "yes")
+            .setting("repl-diskless-sync-delay", "0");
+        if let Some(password) = &self.password {
+            server = server.password(password);
+        }
+        if let Some(User {
+            name,
+            password,
+            rules,
+        }) = &self.user
+        {
+            server = server.acl(&format!("user {name} on >{password} {rules}"));
+            if let Some(password) = &self.password {
+                server = server.acl(&format!("user default on >{password} ~* &* +@all"));
+            }
+        }
+        if let Some((user, password)) = self.replication() {
+            server = server
+                .setting("masteruser", user)
+                .setting("masterauth", password);
+        }
+        server
+    }
+
+    /// As whom replicas and sentinels come to a server, if it asks.
+    fn replication(&self) -> Option<(&str, &str)> {
+        if self.user.is_some() {
+            return Some(RedisServer::HARNESS);
+        }
+        let password = self.password.as_deref()?;
+        Some(("default", password))
+    }
+
+    /// A sentinel connects to a new primary up to a second after it heard of it, and meanwhile takes it for dead if that is
+    /// what it is told to do after less: the next fail-over follows at once. So it is to connect sooner, and to ask and tell
+    /// the others more often than at its defaults, by which it takes seconds until all know each other.
+    fn quicken(&self, sentinel: &RedisServer) {
+        if self.kind != Kind::Redis62 {
+            // It chooses no replica of which it has heard nothing for five of these pauses, and asks each once a second.
+            sentinel.cli(&["SENTINEL", "DEBUG", "PING-PERIOD", "250"]);
+            sentinel.cli(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "250"]);
+            sentinel.cli(&["SENTINEL", "DEBUG", "INFO-PERIOD", "500"]);
+        }
+    }
+
+    fn sentinel_lines(&self, primary: u16) -> Vec<String> {
+        let down_after = match self.kind {
+            // Cannot be quickened.
+            Kind::Redis62 => 1500,
+            _ => 500,
+        };
+        let mut lines = vec![
+            format!("sentinel monitor {SERVICE} 127.0.0.1 {primary} 2"),
+            format!("sentinel down-after-milliseconds {SERVICE} {down_after}"),
+            // Less, and a sentinel gives up before it has seen that the replica which it chose is a primary.
+            format!("sentinel failover-timeout {SERVICE} 3000"),
+            format!("sentinel parallel-syncs {SERVICE} 2"),
+        ];
+        if let Some((user, password)) = self.replication() {
+            lines.push(format!("sentinel auth-user {SERVICE} {user}"));
+            lines.push(format!("sentinel auth-pass {SERVICE} {password}"));
+        }
+        lines
+    }
+}
+
+impl Sentinels {
+    /// Starts them with the defaults: the distribution's servers, no password.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Returns the defaults, to be changed.
+    pub fn builder() -> SentinelsBuilder {
+        SentinelsBuilder::default()
+    }
+
+    /// Kills the primary, and returns it.
+    pub fn kill_primary(&self) -> &RedisServer {
+        let primary = self.primary();
+        primary.kill9();
+        primary
+    }
+
+    /// Starts a killed server again as a replica, empty, and waits until it has all data.
+    ///
+    /// As the primary that it was, it would teach the others that there are no data: another must be it already.
+    pub fn rejoin(&self, killed: &RedisServer) {
+        let source = replica_of(self.primary().port());
+        killed.restart_with(&["--replicaof", &source]);
+        self.whole();
+    }
+
+    /// Waits until the sentinels agree that another server than `killed` is the primary, and that one takes writes.
+    pub fn failed_over(&self, killed: &RedisServer) {
+        eventually_blocking(SOON, "another server is the primary", || {
+            self.agreed()
+                .is_some_and(|primary| primary.port() != killed.port() && takes_writes(primary))
+        });
+    }
+
+    /// Waits until nothing is missing: all sentinels agree on a primary and know its replicas, which have all its data.
+    pub fn whole(&self) {
+        eventually_blocking(SOON, "a primary with all its replicas", || {
+            self.agreed().is_some_and(|primary| {
+                takes_writes(primary)
+                    && self.servers.iter().all(|server| {
+                        server.port() == primary.port() || follows(server, primary.port())
+                    })
+            }) && self.sentinels.iter().all(sees_all)
+        });
+    }
+
+    /// Keeps what is written from now on from every replica: they are stopped, and their connections to the primary
+    /// closed, or they would find it there when they go on.
+    pub fn cut_replicas(&self) {
+        for replica in self.replicas() {
+            replica.stop();
+        }
+        self.primary().cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Lets all servers that are there go on, after [`cut_replicas`](Self::cut_replicas).
+    pub fn cont(&self) {
+        for server in self.servers.iter().filter(|server| server.is_running()) {
+            server.cont();
+        }
+    }
+
+    /// Returns the server that the sentinels name, waiting until they agree.
+    pub fn primary(&self) -> &RedisServer {
+        let mut agreed = None;
+        eventually_blocking(SOON, "the sentinels agree", || {
+            agreed = self.agreed();
+            agreed.is_some()
+        });
+        agreed.expect("the wait is over")
+    }
+
+    /// Returns the running servers with data that are not the primary.
+    pub fn replicas(&self) -> Vec<&RedisServer> {
+        let primary = self.primary().port();
+        let servers = self.servers.iter();
+        servers
+            .filter(|server| server.is_running() && server.port() != primary)
+            .collect()
+    }
+
+    /// Returns the servers with data, whatever each of them is now; the first was the primary.
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// Returns the sentinels, to be stopped, killed and restarted.
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// Returns the name by which the sentinels call the servers that they watch.
+    pub fn service(&self) -> &'static str {
+        SERVICE
+    }
+
+    /// Returns the url for clients: `redis+sentinel://user:password@host:port,…/service?sentinel_password=…`.
+    pub fn url(&self) -> String {
+        let credentials = match (&self.options.user, &self.options.password) {
+            (Some(user), _) => format!("{}:{}@", user.name, user.password),
+            (None, Some(password)) => format!(":{password}@"),
+            (None, None) => String::new(),
+        };
+        let hosts: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
+            .collect();
+        let url = format!(
+            "redis+sentinel://{credentials}{}/{SERVICE}",
+            hosts.join(",")
+        );
+        match &self.options.sentinel_password {
+            Some(password) => format!("{url}?sentinel_password={password}"),
+            None => url,
+        }
+    }
+
+    /// The server that all sentinels which answer name, at least two of them.
+    fn agreed(&self) -> Option<&RedisServer> {
+        let running = self
+            .sentinels
+            .iter()
+            .filter(|sentinel| sentinel.is_running());
+        let ports: Vec<u16> = running.filter_map(primary_port).collect();
+        let (first, others) = ports.split_first()?;
+        if others.is_empty() || others.iter().any(|port| port != first) {
+            return None;
+        }
+        self.servers.iter().find(|server| server.port() == *first)
+    }
+}
+
+fn replica_of(port: u16) -> String {
+    format!("127.0.0.1 {port}")
+}
+
+fn primary_port(sentinel: &RedisServer) -> Option<u16> {
+    let answer = sentinel.probe(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
+    let (_, port): (String, u16) = redis::from_redis_value(answer.ok()?).ok()?;
+    Some(port)
+}
+
+/// By its own word, and not only by that of the sentinels: it hears of it from them.
+fn takes_writes(server: &RedisServer) -> bool {
+    replication(server).is_some_and(|state| state.contains("role:master\r\n"))
+}
+
+fn follows(server: &RedisServer, primary: u16) -> bool {
+    replication(server).is_some_and(|state| {
+        state.contains(&format!("master_port:{primary}\r\n"))
+            && state.contains("master_link_status:up\r\n")
+    })
+}
+
+fn replication(server: &RedisServer) -> Option<String> {
+    if !server.is_running() {
+        return None;
+    }
+    let answer: Value = server.probe(&["INFO", "replication"]).ok()?;
+    redis::from_redis_value(answer).ok()
+}
+
+/// Whether this sentinel could lead a fail-over: it knows the other sentinels, and all servers as they are.
+fn sees_all(sentinel: &RedisServer) -> bool {
+    let ask = |command: &str| sentinel.probe(&["SENTINEL", command, SERVICE]).ok();
+    let Some(Ok(primary)) = ask("MASTER").map(redis::from_redis_value::<HashMap<String, String>>)
+    else {
+        return false;
+    };
+    let Some(Ok(replicas)) =
+        ask("REPLICAS").map(redis::from_redis_value::<Vec<HashMap<String, String>>>)
+    else {
+        return false;
+    };
+    primary["flags"] == "master"
+        && primary["num-other-sentinels"] == (SENTINELS - 1).to_string()
+        && replicas.len() == SERVERS - 1
+        && replicas.iter().all(|replica| {
+            replica["flags"] == "slave"
+                && replica["master-port"] == primary["port"]
+                && replica["master-link-status"] == "ok"
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_takes_over_with_the_data_and_the_killed_server_comes_back_behind_it() {
+        let sentinels = Sentinels::start();
+        let first = sentinels.primary();
+        assert_eq!(first.port(), sentinels.servers()[0].port());
+        first.cli(&["SET", "k", "v"]);
+        first.cli(&["WAIT", "2", "20000"]);
+        let killed = sentinels.kill_primary();
+        assert_eq!(killed.port(), first.port());
+        sentinels.failed_over(killed);
+        let second = sentinels.primary();
+        assert_ne!(second.port(), first.port());
+        second.cli(&["SET", "other", "w"]);
+        sentinels.rejoin(killed);
+        assert_eq!(sentinels.primary().port(), second.port());
+        assert_eq!(sentinels.replicas().len(), 2);
+        for key in ["k", "other"] {
+            assert!(killed.get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_replicas_that_are_cut_off_did_not_get_is_lost() {
+        let sentinels = Sentinels::start();
+        let first = sentinels.primary();
+        first.cli(&["SET", "before", "v"]);
+        first.cli(&["WAIT", "2", "20000"]);
+        sentinels.cut_replicas();
+        first.cli(&["SET", "after", "v"]);
+        sentinels.kill_primary();
+        sentinels.cont();
+        sentinels.failed_over(first);
+        let second = sentinels.primary();
+        assert!(second.get("before").is_some());
+        assert_eq!(second.get("after"), None);
+    }
+
+    #[test]
+    fn passwords_are_asked_for_and_the_url_has_them() {
+        let sentinels = Sentinels::builder()
+            .kind(Kind::Valkey9)
+            .user("locks", "word", "~* &* +@all")
+            .password("s3cret")
+            .sentinel_password("watch")
+            .start();
+        let ports: Vec<u16> = sentinels
+            .sentinels()
+            .iter()
+            .map(RedisServer::port)
+            .collect();
+        assert_eq!(
+            sentinels.url(),
+            format!(
+                "redis+sentinel://locks:word@127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}/locks?sentinel_password=watch",
+                ports[0], ports[1], ports[2]
+            )
+        );
+        for server in sentinels.servers().iter().chain(sentinels.sentinels()) {
+            let open = format!("redis://127.0.0.1:{}", server.port());
+            let refused = redis::Client::open(open)
+                .and_then(|client| client.get_connection())
+                .and_then(|mut connection| redis::cmd("PING").query::<String>(&mut connection));
+            assert_eq!(refused.unwrap_err().code(), Some("NOAUTH"));
+        }
+        let killed = sentinels.kill_primary();
+        sentinels.failed_over(killed);
+        sentinels.rejoin(killed);
+    }
+
+    #[test]
+    fn one_sentinel_that_hangs_is_not_missed_and_two_are() {
+        let sentinels = Sentinels::start();
+        sentinels.sentinels()[0].stop();
+        let killed = sentinels.kill_primary();
+        sentinels.failed_over(killed);
+        sentinels.sentinels()[1].stop();
+        assert!(sentinels.agreed().is_none());
+    }
+}
