@@ -22,6 +22,7 @@
 mod background;
 mod child;
 mod clock;
+mod cluster;
 mod fake;
 mod http;
 mod port;
@@ -30,16 +31,19 @@ mod proxy;
 mod resp;
 mod sentinels;
 mod server;
+mod slot;
 mod tools;
 mod wait;
 
 pub use clock::ShiftedClock;
+pub use cluster::{Cluster, Migration};
 pub use fake::{Answer, FakeServer};
 pub use http::{HttpAnswer, HttpRequest};
 pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{Kind, RedisServer, RedisServerBuilder};
+pub use slot::{SLOTS, slot_of, tag_of_slot};
 pub use tools::tool;
 pub use wait::{eventually, eventually_blocking};
 

@@ -1,0 +1,324 @@
+//! A cluster of three masters with a replica each, that survives the death of a master and moves slots.
+
+use std::{fmt::Write, ops::RangeInclusive, time::Duration};
+
+use crate::{
+    server::{Kind, RedisServer},
+    slot::{SLOTS, slot_of},
+    wait::eventually_blocking,
+};
+
+mod migration;
+mod view;
+
+pub use self::migration::Migration;
+use self::view::View;
+
+const MASTERS: usize = 3;
+
+/// Many times what anything here takes (3 s), for a machine busy with a build.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Three masters with a third of the slots each, and a replica for each of them; all end when this is dropped.
+///
+/// A node that does not answer for a second is taken for dead, and its replica takes over. The methods block, those that
+/// wait for the nodes for seconds.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<RedisServer>,
+}
+
+impl Cluster {
+    /// Starts one of the distribution's servers, and waits until it serves all slots and the replicas have all data.
+    pub fn start() -> Self {
+        Self::of(Kind::default())
+    }
+
+    /// [`start`](Self::start) with servers of another kind.
+    pub fn of(kind: Kind) -> Self {
+        let node = || {
+            RedisServer::builder()
+                .kind(kind)
+                .cluster_node()
+                .setting("cluster-node-timeout", "1000")
+                // A replica that was stopped for a while may take over all the same, with what it has.
+                .setting("cluster-replica-validity-factor", "0")
+                // No replica changes its master by itself.
+                .setting("cluster-migration-barrier", "99")
+                .setting("repl-diskless-sync", "yes")
+                .setting("repl-diskless-sync-delay", "0")
+                .start()
+        };
+        let cluster = Self {
+            nodes: (0..2 * MASTERS).map(|_| node()).collect(),
+        };
+        cluster.introduce();
+        cluster.share_out();
+        cluster.whole();
+        cluster
+    }
+
+    /// Kills the master that has a key, and returns it.
+    pub fn kill_master_of(&self, key: &str) -> &RedisServer {
+        let master = self.node_of(key);
+        master.kill9();
+        master
+    }
+
+    /// Waits until another node than `killed` serves each of the slots that it had.
+    pub fn failed_over(&self, killed: &RedisServer) {
+        eventually_blocking(SOON, "another node has the slots", || {
+            let mut running = self.running();
+            running.all(|node| {
+                View::of(node).is_some_and(|view| view.serves_all_without(killed.port()))
+            })
+        });
+    }
+
+    /// Starts a killed node again, empty, and waits until it has all data as a replica.
+    ///
+    /// As the master that it was, it would serve its slots without data: another must have them already.
+    pub fn rejoin(&self, killed: &RedisServer) {
+        killed.restart();
+        self.whole();
+    }
+
+    /// Waits until nothing is missing: all nodes serve all slots and know the same masters, and each has a replica with all
+    /// its data.
+    pub fn whole(&self) {
+        eventually_blocking(SOON, "a cluster with all its replicas", || {
+            let mut views = self.nodes.iter().map(View::of);
+            let Some(Some(first)) = views.next() else {
+                return false;
+            };
+            first.is_whole(MASTERS)
+                && views.all(|view| view.is_some_and(|view| view.agrees_with(&first)))
+                && self.nodes.iter().all(is_up_to_date)
+        });
+    }
+
+    /// Keeps what is written from now on to the master of a key from its replica: that is stopped, and its connection
+    /// closed, or it would find it there when it goes on.
+    pub fn cut_replica_of(&self, key: &str) {
+        self.replica_of(key).stop();
+        self.node_of(key)
+            .cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Lets all nodes that are there go on, after [`cut_replica_of`](Self::cut_replica_of).
+    pub fn cont(&self) {
+        for node in self.running() {
+            node.cont();
+        }
+    }
+
+    /// Returns what moves a slot to another master, step by step.
+    pub fn migration<'a>(&'a self, slot: u16, target: &'a RedisServer) -> Migration<'a> {
+        Migration::new(self, slot, target)
+    }
+
+    /// Returns the master that has a key.
+    pub fn node_of(&self, key: &str) -> &RedisServer {
+        self.node_of_slot(slot_of(key))
+    }
+
+    /// Returns the master that has a slot, as the nodes that answer say.
+    pub fn node_of_slot(&self, slot: u16) -> &RedisServer {
+        let mut master = None;
+        eventually_blocking(SOON, "the slot has a master", || {
+            master = self.masters_by(|view| view.master_of(slot)).pop();
+            master.is_some()
+        });
+        master.expect("the wait is over")
+    }
+
+    /// Returns the replica of the master that has a key.
+    pub fn replica_of(&self, key: &str) -> &RedisServer {
+        let master = self.node_of(key).port();
+        let mut replica = None;
+        eventually_blocking(SOON, "the master has a replica", || {
+            replica = self.masters_by(|view| view.replica_of(master)).pop();
+            replica.is_some()
+        });
+        replica.expect("the wait is over")
+    }
+
+    /// Returns the masters that have slots.
+    pub fn masters(&self) -> Vec<&RedisServer> {
+        let mut masters = Vec::new();
+        eventually_blocking(SOON, "there are masters", || {
+            masters = self.masters_by(View::masters_with_slots);
+            !masters.is_empty()
+        });
+        masters
+    }
+
+    /// Returns all nodes, whatever each of them is now; the first three were the masters.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// Returns the url for clients: `redis+cluster://host:port,…`.
+    pub fn url(&self) -> String {
+        let mut url = String::from("redis+cluster://");
+        for (number, node) in self.nodes.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(url, "{comma}127.0.0.1:{}", node.port()).expect("a string takes everything");
+        }
+        url
+    }
+
+    /// Each node is introduced to each other one: by gossip alone it takes seconds until all know all.
+    fn introduce(&self) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            // Different from the start, or the nodes would settle it among themselves. No node takes one once it knows others.
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+        }
+        for (number, node) in self.nodes.iter().enumerate() {
+            for other in &self.nodes[number + 1..] {
+                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()]);
+            }
+        }
+        eventually_blocking(SOON, "all nodes know each other", || {
+            let mut nodes = self.nodes.iter();
+            nodes.all(|node| View::of(node).is_some_and(|view| view.knows(self.nodes.len())))
+        });
+    }
+
+    fn share_out(&self) {
+        let (masters, replicas) = self.nodes.split_at(MASTERS);
+        for ((number, master), replica) in masters.iter().enumerate().zip(replicas) {
+            let mut command = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
+            command.extend(share(number).map(|slot| slot.to_string()));
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            master.cli(&words);
+            replica.cli(&["CLUSTER", "REPLICATE", &id(master)]);
+        }
+    }
+
+    /// The servers on these ports, by the first node that answers and has some.
+    fn masters_by<P: IntoIterator<Item = u16>>(
+        &self,
+        ports: impl Fn(&View) -> P,
+    ) -> Vec<&RedisServer> {
+        let views = self.running().filter_map(View::of);
+        let servers = views.map(|view| {
+            let ports = ports(&view).into_iter();
+            ports
+                .filter_map(|port| self.nodes.iter().find(|node| node.port() == port))
+                .collect::<Vec<_>>()
+        });
+        let mut some = servers.skip_while(Vec::is_empty);
+        some.next().unwrap_or_default()
+    }
+
+    fn running(&self) -> impl Iterator<Item = &RedisServer> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+}
+
+/// The slots of a master at the start.
+fn share(number: usize) -> RangeInclusive<u16> {
+    let edge = |number: usize| {
+        let slots = usize::from(*SLOTS.end()) + 1;
+        u16::try_from(slots * number / MASTERS).expect("a slot, or the end")
+    };
+    edge(number)..=edge(number + 1) - 1
+}
+
+fn id(node: &RedisServer) -> String {
+    redis::from_redis_value(node.cli(&["CLUSTER", "MYID"])).expect("text")
+}
+
+/// Whether it serves, and is connected to its master, if it has one.
+fn is_up_to_date(node: &RedisServer) -> bool {
+    let ask = |command: &[&str]| {
+        let answer = node.probe(command).ok()?;
+        redis::from_redis_value::<String>(answer).ok()
+    };
+    let serves = ask(&["CLUSTER", "INFO"]).is_some_and(|info| info.contains("cluster_state:ok"));
+    let replication = ask(&["INFO", "replication"]).unwrap_or_default();
+    serves
+        && (replication.contains("role:slave\r\n")
+            && replication.contains("master_link_status:up\r\n")
+            || replication.contains("role:master\r\nconnected_slaves:1\r\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_the_masters_are_all_slots_once() {
+        let all: Vec<u16> = (0..MASTERS).flat_map(share).collect();
+        assert_eq!(all, SLOTS.collect::<Vec<u16>>());
+    }
+
+    #[test]
+    fn each_master_takes_its_own_keys_and_sends_others_away() {
+        let cluster = Cluster::start();
+        assert_eq!(cluster.masters().len(), MASTERS);
+        for key in ["a", "b", "c", "d{x}", "e"] {
+            let master = cluster.node_of(key);
+            master.cli(&["SET", key, "v"]);
+            for other in cluster.nodes() {
+                if other.port() != master.port() {
+                    let refused = other.try_cli(&["SET", key, "v"]).unwrap_err();
+                    assert_eq!(refused.code(), Some("MOVED"), "{refused}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_replica_takes_over_and_the_killed_master_comes_back_behind_it() {
+        fails_over(&Cluster::start());
+    }
+
+    #[test]
+    fn valkey_fails_over_too() {
+        fails_over(&Cluster::of(Kind::Valkey9));
+    }
+
+    #[test]
+    fn redis_8_6_fails_over_too() {
+        fails_over(&Cluster::of(Kind::Redis86));
+    }
+
+    #[test]
+    fn redis_6_2_fails_over_too() {
+        fails_over(&Cluster::of(Kind::Redis62));
+    }
+
+    fn fails_over(cluster: &Cluster) {
+        let (first, replica) = (cluster.node_of("k"), cluster.replica_of("k"));
+        first.cli(&["SET", "k", "v"]);
+        eventually_blocking(SOON, "the replica has it", || replica.keys("*") == ["k"]);
+        let killed = cluster.kill_master_of("k");
+        assert_eq!(killed.port(), first.port());
+        cluster.failed_over(killed);
+        assert_eq!(cluster.node_of("k").port(), replica.port());
+        assert_eq!(cluster.masters().len(), MASTERS);
+        assert_eq!(replica.get("k").as_deref(), Some("v"));
+        cluster.rejoin(killed);
+        assert_eq!(cluster.replica_of("k").port(), killed.port());
+        eventually_blocking(SOON, "it has it again", || killed.keys("*") == ["k"]);
+    }
+
+    #[test]
+    fn what_a_replica_that_is_cut_off_did_not_get_is_lost() {
+        let cluster = Cluster::start();
+        let replica = cluster.replica_of("k{x}");
+        let master = cluster.node_of("k{x}");
+        master.cli(&["SET", "before{x}", "v"]);
+        eventually_blocking(SOON, "the replica has it", || {
+            replica.keys("*") == ["before{x}"]
+        });
+        cluster.cut_replica_of("k{x}");
+        master.cli(&["SET", "after{x}", "v"]);
+        cluster.kill_master_of("k{x}");
+        cluster.cont();
+        cluster.failed_over(master);
+        assert_eq!(replica.keys("*"), ["before{x}"]);
+    }
+}

@@ -1,0 +1,156 @@
+//! A slot on its way from one master to another, one step at a time, so that a test can stand in between.
+
+use super::{Cluster, SOON, View, id};
+use crate::{server::RedisServer, wait::eventually_blocking};
+
+/// Returned by [`Cluster::migration`]. The steps are to be taken in the order in which they stand here.
+#[derive(Debug)]
+pub struct Migration<'a> {
+    cluster: &'a Cluster,
+    slot: u16,
+    source: &'a RedisServer,
+    target: &'a RedisServer,
+}
+
+impl<'a> Migration<'a> {
+    pub(super) fn new(cluster: &'a Cluster, slot: u16, target: &'a RedisServer) -> Self {
+        let source = cluster.node_of_slot(slot);
+        assert_ne!(source.port(), target.port(), "it has the slot already");
+        Self {
+            cluster,
+            slot,
+            source,
+            target,
+        }
+    }
+
+    /// Opens the slot on both sides: the source answers `ASK` for keys that it does not have.
+    pub fn open(&self) {
+        self.set_slot(self.target, &["IMPORTING", &id(self.source)]);
+        self.set_slot(self.source, &["MIGRATING", &id(self.target)]);
+    }
+
+    /// Moves one key, if it exists.
+    pub fn move_key(&self, key: &str) {
+        let port = self.target.port().to_string();
+        self.source
+            .cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    }
+
+    /// Moves all keys that are still there; returns their names.
+    pub fn move_keys(&self) -> Vec<String> {
+        let mut moved = Vec::new();
+        loop {
+            let slot = self.slot.to_string();
+            let answer = self.source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+            let keys: Vec<String> = redis::from_redis_value(answer).expect("a list of names");
+            if keys.is_empty() {
+                return moved;
+            }
+            for key in &keys {
+                self.move_key(key);
+            }
+            moved.extend(keys);
+        }
+    }
+
+    /// Gives the slot to the target, which must have all keys: on all masters, on the target first.
+    pub fn close(&self) {
+        let target = id(self.target);
+        self.set_slot(self.target, &["NODE", &target]);
+        for other in self.cluster.masters() {
+            self.set_slot(other, &["NODE", &target]);
+        }
+        eventually_blocking(SOON, "all nodes know who has the slot", || {
+            let mut nodes = self.cluster.running();
+            nodes.all(|node| {
+                let owner = View::of(node).and_then(|view| view.master_of(self.slot));
+                owner == Some(self.target.port())
+            })
+        });
+    }
+
+    /// Leaves the slot where it was; keys that moved are out of reach until they are moved back.
+    pub fn cancel(&self) {
+        self.set_slot(self.source, &["STABLE"]);
+        self.set_slot(self.target, &["STABLE"]);
+    }
+
+    /// Returns the master from which the slot goes.
+    pub fn source(&self) -> &RedisServer {
+        self.source
+    }
+
+    /// Returns the master to which the slot goes.
+    pub fn target(&self) -> &RedisServer {
+        self.target
+    }
+
+    fn set_slot(&self, node: &RedisServer, state: &[&str]) {
+        let slot = self.slot.to_string();
+        let command = [&["CLUSTER", "SETSLOT", &slot], state].concat();
+        node.cli(&command);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{server::Kind, slot::slot_of};
+
+    fn code(node: &RedisServer, command: &[&str]) -> Option<String> {
+        let refused = node.try_cli(command).err()?;
+        refused.code().map(str::to_owned)
+    }
+
+    fn moves_a_slot(cluster: &Cluster) {
+        let source = cluster.node_of("a{x}");
+        let masters = cluster.masters();
+        let mut others = masters.iter().filter(|node| node.port() != source.port());
+        let target = others.next().unwrap();
+        for key in ["a{x}", "b{x}"] {
+            source.cli(&["SET", key, "v"]);
+        }
+        let migration = cluster.migration(slot_of("a{x}"), target);
+        migration.open();
+        assert_eq!(code(source, &["GET", "a{x}"]), None, "not yet moved");
+        migration.move_key("a{x}");
+        assert_eq!(code(source, &["GET", "a{x}"]).as_deref(), Some("ASK"));
+        assert_eq!(code(target, &["GET", "a{x}"]).as_deref(), Some("MOVED"));
+        assert_eq!(
+            code(source, &["MGET", "a{x}", "b{x}"]).as_deref(),
+            Some("TRYAGAIN")
+        );
+        assert_eq!(migration.move_keys(), ["b{x}"]);
+        migration.close();
+        assert_eq!(cluster.node_of("a{x}").port(), target.port());
+        assert_eq!(target.keys("*"), ["a{x}", "b{x}"]);
+        assert_eq!(code(source, &["GET", "a{x}"]).as_deref(), Some("MOVED"));
+        cluster.whole();
+    }
+
+    #[test]
+    fn between_the_steps_keys_are_asked_for_on_the_other_side() {
+        moves_a_slot(&Cluster::start());
+    }
+
+    #[test]
+    fn valkey_moves_slots_in_the_same_steps() {
+        moves_a_slot(&Cluster::of(Kind::Valkey9));
+    }
+
+    #[test]
+    fn a_migration_that_is_cancelled_leaves_the_slot_where_it_was() {
+        let cluster = Cluster::start();
+        let source = cluster.node_of("k");
+        let masters = cluster.masters();
+        let mut others = masters.iter().filter(|node| node.port() != source.port());
+        let migration = cluster.migration(slot_of("k"), others.next().unwrap());
+        migration.open();
+        assert_eq!(code(source, &["GET", "k"]).as_deref(), Some("ASK"));
+        migration.cancel();
+        assert_eq!(code(source, &["GET", "k"]), None);
+        assert_eq!(cluster.node_of("k").port(), migration.source().port());
+        assert_ne!(migration.source().port(), migration.target().port());
+    }
+}

@@ -1,0 +1,88 @@
+//! Where a cluster keeps a key.
+
+use std::ops::RangeInclusive;
+
+/// All slots of a cluster.
+pub const SLOTS: RangeInclusive<u16> = 0..=16_383;
+
+/// Returns the slot of a key: CRC16 (XMODEM) of the key, or of its tag, which is what stands between its first `{` and the
+/// next `}` if that is not empty.
+pub fn slot_of(key: &str) -> u16 {
+    crc16(tag(key).as_bytes()) & *SLOTS.end()
+}
+
+/// Returns the smallest number that stands for a slot as a tag in the names of other keys.
+pub fn tag_of_slot(slot: u16) -> String {
+    (0_u32..)
+        .map(|number| number.to_string())
+        .find(|number| slot_of(number) == slot)
+        .expect("some number falls into every slot")
+}
+
+fn tag(key: &str) -> &str {
+    let inner = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    match inner {
+        Some((tag, _)) if !tag.is_empty() => tag,
+        _ => key,
+    }
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, &byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            let shifted = crc << 1;
+            if crc & 0x8000 == 0 {
+                shifted
+            } else {
+                shifted ^ 0x1021
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::RedisServer;
+
+    /// A server that is no cluster answers too.
+    fn slot_by_a_server(server: &RedisServer, key: &str) -> u16 {
+        let answer = server.cli(&["CLUSTER", "KEYSLOT", key]);
+        redis::from_redis_value(answer).unwrap()
+    }
+
+    #[test]
+    fn a_server_agrees_on_the_slot_of_every_form_of_key() {
+        let server = RedisServer::builder().cluster_node().start();
+        for key in [
+            "k",
+            "123456789",
+            "lock:k",
+            "a{b}c",
+            "{}x",
+            "{",
+            "}{",
+            "{{a}}",
+            "a{b}{c}",
+            "a{}{c}",
+            "a}{b",
+            "{ü}:é",
+            "",
+            "{a",
+        ] {
+            assert_eq!(slot_of(key), slot_by_a_server(&server, key), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn the_tag_of_a_slot_is_the_smallest_number_in_it() {
+        for slot in (0..=*SLOTS.end()).step_by(511) {
+            let tag = tag_of_slot(slot);
+            assert_eq!(slot_of(&format!("x:{{{tag}}}:y")), slot);
+            let number: u32 = tag.parse().unwrap();
+            assert!((0..number).all(|smaller| slot_of(&smaller.to_string()) != slot));
+        }
+    }
+}
