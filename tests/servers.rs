@@ -1,22 +1,53 @@
-//! What a lock is, the same on every kind of server.
+//! What a lock is, the same on every kind of server, however many of them there are, and for every user.
 
 use std::time::Duration;
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Kind, RedisServer, eventually, on_every_kind};
+use lock_tests::{Cluster, Deployment, Kind, RedisServer, Sentinels, eventually};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
-on_every_kind! { start:
-    a_lock_excludes_until_it_is_released
-    a_waiter_is_granted_the_lock
-    a_lease_is_renewed_beyond_its_ttl
-    a_deleted_key_is_a_lost_lease
-    a_holder_takes_its_key_again
-    fencing_tokens_grow_though_the_data_are_lost
+/// Makes a test of each claim on what `start` starts.
+macro_rules! the_suite_on {
+    ($module:ident: $start:expr) => {
+        the_suite_on! { @claims $module $start =>
+            a_lock_excludes_until_it_is_released
+            a_waiter_is_granted_the_lock
+            a_lease_is_renewed_beyond_its_ttl
+            a_deleted_key_is_a_lost_lease
+            a_holder_takes_its_key_again
+            fencing_tokens_grow_though_the_data_are_lost
+        }
+    };
+    (@claims $module:ident $start:expr => $($claim:ident)*) => {
+        mod $module {
+            use super::*;
+
+            fn start() -> Deployment {
+                Deployment::from($start)
+            }
+
+            $(
+                #[tokio::test]
+                async fn $claim() {
+                    super::$claim(&start()).await;
+                }
+            )*
+        }
+    };
 }
+
+the_suite_on! { distribution: RedisServer::start() }
+the_suite_on! { redis_6_2: server(Kind::Redis62) }
+the_suite_on! { redis_8_6: server(Kind::Redis86) }
+the_suite_on! { valkey_9: server(Kind::Valkey9) }
+the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start()) }
+the_suite_on! { sentinels: Sentinels::start() }
+the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }
+the_suite_on! { cluster: Cluster::start() }
+the_suite_on! { cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
 
 #[test]
 fn every_kind_is_what_it_is_called() {
@@ -44,16 +75,23 @@ fn every_kind_is_what_it_is_called() {
     }
 }
 
-fn start(kind: Kind) -> RedisServer {
+fn server(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
+}
+
+fn sentinels_with_passwords() -> Sentinels {
+    Sentinels::builder()
+        .password("s3cret")
+        .sentinel_password("watch")
+        .start()
 }
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 10).wait(HANG)
 }
 
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url())
+async fn connect(servers: &Deployment) -> LockManager {
+    LockManager::connect(&servers.url())
         .await
         .expect("the server is up")
 }
@@ -69,8 +107,8 @@ fn fencing_token(guard: &LockGuard) -> u64 {
     guard.lease().fencing_token().into()
 }
 
-async fn a_lock_excludes_until_it_is_released(server: &RedisServer) {
-    let (locks, others) = (connect(server).await, connect(server).await);
+async fn a_lock_excludes_until_it_is_released(servers: &Deployment) {
+    let (locks, others) = (connect(servers).await, connect(servers).await);
     let guard = acquire(&locks, options()).await;
     assert!(
         others
@@ -79,54 +117,58 @@ async fn a_lock_excludes_until_it_is_released(server: &RedisServer) {
             .expect("an answer")
             .is_none()
     );
-    let expiry = server.pttl("lock:k").expect("the key expires");
+    let expiry = servers.pttl("lock:k").expect("the key expires");
     assert!(expiry <= SECOND * 10, "{expiry:?}");
     guard.release().await.expect("held");
-    assert_eq!(server.get("lock:k"), None);
+    assert_eq!(servers.get("lock:k"), None);
     let guard = others.try_acquire("k", options()).await.expect("an answer");
     guard.expect("free").release().await.expect("held");
 }
 
-async fn a_waiter_is_granted_the_lock(server: &RedisServer) {
-    let first = acquire(&connect(server).await, options()).await;
+async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
+    let first = acquire(&connect(servers).await, options()).await;
     let before = fencing_token(&first);
-    let others = connect(server).await;
+    let others = connect(servers).await;
     let waiting = tokio::spawn(async move { acquire(&others, options()).await });
-    eventually(HANG, "it stands in line", async || {
-        !server.keys("__lock_core__:queue:*").is_empty()
-    })
-    .await;
+    it_waits(servers).await;
     first.release().await.expect("held");
     let second = waiting.await.expect("granted");
     assert!(fencing_token(&second) > before);
-    assert!(server.calls("publish") > 0, "by a message");
+    if let Some(command) = servers.grants_by() {
+        assert!(servers.calls(command) > 0, "by a message");
+    }
     second.lease().verify().await.expect("held");
     second.release().await.expect("held");
 }
 
-async fn a_lease_is_renewed_beyond_its_ttl(server: &RedisServer) {
+async fn it_waits(servers: &Deployment) {
+    if servers.grants_by().is_some() {
+        let line = async || servers.has_a_line("lock:k");
+        return eventually(HANG, "it stands in line", line).await;
+    }
+    // Each time it takes a number, whether or not it gets the key.
+    let before = servers.calls("incr");
+    let asked = async || servers.calls("incr") >= before + 3;
+    eventually(HANG, "it asked several times", asked).await;
+}
+
+async fn a_lease_is_renewed_beyond_its_ttl(servers: &Deployment) {
     let ttl = SECOND * 3 / 2;
-    let guard = acquire(&connect(server).await, LockOptions::new(ttl)).await;
-    let token = server.get("lock:k");
-    let end = server_time(server) + ttl * 3;
+    let guard = acquire(&connect(servers).await, LockOptions::new(ttl)).await;
+    let token = servers.get("lock:k");
+    let end = servers.time("lock:k") + ttl * 3;
     eventually(HANG, "three ttls are over", async || {
-        assert_eq!(server.get("lock:k"), token, "nobody else gets it");
-        server_time(server) > end
+        assert_eq!(servers.get("lock:k"), token, "nobody else gets it");
+        servers.time("lock:k") > end
     })
     .await;
     guard.lease().verify().await.expect("held");
     guard.release().await.expect("held");
 }
 
-fn server_time(server: &RedisServer) -> Duration {
-    let (seconds, micros): (u64, u64) =
-        redis::from_redis_value(server.cli(&["TIME"])).expect("two numbers");
-    Duration::from_secs(seconds) + Duration::from_micros(micros)
-}
-
-async fn a_deleted_key_is_a_lost_lease(server: &RedisServer) {
-    let guard = acquire(&connect(server).await, LockOptions::new(SECOND * 3)).await;
-    server.cli(&["DEL", "lock:k"]);
+async fn a_deleted_key_is_a_lost_lease(servers: &Deployment) {
+    let guard = acquire(&connect(servers).await, LockOptions::new(SECOND * 3)).await;
+    servers.delete("lock:k");
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
     assert_eq!(reason, LeaseLost::TakenAway);
     let released = guard.release().await;
@@ -134,11 +176,11 @@ async fn a_deleted_key_is_a_lost_lease(server: &RedisServer) {
         matches!(released, Err(LockError::Lost { .. })),
         "{released:?}"
     );
-    assert_eq!(server.get("lock:k"), None, "it is not made anew");
+    assert_eq!(servers.get("lock:k"), None, "it is not made anew");
 }
 
-async fn a_holder_takes_its_key_again(server: &RedisServer) {
-    let locks = connect(server).await;
+async fn a_holder_takes_its_key_again(servers: &Deployment) {
+    let locks = connect(servers).await;
     locks
         .run("k", options(), async |lease| {
             let again = acquire(&locks, options()).await;
@@ -148,18 +190,18 @@ async fn a_holder_takes_its_key_again(server: &RedisServer) {
         })
         .await
         .expect("free");
-    assert_eq!(server.get("lock:k"), None);
+    assert_eq!(servers.get("lock:k"), None);
 }
 
-async fn fencing_tokens_grow_though_the_data_are_lost(server: &RedisServer) {
-    let locks = connect(server).await;
+async fn fencing_tokens_grow_though_the_data_are_lost(servers: &Deployment) {
+    let locks = connect(servers).await;
     let mut last = 0;
     for round in 0..6 {
         if round % 2 == 1 {
-            server.cli(&["FLUSHALL"]);
+            servers.flush_all();
         }
         // Its process knows the last token; a new one knows nothing.
-        for locks in [&locks, &connect(server).await] {
+        for locks in [&locks, &connect(servers).await] {
             let guard = acquire(locks, options()).await;
             let next = fencing_token(&guard);
             assert!(next > last, "{next} after {last}");

@@ -23,6 +23,7 @@ mod background;
 mod child;
 mod clock;
 mod cluster;
+mod deployment;
 mod fake;
 mod http;
 mod port;
@@ -37,6 +38,7 @@ mod wait;
 
 pub use clock::ShiftedClock;
 pub use cluster::{Cluster, Migration};
+pub use deployment::Deployment;
 pub use fake::{Answer, FakeServer};
 pub use http::{HttpAnswer, HttpRequest};
 pub use process::Process;

@@ -1,0 +1,305 @@
+//! The servers behind one url, whatever they are, for a test that is the same on all of them.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{
+    cluster::Cluster,
+    sentinels::Sentinels,
+    server::RedisServer,
+    slot::{slot_of, tag_of_slot},
+};
+
+/// A server, sentinels with what they watch, or a cluster; all of it ends when this is dropped.
+///
+/// Its methods ask the server that has the key, as a client with all rights. They block.
+#[derive(Debug)]
+pub struct Deployment {
+    servers: Servers,
+    // Of the user as whom clients come, if not as the one that `servers` are for.
+    url: Option<String>,
+    waiting: Waiting,
+}
+
+#[derive(Debug)]
+enum Servers {
+    Single(RedisServer),
+    Sentinels(Sentinels),
+    Cluster(Cluster),
+}
+
+/// How a client that waits for a lock learns that it is its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// It stands in a line on the server, and is told.
+    InLine,
+    /// It asks again and again: it may not run scripts.
+    Polling,
+}
+
+impl From<RedisServer> for Deployment {
+    fn from(server: RedisServer) -> Self {
+        Self::of(Servers::Single(server))
+    }
+}
+
+impl From<Sentinels> for Deployment {
+    fn from(sentinels: Sentinels) -> Self {
+        Self::of(Servers::Sentinels(sentinels))
+    }
+}
+
+impl From<Cluster> for Deployment {
+    fn from(cluster: Cluster) -> Self {
+        Self::of(Servers::Cluster(cluster))
+    }
+}
+
+impl Deployment {
+    /// A single server to which clients come as this user, who may run scripts.
+    pub fn for_user(server: RedisServer, name: &str, password: &str) -> Self {
+        let url = server.url_as(name, password);
+        Self {
+            url: Some(url),
+            ..Self::from(server)
+        }
+    }
+
+    /// A single server on which clients may do everything but run scripts.
+    pub fn without_scripts(server: RedisServer) -> Self {
+        server.cli(&[
+            "ACL",
+            "SETUSER",
+            "plain",
+            "on",
+            ">word",
+            "~*",
+            "&*",
+            "+@all",
+            "-@scripting",
+        ]);
+        Self {
+            waiting: Waiting::Polling,
+            ..Self::for_user(server, "plain", "word")
+        }
+    }
+
+    /// Returns the url for clients.
+    pub fn url(&self) -> String {
+        match (&self.url, &self.servers) {
+            (Some(url), _) => url.clone(),
+            (None, Servers::Single(server)) => server.url(),
+            (None, Servers::Sentinels(sentinels)) => sentinels.url(),
+            (None, Servers::Cluster(cluster)) => cluster.url(),
+        }
+    }
+
+    /// Reads a string key.
+    pub fn get(&self, key: &str) -> Option<String> {
+        self.server_of(key).get(key)
+    }
+
+    /// Returns the remaining time to live of a key that exists and expires.
+    pub fn pttl(&self, key: &str) -> Option<Duration> {
+        self.server_of(key).pttl(key)
+    }
+
+    /// Removes a key.
+    pub fn delete(&self, key: &str) {
+        self.server_of(key).cli(&["DEL", key]);
+    }
+
+    /// Lists the keys that match a glob pattern, on all servers that have some of them, in order.
+    pub fn keys(&self, pattern: &str) -> Vec<String> {
+        let primaries = self.primaries().into_iter();
+        let keys: BTreeSet<String> = primaries.flat_map(|server| server.keys(pattern)).collect();
+        keys.into_iter().collect()
+    }
+
+    /// Removes all keys.
+    pub fn flush_all(&self) {
+        for server in self.primaries() {
+            server.cli(&["FLUSHALL"]);
+        }
+    }
+
+    /// Returns the time by the clock of the server that has a key.
+    pub fn time(&self, key: &str) -> Duration {
+        let answer = self.server_of(key).cli(&["TIME"]);
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(answer).expect("two numbers");
+        Duration::from_secs(seconds) + Duration::from_micros(micros)
+    }
+
+    /// Returns how often a command was called on the servers that take writes, since each of them started.
+    pub fn calls(&self, command: &str) -> u64 {
+        let primaries = self.primaries().into_iter();
+        primaries.map(|server| server.calls(command)).sum()
+    }
+
+    /// Returns the command by which a waiter is told of its grant; `None` where waiters poll.
+    pub fn grants_by(&self) -> Option<&'static str> {
+        match (self.waiting, &self.servers) {
+            (Waiting::Polling, _) => None,
+            (Waiting::InLine, Servers::Cluster(_)) => Some("spublish"),
+            (Waiting::InLine, _) => Some("publish"),
+        }
+    }
+
+    /// Returns whether somebody stands in line for a key on its server.
+    pub fn has_a_line(&self, key: &str) -> bool {
+        let line = match self.servers {
+            Servers::Cluster(_) => {
+                let tag = tag_of_slot(slot_of(key));
+                format!("__lock_core__:{{{tag}}}:queue:{key}")
+            }
+            Servers::Single(_) | Servers::Sentinels(_) => format!("__lock_core__:queue:{key}"),
+        };
+        let found = self.server_of(key).cli(&["EXISTS", &line]);
+        redis::from_redis_value::<u64>(found).expect("an integer") > 0
+    }
+
+    /// Kills the server that has a key, and returns it. Next comes [`failed_over`](Self::failed_over).
+    pub fn kill_server_of(&self, key: &str) -> &RedisServer {
+        match &self.servers {
+            Servers::Single(server) => {
+                server.kill9();
+                server
+            }
+            Servers::Sentinels(sentinels) => sentinels.kill_primary(),
+            Servers::Cluster(cluster) => cluster.kill_master_of(key),
+        }
+    }
+
+    /// Waits until another server has what the killed one had; a single one is started again, empty.
+    pub fn failed_over(&self, killed: &RedisServer) {
+        match &self.servers {
+            Servers::Single(server) => server.restart(),
+            Servers::Sentinels(sentinels) => sentinels.failed_over(killed),
+            Servers::Cluster(cluster) => cluster.failed_over(killed),
+        }
+    }
+
+    /// Starts a killed server again behind the one that took over, and waits until nothing is missing.
+    pub fn rejoin(&self, killed: &RedisServer) {
+        match &self.servers {
+            Servers::Single(_) => {}
+            Servers::Sentinels(sentinels) => sentinels.rejoin(killed),
+            Servers::Cluster(cluster) => cluster.rejoin(killed),
+        }
+    }
+
+    /// Keeps what is written from now on from whichever server takes over from that of a key.
+    pub fn cut_replicas_of(&self, key: &str) {
+        match &self.servers {
+            Servers::Single(_) => {}
+            Servers::Sentinels(sentinels) => sentinels.cut_replicas(),
+            Servers::Cluster(cluster) => cluster.cut_replica_of(key),
+        }
+    }
+
+    /// Lets the replicas go on, which cannot take over before.
+    pub fn cont_replicas(&self) {
+        match &self.servers {
+            Servers::Single(_) => {}
+            Servers::Sentinels(sentinels) => sentinels.cont(),
+            Servers::Cluster(cluster) => cluster.cont(),
+        }
+    }
+
+    /// Returns the server that has a key, for raw commands.
+    pub fn server_of(&self, key: &str) -> &RedisServer {
+        match &self.servers {
+            Servers::Single(server) => server,
+            Servers::Sentinels(sentinels) => sentinels.primary(),
+            Servers::Cluster(cluster) => cluster.node_of(key),
+        }
+    }
+
+    fn of(servers: Servers) -> Self {
+        Self {
+            servers,
+            url: None,
+            waiting: Waiting::InLine,
+        }
+    }
+
+    fn primaries(&self) -> Vec<&RedisServer> {
+        match &self.servers {
+            Servers::Single(server) => vec![server],
+            Servers::Sentinels(sentinels) => vec![sentinels.primary()],
+            Servers::Cluster(cluster) => cluster.masters(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_one_store(deployment: &Deployment) {
+        let keys = ["a", "b", "c", "d"];
+        for key in keys {
+            let server = deployment.server_of(key);
+            server.cli(&["SET", key, key, "PX", "60000"]);
+        }
+        assert_eq!(deployment.keys("*"), keys);
+        assert_eq!(deployment.calls("set"), 4);
+        for key in keys {
+            assert_eq!(deployment.get(key).as_deref(), Some(key));
+            assert!(deployment.pttl(key).unwrap() > Duration::from_secs(50));
+            let now = std::time::UNIX_EPOCH.elapsed().unwrap();
+            let apart = now.abs_diff(deployment.time(key));
+            assert!(apart < Duration::from_secs(50), "{apart:?}");
+        }
+        deployment.delete("a");
+        assert_eq!(deployment.keys("*"), ["b", "c", "d"]);
+        deployment.flush_all();
+        assert!(deployment.keys("*").is_empty());
+    }
+
+    fn has_a_line_where_it_belongs(deployment: &Deployment, line: &str) {
+        deployment.server_of("k").cli(&["SET", line, "v"]);
+        assert!(deployment.has_a_line("k") && !deployment.has_a_line("other"));
+    }
+
+    #[test]
+    fn a_server_is_one_store() {
+        let deployment = Deployment::from(RedisServer::start());
+        is_one_store(&deployment);
+        has_a_line_where_it_belongs(&deployment, "__lock_core__:queue:k");
+        assert_eq!(deployment.grants_by(), Some("publish"));
+    }
+
+    #[test]
+    fn what_sentinels_watch_is_one_store() {
+        let deployment = Deployment::from(Sentinels::start());
+        is_one_store(&deployment);
+        has_a_line_where_it_belongs(&deployment, "__lock_core__:queue:k");
+    }
+
+    #[test]
+    fn a_cluster_is_one_store() {
+        let deployment = Deployment::from(Cluster::start());
+        is_one_store(&deployment);
+        let tag = tag_of_slot(slot_of("k"));
+        let line = format!("__lock_core__:{{{tag}}}:queue:k");
+        has_a_line_where_it_belongs(&deployment, &line);
+        assert_eq!(deployment.grants_by(), Some("spublish"));
+    }
+
+    #[test]
+    fn a_user_without_scripts_is_refused_them_alone() {
+        let deployment = Deployment::without_scripts(RedisServer::start());
+        is_one_store(&deployment);
+        let client = redis::Client::open(deployment.url()).unwrap();
+        let mut plain = client.get_connection().unwrap();
+        let mut ask = |name: &str, arguments: &[&str]| {
+            redis::cmd(name)
+                .arg(arguments)
+                .query::<redis::Value>(&mut plain)
+        };
+        ask("SET", &["k", "v"]).unwrap();
+        let refused = ask("EVAL", &["return 1", "0"]).unwrap_err();
+        assert_eq!(refused.code(), Some("NOPERM"));
+        assert_eq!(deployment.grants_by(), None);
+    }
+}
