@@ -25,6 +25,7 @@ mod clock;
 mod cluster;
 mod deployment;
 mod fake;
+pub mod history;
 mod http;
 mod port;
 mod process;

@@ -1,0 +1,340 @@
+//! What the tasks of several processes did with some keys, and when.
+//!
+//! All processes append to one file, a line an event and a single write a line: what a process has written is there also
+//! when it is killed, and no line is torn by another.
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::Path,
+    str::FromStr,
+    time::Duration,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+mod attempt;
+mod checker;
+mod service;
+
+pub use self::{checker::Offence, service::Gap};
+
+/// A point in time on the clock that all processes of the machine share, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Reads the clock.
+    pub fn now() -> Self {
+        let time = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(time.tv_sec).expect("a machine started in the past");
+        let nanos = u64::try_from(time.tv_nsec).expect("less than a second");
+        Self(seconds * 1_000_000_000 + nanos)
+    }
+
+    /// Makes one of nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Returns the point in time this much later.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        let nanos = u64::try_from(span.as_nanos()).expect("a span of a test");
+        Self(self.0 + nanos)
+    }
+
+    /// Returns the time since an earlier point; zero if that one is the later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A span of time in which something was broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Its beginning.
+    pub from: Moment,
+    /// Its end, which belongs to it.
+    pub to: Moment,
+}
+
+impl Window {
+    /// Returns whether any point in time from `from` to `to` is in it.
+    pub fn touches(&self, from: Moment, to: Moment) -> bool {
+        from <= self.to && self.from <= to
+    }
+}
+
+/// What happened to one attempt at a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The lock was asked for.
+    Called,
+    /// It was granted, and the caller knows it.
+    Acquired {
+        /// The fencing token.
+        token: u64,
+        /// Until when the lease was certain to last unless renewed.
+        valid_until: Moment,
+    },
+    /// The holder has done its work and is about to let go.
+    ReleaseCalled {
+        /// Until when the lease was certain to last then.
+        valid_until: Moment,
+    },
+    /// The lock was let go.
+    Released,
+    /// The lease was lost.
+    Lost,
+    /// The lock was not granted, or nobody knows.
+    Failed,
+}
+
+/// One line of a history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub at: Moment,
+    /// In which process.
+    pub process: u32,
+    /// In which attempt of the process, counted over all its tasks and keys.
+    pub attempt: u64,
+    /// What is locked; has no white space.
+    pub key: String,
+    /// What happened.
+    pub step: Step,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            at,
+            process,
+            attempt,
+            key,
+            step,
+        } = self;
+        write!(f, "{at} {process} {attempt} {key} ")?;
+        match step {
+            Step::Called => f.write_str("called - -"),
+            Step::Acquired { token, valid_until } => write!(f, "acquired {token} {valid_until}"),
+            Step::ReleaseCalled { valid_until } => write!(f, "release-called - {valid_until}"),
+            Step::Released => f.write_str("released - -"),
+            Step::Lost => f.write_str("lost - -"),
+            Step::Failed => f.write_str("failed - -"),
+        }
+    }
+}
+
+/// A line that no [`Event`] has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+impl FromStr for Event {
+    type Err = Malformed;
+
+    fn from_str(line: &str) -> Result<Self, Malformed> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [at, process, attempt, key, step, token, valid_until] = *words else {
+            return Err(Malformed);
+        };
+        let step = match step {
+            "called" => Step::Called,
+            "acquired" => Step::Acquired {
+                token: number(token)?,
+                valid_until: Moment(number(valid_until)?),
+            },
+            "release-called" => Step::ReleaseCalled {
+                valid_until: Moment(number(valid_until)?),
+            },
+            "released" => Step::Released,
+            "lost" => Step::Lost,
+            "failed" => Step::Failed,
+            _ => return Err(Malformed),
+        };
+        Ok(Self {
+            at: Moment(number(at)?),
+            process: number(process)?,
+            attempt: number(attempt)?,
+            key: key.to_owned(),
+            step,
+        })
+    }
+}
+
+fn number<T: FromStr>(word: &str) -> Result<T, Malformed> {
+    word.parse().map_err(|_| Malformed)
+}
+
+/// Writes down what one process does. To be shared by its tasks.
+#[derive(Debug)]
+pub struct Recorder {
+    file: File,
+    process: u32,
+}
+
+impl Recorder {
+    /// Appends to the file at `path`, as process number `process`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn open(path: &Path, process: u32) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).open(path)?;
+        Ok(Self { file, process })
+    }
+
+    /// Writes down a step that is taken right now, and returns when that was.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn record(&self, attempt: u64, key: &str, step: Step) -> io::Result<Moment> {
+        assert!(!key.contains(char::is_whitespace), "a word: {key:?}");
+        let at = Moment::now();
+        let event = Event {
+            at,
+            process: self.process,
+            attempt,
+            key: key.to_owned(),
+            step,
+        };
+        // In one piece: each write to a file that is open for appending goes to its end as a whole.
+        let line = format!("{event}\n");
+        let written = (&self.file).write(line.as_bytes())?;
+        assert_eq!(written, line.len(), "a line that is cut off");
+        Ok(at)
+    }
+}
+
+/// All events of all processes, in the order of time.
+#[derive(Debug, Default)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+impl History {
+    /// Reads what the [`Recorder`]s have written to the file at `path` so far.
+    pub fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).expect("a history");
+        // A line that is being written right now has no end yet.
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        let events = complete.lines().map(|line| {
+            line.parse()
+                .unwrap_or_else(|Malformed| panic!("no event: {line:?}"))
+        });
+        Self::of(events.collect())
+    }
+
+    /// Makes one of these events, which may stand in any order.
+    pub fn of(mut events: Vec<Event>) -> Self {
+        // Stable: what one process did at the same time stays in its order.
+        events.sort_by_key(|event| event.at);
+        Self { events }
+    }
+
+    /// Returns the events in the order of time.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Returns how often a process got some lock after a point in time.
+    pub fn grants(&self, process: u32, after: Moment) -> usize {
+        let events = self.events.iter();
+        events
+            .filter(|event| event.process == process && event.at > after)
+            .filter(|event| matches!(event.step, Step::Acquired { .. }))
+            .count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_is_read_as_it_was_written() {
+        let (token, valid_until) = (7, Moment(9));
+        for step in [
+            Step::Called,
+            Step::Acquired { token, valid_until },
+            Step::ReleaseCalled { valid_until },
+            Step::Released,
+            Step::Lost,
+            Step::Failed,
+        ] {
+            let event = Event {
+                at: Moment(1),
+                process: 2,
+                attempt: 3,
+                key: "k".to_owned(),
+                step,
+            };
+            assert_eq!(event.to_string().parse(), Ok(event));
+        }
+        for line in [
+            "",
+            "1 2 3 k called -",
+            "1 2 3 k acquired - 9",
+            "1 2 3 k held - -",
+            "x 2 3 k lost - -",
+        ] {
+            assert_eq!(line.parse::<Event>(), Err(Malformed), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn recorders_of_one_file_lose_nothing_to_each_other_and_their_events_are_put_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        std::thread::scope(|scope| {
+            for process in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    let recorder = Recorder::open(path, process).unwrap();
+                    for attempt in 0..1000 {
+                        recorder.record(attempt, "k", Step::Called).unwrap();
+                    }
+                });
+            }
+        });
+        let history = History::read(&path);
+        assert_eq!(history.events().len(), 4000);
+        assert!(history.events().is_sorted_by_key(|event| event.at));
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_read_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        fs::write(&path, "1 0 0 k called - -\n2 0 0 k acqu").unwrap();
+        assert_eq!(History::read(&path).events().len(), 1);
+        fs::write(&path, "").unwrap();
+        assert!(History::read(&path).events().is_empty());
+    }
+
+    #[test]
+    fn the_grants_of_a_process_after_a_time_are_counted() {
+        let grant = |at, process| Event {
+            at: Moment(at),
+            process,
+            attempt: at,
+            key: "k".to_owned(),
+            step: Step::Acquired {
+                token: at,
+                valid_until: Moment(at + 1),
+            },
+        };
+        let history = History::of(vec![grant(5, 1), grant(3, 1), grant(4, 0), grant(6, 1)]);
+        assert_eq!(history.grants(1, Moment(3)), 2);
+        assert_eq!(history.grants(0, Moment(4)), 0);
+    }
+}

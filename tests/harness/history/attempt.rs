@@ -1,0 +1,63 @@
+//! The events of a history, put together to what became of each attempt.
+
+use std::collections::BTreeMap;
+
+use super::{Event, History, Moment, Step};
+
+/// An attempt that was granted.
+#[derive(Debug, Clone)]
+pub(super) struct Grant<'a> {
+    pub(super) called: Moment,
+    pub(super) token: u64,
+    /// When the acquire returned, and until when the holder may have believed, to our knowledge, that the lock was its own.
+    pub(super) from: Moment,
+    pub(super) to: Moment,
+    pub(super) process: u32,
+    pub(super) key: &'a str,
+    pub(super) events: Vec<&'a Event>,
+}
+
+impl History {
+    /// All grants, in the order in which the acquires returned.
+    pub(super) fn all_grants(&self) -> Vec<Grant<'_>> {
+        let mut attempts: BTreeMap<(u32, u64), Vec<&Event>> = BTreeMap::new();
+        for event in &self.events {
+            let attempt = (event.process, event.attempt);
+            attempts.entry(attempt).or_default().push(event);
+        }
+        let mut grants: Vec<Grant> = attempts.into_values().filter_map(Grant::of).collect();
+        grants.sort_by_key(|grant| grant.from);
+        grants
+    }
+}
+
+impl<'a> Grant<'a> {
+    fn of(events: Vec<&'a Event>) -> Option<Self> {
+        let called = events.first().filter(|event| event.step == Step::Called);
+        let called = called.unwrap_or_else(|| panic!("it does not begin with a call: {events:?}"));
+        let (from, token, valid_until) = events.iter().find_map(|event| match event.step {
+            Step::Acquired { token, valid_until } => Some((event.at, token, valid_until)),
+            _ => None,
+        })?;
+        Some(Self {
+            called: called.at,
+            token,
+            from,
+            to: end(&events, valid_until),
+            process: called.process,
+            key: &called.key,
+            events,
+        })
+    }
+}
+
+/// Never later than the truth. A lease that was still valid when it was let go was so all the time. Of any other one is known
+/// only for how long it was valid at the beginning: whoever was killed or stopped did not write down when it ended.
+fn end(events: &[&Event], valid_until: Moment) -> Moment {
+    let end = events.iter().find_map(|event| match event.step {
+        Step::ReleaseCalled { valid_until } if valid_until > event.at => Some(event.at),
+        Step::ReleaseCalled { .. } | Step::Lost => Some(event.at.min(valid_until)),
+        _ => None,
+    });
+    end.unwrap_or(valid_until)
+}

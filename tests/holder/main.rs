@@ -1,0 +1,143 @@
+//! A process that takes locks again and again, and writes down what became of each.
+//!
+//! ```text
+//! holder <lock url> <history> <process> <key>,… <tasks> <ttl in ms> <hold in ms>
+//! ```
+//!
+//! Each task takes the keys in turn, waiting for each, and holds it for so long. Errors are events of the history, and the
+//! next key is tried. It prints `ready` when it is connected, begins when a line comes in, and ends when another one does.
+
+use std::{
+    env,
+    error::Error,
+    io::{self, Write},
+    path::Path,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use lock_core::{Lease, LockError, LockManager, LockOptions};
+use lock_tests::history::{Moment, Recorder, Step};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+const USAGE: &str =
+    "holder <lock url> <history> <process> <key>,… <tasks> <ttl in ms> <hold in ms>";
+
+/// Longer than any fail-over: a wait that ends is an event, and begins anew.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// Between an error and the next attempt: one that comes at once must not become a busy loop.
+const PAUSE: Duration = Duration::from_millis(20);
+
+struct Holder {
+    locks: LockManager,
+    recorder: Recorder,
+    attempts: AtomicU64,
+    keys: Vec<String>,
+    options: LockOptions,
+    hold: Duration,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [url, history, process, keys, tasks, ttl, hold] = arguments.as_slice() else {
+        return Err(USAGE.into());
+    };
+    let tasks: usize = tasks.parse()?;
+    let holder = Arc::new(Holder {
+        locks: LockManager::connect(url).await?,
+        recorder: Recorder::open(Path::new(history), process.parse()?)?,
+        attempts: AtomicU64::new(0),
+        keys: keys.split(',').map(str::to_owned).collect(),
+        options: LockOptions::new(Duration::from_millis(ttl.parse()?)).wait(WAIT),
+        hold: Duration::from_millis(hold.parse()?),
+    });
+    println("ready")?;
+    io::stdin().read_line(&mut String::new())?;
+    let (stop, stopped) = watch::channel(());
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        running.spawn(holder.clone().work(task, stopped.clone()));
+    }
+    thread::spawn(move || {
+        // Whatever it says, and also if the test is gone.
+        io::stdin().read_line(&mut String::new()).ok();
+        drop(stop);
+    });
+    while let Some(ended) = running.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+impl Holder {
+    async fn work(
+        self: Arc<Self>,
+        task: usize,
+        mut stopped: watch::Receiver<()>,
+    ) -> io::Result<()> {
+        // From different keys on, or all would go round together.
+        for key in self.keys.iter().cycle().skip(task % self.keys.len()) {
+            let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+            self.recorder.record(attempt, key, Step::Called)?;
+            let holds = AtomicBool::new(false);
+            let mut holding = pin!(self.hold(attempt, key, &holds));
+            let step = tokio::select! {
+                biased;
+                step = &mut holding => step?,
+                _ = stopped.changed() => {
+                    // To drop it now would be to let go without a word in the history.
+                    if holds.load(Ordering::Relaxed) { holding.await? } else { Step::Failed }
+                }
+            };
+            self.recorder.record(attempt, key, step)?;
+            if stopped.has_changed().is_err() {
+                return Ok(());
+            }
+            if step == Step::Failed {
+                sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how it ended.
+    async fn hold(&self, attempt: u64, key: &str, holds: &AtomicBool) -> io::Result<Step> {
+        let body = async |lease: Lease| {
+            holds.store(true, Ordering::Relaxed);
+            let token = lease.fencing_token().into();
+            let valid_until = end_of(&lease);
+            let acquired = Step::Acquired { token, valid_until };
+            self.recorder.record(attempt, key, acquired)?;
+            sleep(self.hold).await;
+            let valid_until = end_of(&lease);
+            let release = Step::ReleaseCalled { valid_until };
+            self.recorder.record(attempt, key, release).map(drop)
+        };
+        match self.locks.run(key, self.options.clone(), body).await {
+            Ok(done) => done.map(|()| Step::Released),
+            Err(LockError::Lost { .. }) => Ok(Step::Lost),
+            Err(_) => Ok(Step::Failed),
+        }
+    }
+}
+
+/// Never later than the truth: the clock is read first.
+fn end_of(lease: &Lease) -> Moment {
+    let now = Moment::now();
+    now.after(lease.remaining())
+}
+
+fn println(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
