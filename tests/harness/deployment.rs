@@ -187,6 +187,18 @@ impl Deployment {
         }
     }
 
+    /// Returns whether each server that may take over from that of a key has the key.
+    pub fn is_replicated(&self, key: &str) -> bool {
+        let replicas = match &self.servers {
+            Servers::Single(_) => Vec::new(),
+            Servers::Sentinels(sentinels) => sentinels.replicas(),
+            Servers::Cluster(cluster) => vec![cluster.replica_of(key)],
+        };
+        // A replica in a cluster gives no key to a plain client, but tells their names.
+        let mut replicas = replicas.into_iter();
+        replicas.all(|replica| !replica.keys(key).is_empty())
+    }
+
     /// Keeps what is written from now on from whichever server takes over from that of a key.
     pub fn cut_replicas_of(&self, key: &str) {
         match &self.servers {

@@ -5,8 +5,8 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
     path::Path,
     str::FromStr,
     time::Duration,
@@ -215,6 +215,46 @@ impl Recorder {
     }
 }
 
+/// Reads what [`Recorder`]s write, while they do.
+#[derive(Debug)]
+pub struct Follower {
+    file: File,
+    // The beginning of a line that is being written right now.
+    rest: Vec<u8>,
+    history: History,
+}
+
+impl Follower {
+    /// Begins at the first event of the file at `path`, which is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such folder.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(path)?;
+        Ok(Self {
+            file,
+            rest: Vec::new(),
+            history: History::default(),
+        })
+    }
+
+    /// Returns all that has been written so far.
+    pub fn history(&mut self) -> &History {
+        self.file.read_to_end(&mut self.rest).expect("a history");
+        let end = self.rest.iter().rposition(|&byte| byte == b'\n');
+        let lines: Vec<u8> = self.rest.drain(..end.map_or(0, |end| end + 1)).collect();
+        let lines = String::from_utf8(lines).expect("text");
+        let events = lines.lines().map(|line| {
+            line.parse()
+                .unwrap_or_else(|Malformed| panic!("no event: {line:?}"))
+        });
+        self.history.extend(events);
+        &self.history
+    }
+}
+
 /// All events of all processes, in the order of time.
 #[derive(Debug, Default)]
 pub struct History {
@@ -222,23 +262,11 @@ pub struct History {
 }
 
 impl History {
-    /// Reads what the [`Recorder`]s have written to the file at `path` so far.
-    pub fn read(path: &Path) -> Self {
-        let text = fs::read_to_string(path).expect("a history");
-        // A line that is being written right now has no end yet.
-        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        let events = complete.lines().map(|line| {
-            line.parse()
-                .unwrap_or_else(|Malformed| panic!("no event: {line:?}"))
-        });
-        Self::of(events.collect())
-    }
-
     /// Makes one of these events, which may stand in any order.
-    pub fn of(mut events: Vec<Event>) -> Self {
-        // Stable: what one process did at the same time stays in its order.
-        events.sort_by_key(|event| event.at);
-        Self { events }
+    pub fn of(events: Vec<Event>) -> Self {
+        let mut history = Self::default();
+        history.extend(events);
+        history
     }
 
     /// Returns the events in the order of time.
@@ -253,6 +281,12 @@ impl History {
             .filter(|event| event.process == process && event.at > after)
             .filter(|event| matches!(event.step, Step::Acquired { .. }))
             .count()
+    }
+
+    fn extend(&mut self, events: impl IntoIterator<Item = Event>) {
+        self.events.extend(events);
+        // Stable: what one process did at the same time stays in its order.
+        self.events.sort_by_key(|event| event.at);
     }
 }
 
@@ -306,19 +340,29 @@ mod tests {
                 });
             }
         });
-        let history = History::read(&path);
+        let mut follower = Follower::open(&path).unwrap();
+        let history = follower.history();
         assert_eq!(history.events().len(), 4000);
         assert!(history.events().is_sorted_by_key(|event| event.at));
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_read_yet() {
+    fn a_follower_reads_on_and_leaves_a_line_without_an_end_for_later() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history");
-        fs::write(&path, "1 0 0 k called - -\n2 0 0 k acqu").unwrap();
-        assert_eq!(History::read(&path).events().len(), 1);
-        fs::write(&path, "").unwrap();
-        assert!(History::read(&path).events().is_empty());
+        let mut follower = Follower::open(&path).unwrap();
+        assert!(follower.history().events().is_empty());
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        for (text, events) in [
+            ("5 0 0 k called - -\n2 0 0 k cal", 1),
+            ("led - -", 1),
+            ("\n", 2),
+            ("", 2),
+        ] {
+            file.write_all(text.as_bytes()).unwrap();
+            assert_eq!(follower.history().events().len(), events, "{text:?}");
+        }
+        assert_eq!(follower.history().events()[0].at, Moment(2));
     }
 
     #[test]
