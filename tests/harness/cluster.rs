@@ -256,6 +256,23 @@ mod tests {
 
     #[test]
     fn each_master_takes_its_own_keys_and_sends_others_away() {
+        for k in [
+            Kind::Redis62,
+            Kind::Redis86,
+            Kind::Valkey9,
+            Kind::Distribution,
+        ] {
+            let t = std::time::Instant::now();
+            let c = Cluster::of(k);
+            eprintln!("cluster {k:?} {:?}", t.elapsed());
+            let k = c.kill_master_of("k");
+            let t = std::time::Instant::now();
+            c.failed_over(k);
+            eprintln!("over {:?}", t.elapsed());
+            let t = std::time::Instant::now();
+            c.rejoin(k);
+            eprintln!("rejoin {:?}", t.elapsed());
+        }
         let cluster = Cluster::start();
         assert_eq!(cluster.masters().len(), MASTERS);
         for key in ["a", "b", "c", "d{x}", "e"] {

@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Sentinels {
     servers: Vec<RedisServer>,
-    sentinels: Vec<RedisServer>,
+    watchers: Vec<RedisServer>,
     options: SentinelsBuilder,
 }
 
@@ -81,14 +81,13 @@ impl SentinelsBuilder {
     /// Starts them and waits until the sentinels know each other and both replicas, which have all data.
     pub fn start(self) -> Sentinels {
         let primary = self.data_server().start();
-        let source = replica_of(primary.port());
+        let source = primary.port();
         let mut servers = vec![primary];
         for _ in 1..SERVERS {
-            let replica = self.data_server().setting("replicaof", &source);
-            servers.push(replica.start());
+            servers.push(self.data_server().replica_of(source).start());
         }
         let lines = self.sentinel_lines(servers[0].port());
-        let mut sentinels = Vec::new();
+        let mut watchers = Vec::new();
         for _ in 0..SENTINELS {
             let mut sentinel = RedisServer::builder()
                 .kind(self.kind)
@@ -98,11 +97,11 @@ impl SentinelsBuilder {
             }
             let sentinel = sentinel.start();
             self.quicken(&sentinel);
-            sentinels.push(sentinel);
+            watchers.push(sentinel);
         }
         let started = Sentinels {
             servers,
-            sentinels,
+            watchers,
             options: self,
         };
         started.whole();
@@ -201,8 +200,7 @@ impl Sentinels {
     ///
     /// As the primary that it was, it would teach the others that there are no data: another must be it already.
     pub fn rejoin(&self, killed: &RedisServer) {
-        let source = replica_of(self.primary().port());
-        killed.restart_with(&["--replicaof", &source]);
+        killed.restart_as_replica_of(self.primary().port());
         self.whole();
     }
 
@@ -222,7 +220,7 @@ impl Sentinels {
                     && self.servers.iter().all(|server| {
                         server.port() == primary.port() || follows(server, primary.port())
                     })
-            }) && self.sentinels.iter().all(sees_all)
+            }) && self.watchers.iter().all(sees_all)
         });
     }
 
@@ -268,7 +266,7 @@ impl Sentinels {
 
     /// Returns the sentinels, to be stopped, killed and restarted.
     pub fn sentinels(&self) -> &[RedisServer] {
-        &self.sentinels
+        &self.watchers
     }
 
     /// Returns the name by which the sentinels call the servers that they watch.
@@ -284,7 +282,7 @@ impl Sentinels {
             (None, None) => String::new(),
         };
         let hosts: Vec<String> = self
-            .sentinels
+            .watchers
             .iter()
             .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
             .collect();
@@ -301,7 +299,7 @@ impl Sentinels {
     /// The server that all sentinels which answer name, at least two of them.
     fn agreed(&self) -> Option<&RedisServer> {
         let running = self
-            .sentinels
+            .watchers
             .iter()
             .filter(|sentinel| sentinel.is_running());
         let ports: Vec<u16> = running.filter_map(primary_port).collect();
@@ -311,10 +309,6 @@ impl Sentinels {
         }
         self.servers.iter().find(|server| server.port() == *first)
     }
-}
-
-fn replica_of(port: u16) -> String {
-    format!("127.0.0.1 {port}")
 }
 
 fn primary_port(sentinel: &RedisServer) -> Option<u16> {
@@ -394,6 +388,17 @@ mod tests {
         assert_eq!(sentinels.primary().port(), second.port());
         assert_eq!(sentinels.replicas().len(), 2);
         assert!(killed.get("k").is_some());
+    }
+
+    #[test]
+    fn every_kind_of_server_is_watched_and_replaced() {
+        for kind in [Kind::Redis62, Kind::Redis86, Kind::Valkey9] {
+            let sentinels = Sentinels::builder().kind(kind).start();
+            let killed = sentinels.kill_primary();
+            sentinels.failed_over(killed);
+            sentinels.rejoin(killed);
+            assert_eq!(sentinels.replicas().len(), 2, "{kind:?}");
+        }
     }
 
     #[test]

@@ -125,6 +125,13 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Makes it a replica of the server on this port.
+    #[must_use = "a builder starts nothing by itself"]
+    pub(crate) fn replica_of(mut self, port: u16) -> Self {
+        self.arguments.extend(replica_of(port));
+        self
+    }
+
     /// Makes it a node of a cluster, which has no slots yet and knows no other node.
     #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn cluster_node(mut self) -> Self {
@@ -196,18 +203,9 @@ impl RedisServer {
         self.restart_with(&[]);
     }
 
-    /// [`restart`](Self::restart) with these arguments on top of its own.
-    pub(crate) fn restart_with(&self, arguments: &[&str]) {
-        let deadline = Instant::now() + READY_WITHIN;
-        // Connections of the old process may still hold the port for a moment.
-        while !self.launch(arguments) {
-            assert!(
-                Instant::now() < deadline,
-                "port {} is not free again",
-                self.port
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+    /// [`restart`](Self::restart) as a replica of the server on this port.
+    pub(crate) fn restart_as_replica_of(&self, port: u16) {
+        self.restart_with(&replica_of(port));
     }
 
     /// Runs one raw command as a client with all rights; an error answer is a panic.
@@ -300,8 +298,21 @@ impl RedisServer {
         self.process.lock().expect("no poison").is_some()
     }
 
+    fn restart_with(&self, arguments: &[String]) {
+        let deadline = Instant::now() + READY_WITHIN;
+        // Connections of the old process may still hold the port for a moment.
+        while !self.launch(arguments) {
+            assert!(
+                Instant::now() < deadline,
+                "port {} is not free again",
+                self.port
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Starts the process. Returns whether it got its port.
-    fn launch(&self, arguments: &[&str]) -> bool {
+    fn launch(&self, arguments: &[String]) -> bool {
         let mut command = self.command();
         command.args(arguments);
         let mut process = ChildProcess::spawn(command);
@@ -367,16 +378,15 @@ impl RedisServer {
         let Role::Sentinel(lines) = &self.options.role else {
             return;
         };
-        let mut text = format!(
-            "port {}\nbind 127.0.0.1\ndir {}\n",
-            self.port,
-            self.folder.path().display()
-        );
-        if let Some(password) = &self.options.password {
-            text += &format!("requirepass {password}\n");
-        }
-        text += &lines.join("\n");
-        fs::write(self.configuration_path(), text + "\n").expect("a file in the temporary folder");
+        let password = self.options.password.as_ref();
+        let own = [
+            format!("port {}", self.port),
+            "bind 127.0.0.1".to_owned(),
+            format!("dir {}", self.folder.path().display()),
+            password.map_or(String::new(), |password| format!("requirepass {password}")),
+        ];
+        let text = [&own, lines.as_slice()].concat().join("\n") + "\n";
+        fs::write(self.configuration_path(), text).expect("a file in the temporary folder");
     }
 
     /// The lines of the test, and a user for the harness, whatever those lines forbid.
@@ -437,6 +447,15 @@ impl RedisServer {
     fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
+}
+
+/// As one argument each: Redis 6.2 takes no two in one.
+fn replica_of(port: u16) -> [String; 3] {
+    [
+        "--replicaof".to_owned(),
+        "127.0.0.1".to_owned(),
+        port.to_string(),
+    ]
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ pub fn slot_of(key: &str) -> u16 {
 
 /// Returns the smallest number that stands for a slot as a tag in the names of other keys.
 pub fn tag_of_slot(slot: u16) -> String {
-    (0_u32..)
+    // The last one to be found for the first time is far below.
+    (0..1_000_000_u32)
         .map(|number| number.to_string())
         .find(|number| slot_of(number) == slot)
         .expect("some number falls into every slot")
@@ -74,6 +75,14 @@ mod tests {
         ] {
             assert_eq!(slot_of(key), slot_by_a_server(&server, key), "{key:?}");
         }
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        let found: std::collections::BTreeSet<u16> = (0..1_000_000_u32)
+            .map(|number| slot_of(&number.to_string()))
+            .collect();
+        assert_eq!(found.len(), SLOTS.len());
     }
 
     #[test]

@@ -19,6 +19,9 @@ struct Member {
     slots: Vec<(u16, u16)>,
 }
 
+/// On which port, whose replica if it is one, with which slots.
+type Role<'a> = (u16, Option<&'a str>, &'a [(u16, u16)]);
+
 impl View {
     /// That of a node which answers soon.
     pub(super) fn of(node: &RedisServer) -> Option<Self> {
@@ -80,7 +83,7 @@ impl View {
     }
 
     /// What all nodes are to agree on, in an order that does not depend on whose view it is.
-    fn roles(&self) -> Vec<(u16, Option<&str>, &[(u16, u16)])> {
+    fn roles(&self) -> Vec<Role<'_>> {
         let members = self.members.iter();
         let mut roles: Vec<_> = members
             .map(|member| (member.port, member.master.as_deref(), &*member.slots))
@@ -91,10 +94,21 @@ impl View {
 }
 
 impl Member {
-    /// `<id> <host>:<port>@<bus>[,<name>] <flag>,… <master's id or -> <ping> <pong> <epoch> <link> <slot or slots> …`
+    /// `<id> <host>:<port>@<bus>[,<name>] <flag>,… <master's id or -> <ping> <pong> <epoch> <connection> <slot or slots> …`
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let &[id, address, flags, master, _, _, _, link, ref slots @ ..] = &*words else {
+        let &[
+            id,
+            address,
+            flags,
+            master,
+            _,
+            _,
+            _,
+            connection,
+            ref slots @ ..,
+        ] = &*words
+        else {
             return None;
         };
         let (address, _) = address.split_once('@')?;
@@ -106,7 +120,7 @@ impl Member {
             port: port.parse().ok()?,
             flags: flags.split(',').map(str::to_owned).collect(),
             master: Some(master.to_owned()).filter(|master| master != "-"),
-            is_connected: link == "connected",
+            is_connected: connection == "connected",
             slots: slots.map(|slots| range(slots)).collect::<Option<_>>()?,
         })
     }

@@ -1,6 +1,9 @@
 //! For how long nobody got a lock although somebody wanted it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{History, Moment, Step, Window};
 
@@ -34,7 +37,7 @@ impl History {
     /// Finds all gaps, in the order in which they ended. Whoever was killed while it waited wants its key for ever.
     pub fn gaps(&self) -> Vec<Gap> {
         let mut demands: BTreeMap<&str, Demand> = BTreeMap::new();
-        let mut held = BTreeMap::new();
+        let mut held = BTreeSet::new();
         let mut gaps = Vec::new();
         for event in &self.events {
             let demand = demands.entry(&event.key).or_default();
@@ -46,10 +49,10 @@ impl History {
                     continue;
                 }
                 Step::Acquired { .. } => {
-                    held.insert(attempt, ());
+                    held.insert(attempt);
                 }
                 // It failed while it had it, which ends no wish.
-                Step::Failed if held.contains_key(&attempt) => continue,
+                Step::Failed if held.contains(&attempt) => continue,
                 Step::Failed => {}
                 Step::ReleaseCalled { .. } | Step::Released | Step::Lost => continue,
             }
