@@ -50,7 +50,10 @@ impl LockManager {
     ///
     /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
     /// - `redis+unix:///path[?db=1]`, `unix:///path`: the same through a unix socket;
-    /// - several of these with commas between them: see [`redlock`](Self::redlock);
+    /// - `redis+sentinel://[user:password@]host[:port],host2[:port]/service[/database]`: the primary that these sentinels know by
+    ///   the name `service`, now and after each fail-over; `?sentinel_user=…&sentinel_password=…` for the sentinels themselves;
+    /// - `redis+cluster://[user:password@]host[:port],host2[:port]`: a cluster of which these nodes are a part;
+    /// - several single servers with commas between them: see [`redlock`](Self::redlock);
     /// - `memory://`: locks inside this process, a world of their own for each call.
     ///
     /// # Errors
