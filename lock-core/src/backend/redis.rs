@@ -142,13 +142,10 @@ impl RedisBackend {
 
     /// What can be asked for: without a way for grants, an entry in the queue would only be passed over.
     async fn asks(&self, home: &Home, request: &AcquireRequest) -> Result<Asks, Failure> {
-        let hears = match &home.server.listener {
-            None if home.server.link.has_grants() => Hears::Yes,
-            None => Hears::Never,
-            Some(_) if request.asks == Asks::Once => Hears::Never,
-            Some(listener) => listener.listen(&home.names.grants, self.within()).await?,
-        };
-        Ok(match hears {
+        if request.asks == Asks::Once {
+            return Ok(Asks::Once);
+        }
+        Ok(match home.listen(self.within()).await? {
             Hears::Yes => request.asks,
             Hears::NotYet | Hears::Never => Asks::Once,
         })
@@ -156,24 +153,53 @@ impl RedisBackend {
 
     async fn acquire_at(&self, home: &Home, request: &AcquireRequest) -> Result<Acquired, Failure> {
         let server = &home.server;
-        let acquired = if let Ways::Commands(by) = home.ways(self.within()).await? {
-            let counter = home.counter();
-            server.commands.acquire(by, counter, request).await?
-        } else {
-            let asks = self.asks(home, request).await?;
-            let call = Call {
-                keys: &home.keys(&request.full_key),
-                arguments: &acquire_arguments(home, request, asks, None),
-            };
-            let trail = &request.trail;
-            let (id, answer) = home.ask(&ACQUIRE, call, self.within(), trail).await?;
-            let answer = failure::of_answer(answer, id, trail)?;
-            read_acquired(&answer, id, asks)?
+        let acquired = match home.ways(self.within()).await? {
+            Ways::Commands(by) => {
+                let counter = home.counter();
+                server.commands.acquire(by, counter, request).await?
+            }
+            Ways::Scripts => self.acquire_by_script(home, request).await?,
         };
         if let (Some(acks), AcquireOutcome::Granted(_)) = (&server.acks, acquired.outcome) {
             acks.gather(acquired.connection).await?;
         }
         Ok(acquired)
+    }
+
+    async fn acquire_by_script(
+        &self,
+        home: &Home,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, Failure> {
+        // What nobody else wants needs no subscription.
+        if request.asks == Asks::ToWait
+            && home.hears() == Hears::NotYet
+            && !self.0.contention.is_expected(&request.full_key)
+        {
+            let acquired = self.ask_for(home, request, Asks::Once).await?;
+            if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
+                return Ok(acquired);
+            }
+            self.0.contention.note(&request.full_key, true);
+        }
+        let asks = self.asks(home, request).await?;
+        self.ask_for(home, request, asks).await
+    }
+
+    async fn ask_for(
+        &self,
+        home: &Home,
+        request: &AcquireRequest,
+        asks: Asks,
+    ) -> Result<Acquired, Failure> {
+        let call = Call {
+            keys: &home.keys(&request.full_key),
+            arguments: &acquire_arguments(home, request, asks, None),
+        };
+        let trail = &request.trail;
+        let (id, answer) = home.ask(&ACQUIRE, call, self.within(), trail).await?;
+        let answer = failure::of_answer(answer, id, trail)?;
+        read_acquired(&answer, id, asks)
     }
 
     async fn release_at(
@@ -327,25 +353,19 @@ impl Backend for RedisBackend {
         let home = self.0.servers.home(&request.full_key);
         let server = home.server.clone();
         let contention = self.0.contention.clone();
-        let hears = match &server.listener {
-            None if server.link.has_grants() => Hears::Yes,
-            None => Hears::Never,
-            Some(_) if request.asks == Asks::Once => Hears::Never,
-            Some(listener) => listener.hears(&home.names.grants),
-        };
         let plain = !matches!(request.asks, Asks::AfterIts(_))
             && !contention.is_expected(&request.full_key);
         let last = server
             .counting
             .last(home.slot)
             .filter(|_| request.tokens == 1);
-        // Both take more than one answer.
-        if server.acks.is_some() || (hears == Hears::NotYet && (!plain || last.is_none())) {
+        if server.acks.is_some() {
             return then(Err(Failure::not_now("this takes more than one answer")));
         }
-        let asks = match hears {
-            Hears::Yes => request.asks,
-            Hears::NotYet | Hears::Never => Asks::Once,
+        let (wanted, asks) = match home.hears() {
+            Hears::Yes => (request.asks, request.asks),
+            Hears::NotYet => (request.asks, Asks::Once),
+            Hears::Never => (Asks::Once, Asks::Once),
         };
         let write = |out: &mut Vec<u8>, id, now| {
             let counted_from = last.and_then(|last| last.floor(id, now));
@@ -369,6 +389,11 @@ impl Backend for RedisBackend {
                     let answer = values.into_iter().next().unwrap_or(Value::Nil);
                     failure::of_answer(answer, id, &trail).and_then(|answer| {
                         let acquired = read_acquired(&answer, id, asks)?;
+                        if asks != wanted && matches!(acquired.outcome, AcquireOutcome::Busy(_)) {
+                            // A place in its queue takes a subscription first.
+                            failure::settle(&trail, id);
+                            return Err(Failure::not_now("another has it"));
+                        }
                         if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
                             (acquired.outcome, &answer)
                         {

@@ -21,6 +21,7 @@ pub(super) fn read_plain(
     trail: &Trail,
 ) -> Result<Acquired, Failure> {
     if failure::of_answer(set, connection, trail)? == Value::Nil {
+        failure::settle(trail, connection);
         return Err(Failure::not_now("another has it"));
     }
     // The last entry of a queue is no waiter.

@@ -344,11 +344,11 @@ fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<Range>, Failure> {
     Ok(ranges)
 }
 
-fn read_range(part: &Value, own: &str) -> Option<Range> {
-    let Value::Array(parts) = part else {
+fn read_range(range: &Value, own: &str) -> Option<Range> {
+    let Value::Array(words) = range else {
         return None;
     };
-    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &parts[..] else {
+    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &words[..] else {
         return None;
     };
     let (host, port) = match &owner[..] {

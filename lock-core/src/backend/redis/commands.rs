@@ -80,7 +80,7 @@ impl Commands {
             &[Text("INCR"), Text(counter.fence)],
         ];
         let (connection, answers) = self.send(&commands, Some(&request.trail)).await?;
-        let [set, holder, remaining, counted] =
+        let [set, holder, remaining, incremented] =
             <[Value; 4]>::try_from(answers).map_err(|_| failure::nonsense("an acquire"))?;
         let set = failure::of_answer(set, connection, &request.trail)?;
         let is_set = set != Value::Nil;
@@ -117,7 +117,7 @@ impl Commands {
             }
         }
         let token = self
-            .fencing(by, counter, connection, counted, request.known_fencing)
+            .fencing(by, counter, connection, incremented, request.known_fencing)
             .await
             .map_err(Failure::after_all)?;
         Ok(Acquired {
@@ -138,9 +138,9 @@ impl Commands {
         }
         let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(counter.fence)]];
         let (connection, answers) = self.send(&count, None).await?;
-        let counted = answers.into_iter().next().unwrap_or(Value::Nil);
+        let incremented = answers.into_iter().next().unwrap_or(Value::Nil);
         let token = self
-            .fencing(by, counter, connection, counted, request.known_fencing)
+            .fencing(by, counter, connection, incremented, request.known_fencing)
             .await?;
         Ok(Ahead::Yes {
             tokens: FencingBlock::new(token, 1),
@@ -329,10 +329,10 @@ impl Commands {
         by: Compare,
         counter: Counter<'_>,
         connection: ConnectionId,
-        counted: Value,
+        incremented: Value,
         known: u64,
     ) -> Result<u64, Failure> {
-        let value = match failure::of_value(counted)? {
+        let value = match failure::of_value(incremented)? {
             Value::Int(value) => u64::try_from(value).unwrap_or(0),
             _ => return Err(failure::nonsense("a fencing counter")),
         };
@@ -359,7 +359,7 @@ impl Commands {
             let now = read_micros(&failure::of_value(time)?)
                 .ok_or_else(|| failure::nonsense("the time"))?;
             let Value::BulkString(before) = failure::of_value(counter)? else {
-                // It was lost since it was counted up: as if somebody had changed it.
+                // It was lost since it was incremented up: as if somebody had changed it.
                 self.send(&[&[Text("INCR"), Text(fence)]], None).await?;
                 continue;
             };

@@ -181,10 +181,17 @@ pub(super) fn of_answer(
     trail: &Trail,
 ) -> Result<Value, Failure> {
     let answer = of_value(value);
-    if answer.as_ref().is_err_and(Failure::is_definite) && trail.is_settled_by(connection) {
-        trail.settle();
+    if answer.as_ref().is_err_and(Failure::is_definite) {
+        settle(trail, connection);
     }
     answer
+}
+
+/// A request on this connection was answered for good.
+pub(super) fn settle(trail: &Trail, connection: ConnectionId) {
+    if trail.is_settled_by(connection) {
+        trail.settle();
+    }
 }
 
 /// What the scripts answer if they cannot give a fencing token.

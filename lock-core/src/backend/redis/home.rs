@@ -10,6 +10,7 @@ use crate::{
             cluster::Cluster,
             commands::Counter,
             failure,
+            listener::Hears,
             lua::{Asking, Call, Lua},
             probe::Ways,
             resp::{
@@ -68,6 +69,23 @@ impl Home {
             Text(&self.names.fence),
             Joined(&self.names.queue, full_key),
         ]
+    }
+
+    /// Whether grants for locks here arrive now.
+    pub(super) fn hears(&self) -> Hears {
+        match &self.server.listener {
+            None if self.server.link.has_grants() => Hears::Yes,
+            None => Hears::Never,
+            Some(listener) => listener.hears(&self.names.grants),
+        }
+    }
+
+    /// Has grants for locks here arrive.
+    pub(super) async fn listen(&self, within: Duration) -> Result<Hears, Failure> {
+        match &self.server.listener {
+            None => Ok(self.hears()),
+            Some(listener) => listener.listen(&self.names.grants, within).await,
+        }
     }
 
     /// Runs a script where locks are taken and let go; an error that the server answers is an answer.

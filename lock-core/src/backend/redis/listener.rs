@@ -103,12 +103,22 @@ impl Listener {
         }
         let sent = CLOCK.now();
         let words = [Text("SSUBSCRIBE"), Text(channel)];
-        let (connection, answer) = self.link.send(&[&words], within, None).await?;
-        match failure::of_value(answer) {
-            Ok(Value::Array(_)) => Ok(self.note(channel, connection, sent)),
+        let answer = self.link.send(&[&words], within, None).await;
+        match answer.and_then(|(connection, value)| Ok((connection, failure::of_value(value)?))) {
+            Ok((connection, Value::Array(_))) => Ok(self.note(channel, connection, sent)),
             Ok(_) => Ok(self.never_mind("an answer of the wrong form")),
             Err(Failure::Refused(why)) => Ok(self.never_mind(&why.to_string())),
-            Err(failure) => Err(failure),
+            // The slot is elsewhere, and so is the lock.
+            Err(failure) if failure::redirect(&failure).is_some() => Err(failure),
+            // Locks do not depend on it: whoever waits asks again and again until then.
+            Err(failure) => {
+                tracing::debug!(
+                    server = self.link.address().shown(),
+                    ?failure,
+                    "no grants are heard of yet"
+                );
+                Ok(Hears::NotYet)
+            }
         }
     }
 

@@ -60,9 +60,8 @@ impl Mailbox {
 
     /// Takes a message that the server sent by itself. What is no grant is none of ours.
     pub(super) fn take(&self, words: &[Value]) {
-        let (channel, rest) = match words {
-            [_kind, Value::BulkString(channel), rest @ ..] => (channel, rest),
-            _ => return,
+        let [_kind, Value::BulkString(channel), rest @ ..] = words else {
+            return;
         };
         if let Some(heard) = &self.heard
             && is(words, b"sunsubscribe")
