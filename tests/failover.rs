@@ -1,11 +1,11 @@
 //! What becomes of locks when the server that has them dies and another one takes over, again and again.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use lock_core::{LeaseLost, LockManager, LockOptions};
 use lock_tests::{
-    Cluster, Deployment, Process, RedisServer, Sentinels, eventually,
-    history::{Follower, Moment, Window},
+    Cluster, Deployment, Holders, Load, RedisServer, Sentinels, eventually,
+    history::{History, Moment, Window},
 };
 use tokio::time::timeout;
 
@@ -13,10 +13,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
-const PROCESSES: u32 = 2;
-const TASKS: u32 = 4;
 const TTL: Duration = Duration::from_secs(2);
-const HOLD: Duration = Duration::from_millis(10);
 
 /// So often the server dies.
 const ROUNDS: u32 = 10;
@@ -61,63 +58,40 @@ on! { cluster: Cluster::start() =>
 }
 
 async fn all_who_wait_go_on_and_tokens_grow(servers: &Deployment) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("history");
-    let mut follower = Follower::open(&path).expect("a new file");
-    let mut holders = start_holders(servers, &path);
-    let mut windows = Vec::new();
+    let mut holders = Holders::start(
+        env!("CARGO_BIN_EXE_holder"),
+        &servers.url(),
+        &Load {
+            keys: vec![KEY.to_owned()],
+            processes: 2,
+            tasks: 4,
+            ttl: TTL,
+            hold: Duration::from_millis(10),
+        },
+    );
+    let mut windows: Vec<Window> = Vec::new();
     let mut calm_since = Moment::now();
     for _ in 0..ROUNDS {
-        all_get_it(&mut follower, GRANTS, calm_since).await;
-        let window = fail_over(servers, &mut follower).await;
+        holders.all_get_it(GRANTS, calm_since, PROGRESS).await;
+        let window = fail_over(servers, &mut holders).await;
         calm_since = window.to;
         windows.push(window);
     }
-    all_get_it(&mut follower, GRANTS, calm_since).await;
-    for holder in &mut holders {
-        holder.say("stop");
-    }
-    for holder in holders {
-        holder.join();
-    }
-    report(&mut follower, &windows);
-    let history = follower.history();
+    holders.all_get_it(GRANTS, calm_since, PROGRESS).await;
+    let history = holders.stop();
+    report(&history, &windows);
     let regressions = history.regressions(&windows);
     assert!(regressions.is_empty(), "{regressions:#?}");
     let overlaps = history.overlaps(&windows);
     assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
-fn start_holders(servers: &Deployment, history: &Path) -> Vec<Process> {
-    let (tasks, ttl, hold) = (
-        TASKS.to_string(),
-        TTL.as_millis().to_string(),
-        HOLD.as_millis().to_string(),
-    );
-    let url = servers.url();
-    let history = history.to_str().expect("a path that is text");
-    let holders = (0..PROCESSES).map(|process| {
-        let process = process.to_string();
-        let arguments = [&*url, history, &process, KEY, &tasks, &ttl, &hold];
-        Process::spawn(env!("CARGO_BIN_EXE_holder"), &arguments, &[])
-    });
-    let mut holders: Vec<Process> = holders.collect();
-    // All are connected before the first begins, so that they really meet.
-    for holder in &mut holders {
-        assert_eq!(holder.line(), "ready");
-    }
-    for holder in &mut holders {
-        holder.say("go");
-    }
-    holders
-}
-
 /// Kills the server of the key, and returns in which time exclusion is not promised.
-async fn fail_over(servers: &Deployment, follower: &mut Follower) -> Window {
+async fn fail_over(servers: &Deployment, holders: &mut Holders) -> Window {
     let from = Moment::now();
     let killed = servers.kill_server_of(FULL_KEY);
     servers.failed_over(killed);
-    all_get_it(follower, 1, Moment::now()).await;
+    holders.all_get_it(1, Moment::now(), PROGRESS).await;
     servers.rejoin(killed);
     Window {
         from,
@@ -126,18 +100,7 @@ async fn fail_over(servers: &Deployment, follower: &mut Follower) -> Window {
     }
 }
 
-async fn all_get_it(follower: &mut Follower, times: usize, after: Moment) {
-    for process in 0..PROCESSES {
-        let what = format!("process {process} gets the lock {times} times");
-        eventually(PROGRESS, &what, async || {
-            follower.history().grants(process, after) >= times
-        })
-        .await;
-    }
-}
-
-fn report(follower: &mut Follower, windows: &[Window]) {
-    let history = follower.history();
+fn report(history: &History, windows: &[Window]) {
     for (number, &window) in windows.iter().enumerate() {
         let gap = history.without_service(window);
         eprintln!("fail-over {}: {gap:.2?} without service", number + 1);

@@ -253,6 +253,12 @@ impl Follower {
         self.history.extend(events);
         &self.history
     }
+
+    /// Returns all that has been written, by whom nothing more will be.
+    pub fn finish(mut self) -> History {
+        self.history();
+        self.history
+    }
 }
 
 /// All events of all processes, in the order of time.

@@ -1,0 +1,93 @@
+//! What becomes of locks when the slot of their key moves from one master of a cluster to another.
+
+use std::time::Duration;
+
+use lock_core::{LockManager, LockOptions};
+use lock_tests::{
+    Cluster, Holders, Kind, Load, Migration, RedisServer, eventually, history::Moment, slot_of,
+};
+
+const HANG: Duration = Duration::from_secs(60);
+
+const KEY: &str = "k";
+const FULL_KEY: &str = "lock:k";
+
+/// So often the slot moves.
+const ROUNDS: u32 = 6;
+
+/// So often each process is to get the lock between two moves.
+const GRANTS: usize = 5;
+
+#[tokio::test]
+async fn all_who_wait_follow_a_slot_that_moves_and_exclude_each_other() {
+    follow(&Cluster::start()).await;
+}
+
+#[tokio::test]
+async fn all_who_wait_follow_a_slot_of_valkey_that_moves_and_exclude_each_other() {
+    follow(&Cluster::of(Kind::Valkey9)).await;
+}
+
+async fn follow(cluster: &Cluster) {
+    let mut holders = Holders::start(
+        env!("CARGO_BIN_EXE_holder"),
+        &cluster.url(),
+        &Load {
+            keys: vec![KEY.to_owned()],
+            processes: 2,
+            tasks: 4,
+            ttl: Duration::from_secs(5),
+            hold: Duration::from_millis(10),
+        },
+    );
+    for _ in 0..ROUNDS {
+        holders.all_get_it(GRANTS, Moment::now(), HANG).await;
+        let migration = to_another_master(cluster);
+        migration.open();
+        migration.move_keys();
+        migration.close();
+    }
+    holders.all_get_it(GRANTS, Moment::now(), HANG).await;
+    let history = holders.stop();
+    // Nothing is lost on the way, so there is no excuse.
+    let overlaps = history.overlaps(&[]);
+    assert!(overlaps.is_empty(), "{overlaps:#?}");
+    let regressions = history.regressions(&[]);
+    assert!(regressions.is_empty(), "{regressions:#?}");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
+    let cluster = Cluster::start();
+    let locks = LockManager::connect(&cluster.url())
+        .await
+        .expect("the servers are up");
+    let ttl = Duration::from_secs(6);
+    let guard = locks.acquire(KEY, LockOptions::new(ttl)).await;
+    let guard = guard.expect("free");
+    let token = cluster.node_of(FULL_KEY).get(FULL_KEY);
+    assert!(token.is_some());
+    let migration = to_another_master(&cluster);
+    let target = migration.target();
+    migration.open();
+    let moved = migration.move_keys();
+    assert!(moved.iter().any(|key| key == FULL_KEY), "{moved:?}");
+    migration.close();
+    assert_eq!(target.get(FULL_KEY), token);
+    let before = target.pttl(FULL_KEY).expect("it expires");
+    eventually(HANG, "it is renewed", async || {
+        target.pttl(FULL_KEY).expect("it expires") > before
+    })
+    .await;
+    guard.lease().verify().await.expect("held");
+    guard.release().await.expect("held");
+    assert_eq!(target.get(FULL_KEY), None);
+}
+
+fn to_another_master(cluster: &Cluster) -> Migration<'_> {
+    let source = cluster.node_of(FULL_KEY).port();
+    let masters = cluster.masters();
+    let mut others = masters.into_iter().filter(|node| node.port() != source);
+    let target: &RedisServer = others.next().expect("three masters");
+    cluster.migration(slot_of(FULL_KEY), target)
+}
