@@ -204,6 +204,13 @@ impl Sentinels {
         self.whole();
     }
 
+    /// Starts a killed sentinel again, with what it knew, and waits until it knows the others.
+    pub fn restart_sentinel(&self, killed: &RedisServer) {
+        killed.restart();
+        self.options.quicken(killed);
+        eventually_blocking(SOON, "it knows all others", || sees_all(killed));
+    }
+
     /// Waits until the sentinels agree that another server than `killed` is the primary, and that one takes writes.
     pub fn failed_over(&self, killed: &RedisServer) {
         eventually_blocking(SOON, "another server is the primary", || {
@@ -212,7 +219,7 @@ impl Sentinels {
         });
     }
 
-    /// Waits until nothing is missing: all sentinels agree on a primary and know its replicas, which have all its data.
+    /// Waits until nothing is missing: all sentinels that run agree on a primary and know its replicas, which have all its data.
     pub fn whole(&self) {
         eventually_blocking(SOON, "a primary with all its replicas", || {
             self.agreed().is_some_and(|primary| {
@@ -220,7 +227,7 @@ impl Sentinels {
                     && self.servers.iter().all(|server| {
                         server.port() == primary.port() || follows(server, primary.port())
                     })
-            }) && self.watchers.iter().all(sees_all)
+            }) && self.running_sentinels().all(sees_all)
         });
     }
 
@@ -264,7 +271,7 @@ impl Sentinels {
         &self.servers
     }
 
-    /// Returns the sentinels, to be stopped, killed and restarted.
+    /// Returns the sentinels, to be stopped and killed, and [restarted](Self::restart_sentinel).
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.watchers
     }
@@ -296,13 +303,14 @@ impl Sentinels {
         }
     }
 
+    fn running_sentinels(&self) -> impl Iterator<Item = &RedisServer> {
+        let watchers = self.watchers.iter();
+        watchers.filter(|sentinel| sentinel.is_running())
+    }
+
     /// The server that all sentinels which answer name, at least two of them.
     fn agreed(&self) -> Option<&RedisServer> {
-        let running = self
-            .watchers
-            .iter()
-            .filter(|sentinel| sentinel.is_running());
-        let ports: Vec<u16> = running.filter_map(primary_port).collect();
+        let ports: Vec<u16> = self.running_sentinels().filter_map(primary_port).collect();
         let (first, others) = ports.split_first()?;
         if others.is_empty() || others.iter().any(|port| port != first) {
             return None;
@@ -350,6 +358,7 @@ fn sees_all(sentinel: &RedisServer) -> bool {
         return false;
     };
     primary["flags"] == "master"
+        // Those that are killed, too: it does not forget them.
         && primary["num-other-sentinels"] == (SENTINELS - 1).to_string()
         && replicas.len() == SERVERS - 1
         && replicas.iter().all(|replica| {
@@ -447,6 +456,20 @@ mod tests {
         let killed = sentinels.kill_primary();
         sentinels.failed_over(killed);
         sentinels.rejoin(killed);
+    }
+
+    #[test]
+    fn a_killed_sentinel_comes_back_and_learns_what_happened_meanwhile() {
+        let sentinels = Sentinels::start();
+        let sentinel = &sentinels.sentinels()[0];
+        sentinel.kill9();
+        let killed = sentinels.kill_primary();
+        sentinels.failed_over(killed);
+        sentinels.rejoin(killed);
+        sentinels.restart_sentinel(sentinel);
+        let primary = sentinels.primary().port();
+        assert_eq!(primary_port(sentinel), Some(primary));
+        assert_ne!(primary, killed.port());
     }
 
     #[test]
