@@ -105,3 +105,55 @@ impl Holders {
         self.follower.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    /// Takes each lock once, and does not end before it is told.
+    const PROGRAM: &str = "#!/bin/sh
+        echo ready; read go
+        [ \"$*\" = \"url $2 $3 a,b 4 2000 10\" ] || exit 7
+        echo \"1 $3 0 a called - -\" >>$2; echo \"2 $3 0 a acquired 5 9\" >>$2
+        read stop
+        echo \"3 $3 0 a released - -\" >>$2
+    ";
+
+    fn load() -> Load {
+        Load {
+            keys: vec!["a".to_owned(), "b".to_owned()],
+            processes: 2,
+            tasks: 4,
+            ttl: Duration::from_secs(2),
+            hold: Duration::from_millis(10),
+        }
+    }
+
+    fn start(folder: &TempDir) -> Holders {
+        let program = folder.path().join("program");
+        fs::write(&program, PROGRAM).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Holders::start(program.to_str().unwrap(), "url", &load())
+    }
+
+    #[tokio::test]
+    async fn what_all_processes_write_is_one_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut holders = start(&folder);
+        let within = Duration::from_secs(20);
+        holders.all_get_it(1, Moment::from_nanos(1), within).await;
+        assert_eq!(holders.history().events().len(), 4);
+        assert_eq!(holders.stop().events().len(), 6);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "each process gets the lock so many times")]
+    async fn who_gets_no_lock_is_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut holders = start(&folder);
+        let within = Duration::from_millis(100);
+        holders.all_get_it(2, Moment::from_nanos(1), within).await;
+    }
+}
