@@ -135,6 +135,13 @@ impl Deployment {
         primaries.map(|server| server.calls(command)).sum()
     }
 
+    /// The same where nobody is told of a grant: a cluster of servers that know no sharded messages.
+    #[must_use = "it is another one"]
+    pub fn without_messages(self) -> Self {
+        let waiting = Waiting::Polling;
+        Self { waiting, ..self }
+    }
+
     /// Returns the command by which a waiter is told of its grant; `None` where waiters poll.
     pub fn grants_by(&self) -> Option<&'static str> {
         match (self.waiting, &self.servers) {
