@@ -36,6 +36,7 @@
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
+//! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod ahead;
@@ -79,6 +80,8 @@ mod seeker;
 mod slot;
 mod spawner;
 mod tenure;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 mod trail;
 mod waking;
@@ -101,4 +104,6 @@ pub use manager::{
     KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks,
 };
 pub use options::{LockOptions, OnLost};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 pub use token::FencingToken;

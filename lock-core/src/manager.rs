@@ -49,6 +49,8 @@ impl LockManager {
     /// Connects to a backend, with default settings.
     ///
     /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
+    /// - `rediss://…`, `valkeys://…`: the same through TLS, with the feature `tls`; never without it if it fails. Whom to
+    ///   trust and who we are says the builder's `tls`;
     /// - `redis+unix:///path[?db=1]`, `unix:///path`: the same through a unix socket;
     /// - `redis+sentinel://[user:password@]host[:port],host2[:port]/service[/database]`: the primary that these sentinels know by
     ///   the name `service`, now and after each fail-over; `?sentinel_user=…&sentinel_password=…` for the sentinels themselves;
@@ -58,7 +60,8 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the url is malformed, or the server is not Redis or refuses the user or password;
+    /// - [`LockError::Invalid`] if the url is malformed, or the server is not Redis or refuses the user or password, or if one
+    ///   side does not accept the other's certificate;
     /// - [`LockError::Unavailable`] if the server does not answer within the time-outs (2 s by default).
     ///
     /// No message contains the url's user or password.

@@ -33,13 +33,17 @@ mod opening;
 mod probe;
 mod renewing;
 mod resp;
+mod security;
 mod sentinel;
 mod server;
 mod slots;
 mod socket;
+#[cfg(feature = "tls")]
+mod tls;
 mod topology;
 
 pub(crate) use address::Credentials;
+pub(crate) use security::Security;
 pub(crate) use server::Replicas;
 pub(crate) use topology::Access;
 
@@ -71,9 +75,10 @@ struct Inner {
 }
 
 /// What a manager asks of its servers.
-#[derive(Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) timing: Timing,
+    pub(crate) security: Security,
     pub(crate) access: Access,
     pub(crate) replicas: Option<Replicas>,
 }
@@ -85,7 +90,7 @@ impl RedisBackend {
         settings: &Settings,
         grants: Arc<Grants>,
     ) -> Result<Self, LockError> {
-        let topology = Topology::parse(url, &settings.access)?;
+        let topology = Topology::parse(url, &settings.access, &settings.security)?;
         let making = Making {
             timing: settings.timing,
             manager: uuid::Uuid::new_v4().simple().to_string().into(),

@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "redis")]
-use crate::backend::redis::{Access, Credentials, Replicas, Settings};
+use crate::backend::redis::{Access, Credentials, Replicas, Security, Settings};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 use crate::{
     alarm::Alarm,
     arbiter::{Arbiter, Limits},
@@ -47,6 +49,8 @@ pub struct LockManagerBuilder {
     access: Access,
     #[cfg(feature = "redis")]
     replicas: Option<Replicas>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 impl Default for LockManagerBuilder {
@@ -61,6 +65,8 @@ impl Default for LockManagerBuilder {
             access: Access::default(),
             #[cfg(feature = "redis")]
             replicas: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 }
@@ -259,6 +265,16 @@ impl LockManagerBuilder {
         self.connect(&url).await
     }
 
+    /// Says whom to trust over TLS, and who we are. Defaults to [`Tls::new`].
+    ///
+    /// For `rediss://` and `valkeys://` urls; the other urls of servers on a network are then refused, so that nothing
+    /// travels unprotected by mistake. What gets worse in each direction stands at the setters of [`Tls`].
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
     ///
     /// # Errors
@@ -348,6 +364,20 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
+    #[cfg(feature = "tls")]
+    fn security(&self) -> Security {
+        Security::new(self.tls.clone())
+    }
+
+    #[cfg(all(feature = "redis", not(feature = "tls")))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the other build of this function needs it"
+    )]
+    fn security(&self) -> Security {
+        Security::default()
+    }
+
     #[cfg(feature = "redis")]
     fn settings(&self) -> Result<Settings, LockError> {
         if let Some(Replicas { least, within }) = self.replicas {
@@ -361,6 +391,7 @@ impl LockManagerBuilder {
         }
         Ok(Settings {
             timing: self.timing,
+            security: self.security(),
             access: self.access.clone(),
             replicas: self.replicas,
         })

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-use crate::error::LockError;
+use crate::{
+    backend::redis::security::{Security, Transport},
+    error::LockError,
+};
 
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]
 pub(super) struct Address {
     place: Place,
+    pub(super) transport: Transport,
     credentials: Option<Credentials>,
     database: u32,
     /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
@@ -45,20 +49,22 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-const SCHEMES: &str = "`redis://`, `valkey://`, `redis+unix://`, `redis+sentinel://`, `redis+cluster://` or `memory://`";
+const SCHEMES: &str = "`redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS), `redis+unix://`, `redis+sentinel://`, \
+                       `redis+cluster://` or `memory://`";
 
 const DEFAULT_PORT: u16 = Address::DEFAULT_PORT;
 
 impl Address {
     pub(super) const DEFAULT_PORT: u16 = 6379;
 
-    pub(super) fn parse(url: &str) -> Result<Self, LockError> {
-        Self::parse_with_path(url, |path| path).map(|(address, _)| address)
+    pub(super) fn parse(url: &str, security: &Security) -> Result<Self, LockError> {
+        Self::parse_with_path(url, security, |path| path).map(|(address, _)| address)
     }
 
     /// The same where the number of the database is only a part of the path; returns the url, too.
     pub(super) fn parse_with_path(
         url: &str,
+        security: &Security,
         database: impl Fn(&str) -> &str,
     ) -> Result<(Self, Url), LockError> {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -74,23 +80,17 @@ impl Address {
         let Some(parsed) = parsed else {
             return Err(LockError::invalid(malformed(url)));
         };
-        if matches!(scheme, "rediss" | "valkeys") {
-            return Err(LockError::invalid(format!(
-                "`{}` asks for TLS, which this build of lock-core does not speak yet: use a `redis://` url, through a TLS \
-                 tunnel if need be",
-                show(&parsed)
-            )));
-        }
         let address = if scheme.ends_with("unix") {
             Self::of_a_socket(&parsed)?
         } else {
             let database = database(parsed.path().trim_matches('/'));
-            Self::of_a_host(&parsed, database)?
+            let transport = security.transport(scheme, &show(&parsed))?;
+            Self::of_a_host(&parsed, transport, database)?
         };
         Ok((address, parsed))
     }
 
-    fn of_a_host(url: &Url, number: &str) -> Result<Self, LockError> {
+    fn of_a_host(url: &Url, transport: Transport, number: &str) -> Result<Self, LockError> {
         let host = match url.host() {
             Some(Host::Domain(name)) => decode(name),
             Some(Host::Ipv4(address)) => address.to_string(),
@@ -114,6 +114,7 @@ impl Address {
                 host,
                 port: url.port().unwrap_or(DEFAULT_PORT),
             },
+            transport,
             credentials: password.map(|password| Credentials { user, password }),
             database: database(url, number)?,
             pushes: !asks_for_resp2(url),
@@ -135,6 +136,8 @@ impl Address {
         let password = query("pass").or_else(|| query("password"));
         Ok(Self {
             place: Place::Unix(decode(url.path()).into()),
+            // It never leaves the machine.
+            transport: Transport::Plain,
             credentials: password.map(|password| Credentials {
                 user: query("user"),
                 password,
@@ -266,7 +269,7 @@ mod tests {
     use super::Address as Parsed;
 
     fn parse(url: &str) -> Result<Parsed, LockError> {
-        Parsed::parse(url)
+        Parsed::parse(url, &Security::default())
     }
 
     #[test]
@@ -311,7 +314,6 @@ mod tests {
             ("redis://h#unter2@db", "malformed"),
             ("redis://s3cr/etter2@host", "malformed"),
             ("memory://x", "alone"),
-            ("rediss://:hunter2@host", "TLS"),
         ];
         for (url, reason) in refused {
             let error = parse(url).map(drop).expect_err(url).to_string();
@@ -320,6 +322,16 @@ mod tests {
                 !error.contains("hunter2") && !error.contains("ter2"),
                 "{url}: {error}"
             );
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn a_url_that_asks_for_tls_is_told_which_feature_to_switch_on() {
+        for url in ["rediss://:hunter2@host", "valkeys://:hunter2@host"] {
+            let error = parse(url).map(drop).expect_err(url).to_string();
+            assert!(error.contains("feature `tls`"), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
         }
     }
 }

@@ -59,12 +59,25 @@ pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoValue>) + Send>;
 pub(super) enum NoValue {
     /// The connection has ended, and why.
     Broken(Arc<str>),
+    /// It has ended because the two ends do not accept each other.
+    Unacceptable(Arc<str>),
     /// What came was not the protocol.
     Nonsense,
     /// Nothing came in time.
     Late,
     /// The command never left.
     NotSent,
+}
+
+impl NoValue {
+    /// After reading failed. The system has no errors of this kind, and TLS has none of another that stays.
+    fn of(error: &io::Error) -> Self {
+        let why = error.to_string().into();
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Unacceptable(why),
+            _ => Self::Broken(why),
+        }
+    }
 }
 
 /// How messages are told from answers.
@@ -230,13 +243,15 @@ impl Connection {
             let (written, result) = self.write(&bytes);
             flow = self.lock();
             flow.is_written = false;
-            if written < bytes.len() {
+            if let Err(error) = result {
                 bytes.drain(..written);
                 bytes.append(&mut flow.out);
                 flow.out = bytes;
                 // The driver waits until there is room, or ends the connection.
                 flow.is_blocked = true;
-                flow.unwritable = result.err().map(|error| error.to_string().into());
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    flow.unwritable = Some(error.to_string().into());
+                }
                 self.kick.notify_one();
             } else if flow.out.is_empty() && bytes.capacity() <= KEPT_SIZE {
                 bytes.clear();
@@ -245,18 +260,18 @@ impl Connection {
         }
     }
 
+    /// Returns how much was written, and `WouldBlock` if the rest of it has to wait for the system, or what TLS made of it.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut written = 0;
         while written < bytes.len() {
             match self.writing.try_write(&bytes[written..]) {
                 Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return (written, Err(error)),
             }
         }
-        (written, Ok(()))
+        (written, self.writing.flush())
     }
 
     /// Sends nothing more here. It closes when all answers have come, or after some time.
@@ -297,7 +312,7 @@ impl Connection {
                     match read {
                         Ok(0) => break NoValue::Broken("the server closed the connection".into()),
                         Ok(_) => {}
-                        Err(error) => break NoValue::Broken(error.to_string().into()),
+                        Err(error) => break NoValue::of(&error),
                     }
                     self.hear();
                     if let Err(nonsense) = self.take_in(&mut buffer, &mailbox) {
@@ -426,6 +441,13 @@ impl Connection {
 
     fn is_blocked(&self) -> bool {
         self.lock().is_blocked
+    }
+
+    /// Whether the system has not taken all that counts as written.
+    #[cfg(all(test, feature = "tls"))]
+    pub(super) fn is_stuck_behind_the_system(&self) -> bool {
+        let flow = self.lock();
+        flow.is_blocked && flow.out.is_empty() && flow.unwritable.is_none()
     }
 
     fn unwritable(&self) -> Option<Arc<str>> {

@@ -6,9 +6,10 @@ use crate::{
     backend::{
         Failure, Source,
         redis::{
-            address::Address,
+            address::{Address, Place},
             connection::NoValue,
             resp::{ServerError, Value},
+            security::Transport,
             slots::SLOTS,
         },
     },
@@ -89,7 +90,7 @@ pub(super) fn of_a_cluster(address: &Address) -> Failure {
 pub(super) fn no_value(none: &NoValue, address: &Address, timing: Timing) -> Failure {
     let server = address.shown();
     match none {
-        NoValue::Broken(why) => {
+        NoValue::Broken(why) | NoValue::Unacceptable(why) => {
             Failure::no_answer(format!("the connection to {server} broke: {why}"))
         }
         NoValue::Nonsense => {
@@ -107,19 +108,52 @@ pub(super) fn late(address: &Address, within: Duration) -> Failure {
     ))
 }
 
+/// Nothing came of a connection in time.
+pub(super) fn unconnected(address: &Address, within: Duration) -> Failure {
+    let hint = match address.transport {
+        Transport::Plain => "",
+        // A server without TLS may wait for the end of what it takes for a command.
+        #[cfg(feature = "tls")]
+        Transport::Tls(_) => ": is it a port for TLS?",
+    };
+    Failure::no_answer(format!(
+        "no connection to {} within {within:?}{hint}",
+        address.shown()
+    ))
+}
+
 pub(super) fn unreachable(error: &io::Error, address: &Address) -> Failure {
-    Failure::no_answer(format!("cannot connect to {}: {error}", address.shown()))
+    let text = format!("cannot connect to {}: {error}", address.shown());
+    match error.kind() {
+        // Only TLS has errors of this kind.
+        io::ErrorKind::InvalidData => Failure::Invalid(text.into()),
+        _ => Failure::no_answer(text),
+    }
 }
 
 /// No answer while the connection was being opened, when no request has left yet.
 pub(super) fn opening(none: &NoValue, address: &Address) -> Failure {
     let server = address.shown();
     match none {
-        NoValue::Broken(why) => Failure::no_answer(format!("cannot connect to {server}: {why}")),
+        NoValue::Broken(why) => Failure::no_answer(format!(
+            "cannot connect to {server}: {why}{}",
+            hint_at_tls(address)
+        )),
+        NoValue::Unacceptable(why) => {
+            Failure::Invalid(format!("cannot connect to {server}: {why}").into())
+        }
         NoValue::Nonsense => no_redis(server),
         NoValue::Late | NoValue::NotSent => {
             Failure::no_answer(format!("cannot connect to {server}: no answer"))
         }
+    }
+}
+
+/// A server with TLS hangs up on whoever comes without.
+fn hint_at_tls(address: &Address) -> &'static str {
+    match (&address.transport, address.place()) {
+        (Transport::Plain, Place::Tcp { .. }) => "; a port for TLS has a `rediss://` url",
+        _ => "",
     }
 }
 

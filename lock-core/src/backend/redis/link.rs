@@ -325,12 +325,8 @@ impl Link {
         drop(tokio::spawn(async move {
             let timeout = link.timing.connect_timeout;
             let opened = tokio::time::timeout(timeout, opening::open(&link)).await;
-            let result = opened.unwrap_or_else(|_| {
-                Err(Failure::no_answer(format!(
-                    "no connection to {} within {timeout:?}",
-                    link.address.shown()
-                )))
-            });
+            let result =
+                opened.unwrap_or_else(|_| Err(failure::unconnected(&link.address, timeout)));
             let result = result.map(|current| link.install(current));
             let mut state = link.lock();
             state.connecting = None;

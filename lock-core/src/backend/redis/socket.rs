@@ -1,5 +1,7 @@
 //! The stream to a server: made with what a lock needs of it, and written to from any thread.
 
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 use std::{io, time::Duration};
 
 use socket2::{SockRef, TcpKeepalive};
@@ -10,7 +12,12 @@ use tokio::{
     net::{TcpStream, tcp},
 };
 
-use crate::backend::redis::address::{Address, Place};
+#[cfg(feature = "tls")]
+use crate::backend::redis::tls;
+use crate::backend::redis::{
+    address::{Address, Place},
+    security::Transport,
+};
 
 /// The half that is read, by one task.
 pub(super) type Reading = Box<dyn AsyncRead + Send + Unpin>;
@@ -21,6 +28,8 @@ pub(super) enum Writing {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "tls")]
+    Tls(Arc<tls::Session>),
 }
 
 /// Connects. A name is looked up anew each time.
@@ -32,8 +41,17 @@ pub(super) async fn connect(
         Place::Tcp { host, port } => {
             let stream = TcpStream::connect((&**host, *port)).await?;
             set_up(&stream, command_timeout)?;
-            let (reading, writing) = stream.into_split();
-            Ok((Box::new(reading), Writing::Tcp(writing)))
+            match &address.transport {
+                Transport::Plain => {
+                    let (reading, writing) = stream.into_split();
+                    Ok((Box::new(reading), Writing::Tcp(writing)))
+                }
+                #[cfg(feature = "tls")]
+                Transport::Tls(trust) => {
+                    let (reading, session) = tls::shake_hands(stream, trust, host).await?;
+                    Ok((Box::new(reading), Writing::Tls(session)))
+                }
+            }
         }
         #[cfg(unix)]
         Place::Unix(path) => {
@@ -62,21 +80,44 @@ fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
 }
 
 impl Writing {
-    /// Writes what the system takes at once; never waits.
+    /// Writes what the system takes at once; never waits. What counts as written may still be on its way out: see
+    /// [`flush`](Self::flush).
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
             #[cfg(unix)]
             Self::Unix(half) => half.try_write(bytes),
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.try_write(bytes),
         }
     }
 
-    /// Waits until the system takes more.
+    /// Sees to it that all that was written has left; `WouldBlock` if the system does not take it yet.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(
+            clippy::unnecessary_wraps,
+            reason = "only what is encrypted can be left behind"
+        )
+    )]
+    pub(super) fn flush(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(_) => Ok(()),
+            #[cfg(unix)]
+            Self::Unix(_) => Ok(()),
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.flush(),
+        }
+    }
+
+    /// Waits until all that was written has left, and the system takes more.
     pub(super) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(half) => half.writable().await,
             #[cfg(unix)]
             Self::Unix(half) => half.writable().await,
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.writable().await,
         }
     }
 }

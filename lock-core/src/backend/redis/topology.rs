@@ -4,7 +4,10 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::{
-    backend::redis::address::{Address, Credentials, Place, refused},
+    backend::redis::{
+        address::{Address, Credentials, Place, refused},
+        security::Security,
+    },
     error::LockError,
 };
 
@@ -46,12 +49,16 @@ const MOST_HOSTS: usize = 64;
 const SENTINEL_PORT: u16 = 26_379;
 
 impl Topology {
-    pub(super) fn parse(url: &str, access: &Access) -> Result<Self, LockError> {
+    pub(super) fn parse(
+        url: &str,
+        access: &Access,
+        security: &Security,
+    ) -> Result<Self, LockError> {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let topology = match scheme.split_once('+') {
-            Some((base, "sentinel")) => Self::Sentinel(service(base, url)?),
-            Some((base, "cluster")) => Self::Cluster(seeds(base, url)?),
-            _ => Self::Single(Address::parse(url)?),
+            Some((base, "sentinel")) => Self::Sentinel(service(base, url, security)?),
+            Some((base, "cluster")) => Self::Cluster(seeds(base, url, security)?),
+            _ => Self::Single(Address::parse(url, security)?),
         };
         Ok(topology.with(access))
     }
@@ -102,7 +109,7 @@ fn take_apart<'a>(base: &str, url: &'a str) -> Option<Several<'a>> {
     (several.hosts.len() <= MOST_HOSTS).then_some(several)
 }
 
-fn service(base: &str, url: &str) -> Result<Service, LockError> {
+fn service(base: &str, url: &str, security: &Security) -> Result<Service, LockError> {
     let wrong = |reason: &str| {
         let example =
             "write it as in `redis+sentinel://user:password@host:26379,host2:26379/service/0`";
@@ -111,7 +118,9 @@ fn service(base: &str, url: &str) -> Result<Service, LockError> {
         ))
     };
     let several = take_apart(base, url).ok_or_else(|| wrong("it is malformed"))?;
-    let (address, parsed) = Address::parse_with_path(&several.first, |path| {
+    let kind = url.split("://").next().unwrap_or(base);
+    security.transport(base, &format!("{kind}://{}", several.hosts.join(",")))?;
+    let (address, parsed) = Address::parse_with_path(&several.first, security, |path| {
         // Behind the name of the service stands the number of the database.
         path.split_once('/').map_or("", |(_, database)| database)
     })
@@ -125,7 +134,7 @@ fn service(base: &str, url: &str) -> Result<Service, LockError> {
     }
     let name = percent_decode_str(name).decode_utf8_lossy().into_owned();
     let shown = format!("{base}+sentinel://{}/{path}", several.hosts.join(","));
-    let sentinels = hosts(base, &several, SENTINEL_PORT)
+    let sentinels = hosts(&several, SENTINEL_PORT)
         .ok_or_else(|| wrong("a host in it is malformed"))?
         .into_iter()
         .map(|(host, port)| {
@@ -153,7 +162,7 @@ fn sentinel_credentials(url: &Url) -> Option<Credentials> {
     query("sentinel_password").map(|password| Credentials::new(user, password))
 }
 
-fn seeds(base: &str, url: &str) -> Result<Seeds, LockError> {
+fn seeds(base: &str, url: &str, security: &Security) -> Result<Seeds, LockError> {
     let wrong = |reason: &str| {
         let example = "write it as in `redis+cluster://user:password@host:6379,host2:6379`";
         LockError::invalid(format!(
@@ -161,13 +170,15 @@ fn seeds(base: &str, url: &str) -> Result<Seeds, LockError> {
         ))
     };
     let several = take_apart(base, url).ok_or_else(|| wrong("it is malformed"))?;
-    let (address, parsed) = Address::parse_with_path(&several.first, |path| path)
+    let kind = url.split("://").next().unwrap_or(base);
+    security.transport(base, &format!("{kind}://{}", several.hosts.join(",")))?;
+    let (address, parsed) = Address::parse_with_path(&several.first, security, |path| path)
         .map_err(|_| wrong("it is malformed"))?;
     if address.database() != 0 {
         return Err(refused(&parsed, "a cluster has the database 0 only"));
     }
-    let hosts = hosts(base, &several, Address::DEFAULT_PORT)
-        .ok_or_else(|| wrong("a host in it is malformed"))?;
+    let hosts =
+        hosts(&several, Address::DEFAULT_PORT).ok_or_else(|| wrong("a host in it is malformed"))?;
     let shown = format!("{base}+cluster://{}", several.hosts.join(","));
     Ok(Seeds {
         nodes: hosts
@@ -178,14 +189,14 @@ fn seeds(base: &str, url: &str) -> Result<Seeds, LockError> {
     })
 }
 
-fn hosts(base: &str, several: &Several<'_>, default_port: u16) -> Option<Vec<(String, u16)>> {
+fn hosts(several: &Several<'_>, default_port: u16) -> Option<Vec<(String, u16)>> {
     several
         .hosts
         .iter()
         .map(|host| {
-            let url = format!("{base}://{host}");
+            let url = format!("redis://{host}");
             let has_port = Url::parse(&url).ok()?.port().is_some();
-            match Address::parse(&url).ok()?.place() {
+            match Address::parse(&url, &Security::default()).ok()?.place() {
                 Place::Tcp { host, port } => {
                     Some((host.clone(), if has_port { *port } else { default_port }))
                 }
@@ -200,7 +211,7 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<Topology, LockError> {
-        Topology::parse(url, &Access::default())
+        Topology::parse(url, &Access::default(), &Security::default())
     }
 
     fn places(addresses: &[Address]) -> Vec<(String, u16)> {
@@ -262,7 +273,8 @@ mod tests {
             server: credentials("one"),
             sentinel: credentials("two"),
         };
-        let Ok(Topology::Sentinel(service)) = Topology::parse("redis+sentinel://:old@a/m", &access)
+        let Ok(Topology::Sentinel(service)) =
+            Topology::parse("redis+sentinel://:old@a/m", &access, &Security::default())
         else {
             panic!("refused");
         };

@@ -1,0 +1,202 @@
+//! By what a server and this process know each other over TLS.
+
+use std::{fmt, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+
+use crate::error::LockError;
+
+/// Says whom to trust over TLS, and who we are: for `rediss://` and `valkeys://` urls.
+///
+/// Those urls need it only if the defaults do not fit, which are: trust whom the system trusts, expect the server to be the
+/// host in the url, and have no certificate. TLS 1.2 or 1.3 is spoken, with certificates that are verified; there is no way
+/// to switch that off, and none back to a connection without TLS. Everything is given as PEM in memory, wherever it is kept.
+///
+/// Certificates are read when the manager connects, and not again: after they were replaced, make another manager. A server
+/// that is not accepted, or does not accept us, is [`LockError::Invalid`], and says why.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+/// use lock_core::{LockManager, Tls};
+///
+/// let tls = Tls::new()
+///     .authority(std::fs::read("/etc/redis/ca.pem")?)
+///     .client_certificate(std::fs::read("/etc/redis/client.pem")?, std::fs::read("/etc/redis/client.key")?);
+/// let manager = LockManager::builder().tls(tls).connect("rediss://redis.internal:6380").await?;
+/// # drop(manager);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "it does nothing until it is given to `LockManagerBuilder::tls`"]
+pub struct Tls {
+    /// In PEM. None of them: those of the system.
+    authorities: Vec<Vec<u8>>,
+    client: Option<ClientCertificate>,
+    server_name: Option<String>,
+}
+
+#[derive(Clone)]
+struct ClientCertificate {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Tls {
+    /// Starts with the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Trusts the authorities in this PEM, one or more, and no longer those of the system. Callable several times.
+    ///
+    /// Defaults to the system's. A private one admits only servers that you signed for; but whoever replaces it has to
+    /// reach every process, so give the old and the new one while it changes.
+    pub fn authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.authorities.push(pem.into());
+        self
+    }
+
+    /// Shows this certificate to servers that ask for one: the PEM of its chain, our own first, and of its private key
+    /// (PKCS #8, PKCS #1 or SEC 1, not encrypted).
+    ///
+    /// Defaults to none. With it a stolen password alone opens nothing; but it expires, and then nothing opens.
+    pub fn client_certificate(
+        mut self,
+        chain_pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.client = Some(ClientCertificate {
+            chain: chain_pem.into(),
+            key: key_pem.into(),
+        });
+        self
+    }
+
+    /// Expects every server's certificate to be for this name or IP address, whatever host it is reached by.
+    ///
+    /// Defaults to the host in the url. It is for servers that are reached by an address which is not in their certificate,
+    /// or through a tunnel; but then one server's certificate is as good as another's.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Reads all of it. No message quotes what was given but the server's name: a key may stand where a certificate should.
+    pub(crate) fn read(&self) -> Result<Trust, LockError> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(|error| LockError::invalid(format!("TLS cannot be set up: {error}")))?
+            .with_root_certificates(self.roots()?);
+        let config = match &self.client {
+            None => builder.with_no_client_auth(),
+            Some(client) => {
+                let chain = certificates(&client.chain, "the client certificate")?;
+                let key = PrivateKeyDer::from_pem_slice(&client.key).map_err(|_| {
+                    LockError::invalid(
+                        "the key of the client certificate is no PEM of a private key: it needs one that is not \
+                         encrypted, as PKCS #8, PKCS #1 or SEC 1",
+                    )
+                })?;
+                let unusable = |error| {
+                    LockError::invalid(format!(
+                        "the client certificate and its key cannot be used: {error}"
+                    ))
+                };
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(unusable)?
+            }
+        };
+        let server_name = self.server_name.as_deref().map(name_of).transpose()?;
+        Ok(Trust {
+            config: Arc::new(config),
+            server_name,
+        })
+    }
+
+    fn roots(&self) -> Result<RootCertStore, LockError> {
+        let mut roots = RootCertStore::empty();
+        for pem in &self.authorities {
+            for certificate in certificates(pem, "the authority")? {
+                roots.add(certificate).map_err(|error| {
+                    LockError::invalid(format!("the authority is not usable: {error}"))
+                })?;
+            }
+        }
+        if self.authorities.is_empty() {
+            let system = rustls_native_certs::load_native_certs();
+            // One that cannot be read does no harm beside those that can.
+            roots.add_parsable_certificates(system.certs);
+            if roots.is_empty() {
+                return Err(LockError::invalid(
+                    "this system has no certificates of authorities to trust: install them (on Debian, the package \
+                     `ca-certificates`), or give one by `Tls::authority`",
+                ));
+            }
+        }
+        Ok(roots)
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("authorities", &self.authorities.len())
+            .field("client_certificate", &self.client.is_some())
+            .field("server_name", &self.server_name)
+            .finish()
+    }
+}
+
+/// A [`Tls`] that was read.
+#[derive(Clone)]
+pub(crate) struct Trust {
+    pub(crate) config: Arc<ClientConfig>,
+    /// Instead of the host in the url.
+    server_name: Option<ServerName<'static>>,
+}
+
+impl Trust {
+    /// Whom the certificate of the server at `host` must be for.
+    pub(crate) fn expected_at(&self, host: &str) -> Result<ServerName<'static>, LockError> {
+        match &self.server_name {
+            Some(name) => Ok(name.clone()),
+            None => name_of(host),
+        }
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust")
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+fn name_of(host: &str) -> Result<ServerName<'static>, LockError> {
+    ServerName::try_from(host.to_owned()).map_err(|_| {
+        LockError::invalid(format!(
+            "no certificate can be for `{}`: write a name as in `redis.internal`, or an IP address",
+            host.escape_debug()
+        ))
+    })
+}
+
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, LockError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(LockError::invalid(format!(
+            "{what} is no PEM of a certificate: it begins with `-----BEGIN CERTIFICATE-----`"
+        ))),
+    }
+}
