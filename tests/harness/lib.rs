@@ -20,6 +20,7 @@
 )]
 
 mod background;
+mod certificates;
 mod child;
 mod clock;
 mod cluster;
@@ -38,6 +39,7 @@ mod slot;
 mod tools;
 mod wait;
 
+pub use certificates::{Certificates, Flaw, KeyAndCertificate};
 pub use clock::ShiftedClock;
 pub use cluster::{Cluster, Migration};
 pub use deployment::Deployment;
@@ -47,7 +49,7 @@ pub use http::{HttpAnswer, HttpRequest};
 pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
 pub use sentinels::{Sentinels, SentinelsBuilder};
-pub use server::{Kind, RedisServer, RedisServerBuilder};
+pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
 pub use slot::{SLOTS, slot_of, tag_of_slot};
 pub use tools::tool;
 pub use wait::{eventually, eventually_blocking};

@@ -22,7 +22,7 @@ use crate::{background::Background, port::listen};
 
 /// A TCP proxy in front of a server, on a port of its own.
 ///
-/// It passes everything on until it is told otherwise, and runs on a thread of its own, so that a
+/// It passes everything on until it is told otherwise, what is encrypted included, and runs on a thread of its own, so that a
 /// test which stalls its runtime does not stall the network. The faults add up until [`pass`] heals
 /// them; each takes effect before its method returns.
 ///

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::PathBuf,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
+    certificates::Certificates,
     child::{self, ChildProcess},
     clock::ShiftedClock,
     port::{free_port, free_port_and_bus},
@@ -71,6 +72,8 @@ enum Role {
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
+    /// If it has certificates.
+    tls_port: Option<u16>,
     options: RedisServerBuilder,
     folder: TempDir,
     // `None` between `kill9` and `restart`.
@@ -86,6 +89,16 @@ pub struct RedisServerBuilder {
     password: Option<String>,
     acl: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
+    tls: Option<(Arc<Certificates>, AskClients)>,
+}
+
+/// Whether a server with TLS asks clients for a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskClients {
+    /// It lets in only who has one.
+    Always,
+    /// It does not ask.
+    Never,
 }
 
 impl RedisServerBuilder {
@@ -146,6 +159,13 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Has it speak TLS too, on a port of its own beside the plain one. Of all kinds only the distribution's can.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn tls(mut self, certificates: &Arc<Certificates>, ask: AskClients) -> Self {
+        self.tls = Some((Arc::clone(certificates), ask));
+        self
+    }
+
     /// Starts the server and waits until it answers.
     pub fn start(self) -> RedisServer {
         // Someone else may take the port between the look and the bind.
@@ -155,6 +175,7 @@ impl RedisServerBuilder {
                     Role::ClusterNode => free_port_and_bus(),
                     Role::Data | Role::Sentinel(_) => free_port(),
                 },
+                tls_port: self.tls.as_ref().map(|_| free_port()),
                 options: self.clone(),
                 folder: tempfile::tempdir().expect("a temporary folder"),
                 process: Mutex::new(None),
@@ -277,6 +298,17 @@ impl RedisServer {
         format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
     }
 
+    /// Returns the url for a client that speaks TLS, by name, without a user or password.
+    pub fn tls_url(&self) -> String {
+        format!("rediss://localhost:{}", self.tls_port())
+    }
+
+    /// Returns the port for TLS on 127.0.0.1.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+            .expect("the builder was given no certificates")
+    }
+
     /// Returns the path of the server's unix socket.
     pub fn unix_socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
@@ -367,6 +399,7 @@ impl RedisServer {
         if let Some(password) = &self.options.password {
             command.args(["--requirepass", password]);
         }
+        self.add_tls(&mut command);
         if !self.options.acl.is_empty() {
             command.arg("--aclfile").arg(self.write_acl());
         }
@@ -387,6 +420,26 @@ impl RedisServer {
         ];
         let text = [&own, lines.as_slice()].concat().join("\n") + "\n";
         fs::write(self.configuration_path(), text).expect("a file in the temporary folder");
+    }
+
+    fn add_tls(&self, command: &mut std::process::Command) {
+        let Some((certificates, ask)) = &self.options.tls else {
+            return;
+        };
+        let [certificate, key, authority] = certificates.write(self.folder.path());
+        let ask = match ask {
+            AskClients::Always => "yes",
+            AskClients::Never => "no",
+        };
+        command
+            .args(["--tls-port", &self.tls_port().to_string()])
+            .arg("--tls-cert-file")
+            .arg(certificate)
+            .arg("--tls-key-file")
+            .arg(key)
+            .arg("--tls-ca-cert-file")
+            .arg(authority)
+            .args(["--tls-auth-clients", ask]);
     }
 
     /// The lines of the test, and a user for the harness, whatever those lines forbid.

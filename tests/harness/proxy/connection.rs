@@ -87,6 +87,8 @@ impl Connection {
     ) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(16 << 10);
         let mut silenced = false;
+        // Known with the first byte.
+        let mut is_tls = None;
         loop {
             self.thawed().await;
             tokio::select! {
@@ -94,7 +96,8 @@ impl Connection {
                 () = self.told_that(|fate| fate.frozen) => continue,
                 count = from.read_buf(&mut buffer) => if count? == 0 { return Ok(()) },
             }
-            while let Some(frame) = next_frame(&mut buffer) {
+            let is_tls = *is_tls.get_or_insert_with(|| begins_as_tls(&buffer));
+            while let Some(frame) = next_frame(&mut buffer, is_tls) {
                 match self.judge(direction, &frame, silenced) {
                     Verdict::Forward { delay } => {
                         // After a half close nobody takes it, and it is lost.
@@ -208,9 +211,16 @@ impl Drop for Connection {
     }
 }
 
-/// Takes the first complete frame. What is not the protocol passes as it came.
-fn next_frame(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+/// A handshake, or an alert.
+fn begins_as_tls(bytes: &[u8]) -> bool {
+    matches!(bytes.first(), Some(0x15 | 0x16))
+}
+
+/// Takes the first complete frame. What is not the protocol passes as it came; what is encrypted may look like the begin of
+/// a frame that never ends.
+fn next_frame(buffer: &mut Vec<u8>, is_tls: bool) -> Option<Vec<u8>> {
     let length = match resp::frame_length(buffer) {
+        _ if is_tls => buffer.len(),
         Ok(length) => length?,
         Err(resp::Malformed) => buffer.len(),
     };

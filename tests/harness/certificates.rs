@@ -1,0 +1,131 @@
+//! Certificates for servers and clients, made anew for each test: none lies in the repository, and none expires there.
+
+use std::{fs, path::Path};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
+};
+
+/// An authority, the certificate of a server, and one for clients.
+#[derive(Debug)]
+pub struct Certificates {
+    authority: CertifiedIssuer<'static, KeyPair>,
+    server: KeyAndCertificate,
+}
+
+/// A certificate and its private key, in PEM.
+#[derive(Debug, Clone)]
+pub struct KeyAndCertificate {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+/// What is wrong with a server's certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// It is for another host.
+    WrongName,
+    /// It ended years ago.
+    Expired,
+}
+
+impl Certificates {
+    /// Makes an authority, and a server's certificate for `localhost` and 127.0.0.1.
+    pub fn new() -> Self {
+        Self::for_hosts(&["localhost", "127.0.0.1"])
+    }
+
+    /// Makes an authority, and a server's certificate for these names and addresses.
+    pub fn for_hosts(hosts: &[&str]) -> Self {
+        let authority = new_authority();
+        let server = issue(&authority, &server_parameters(hosts));
+        Self { authority, server }
+    }
+
+    /// Makes an authority, and a server's certificate that has a flaw.
+    pub fn with_a_flaw(flaw: Flaw) -> Self {
+        if flaw == Flaw::WrongName {
+            return Self::for_hosts(&["elsewhere.internal"]);
+        }
+        let authority = new_authority();
+        let mut parameters = server_parameters(&["localhost", "127.0.0.1"]);
+        parameters.not_before = date_time_ymd(2020, 1, 1);
+        parameters.not_after = date_time_ymd(2021, 1, 1);
+        let server = issue(&authority, &parameters);
+        Self { authority, server }
+    }
+
+    /// Returns the authority's own certificate, in PEM.
+    pub fn authority(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// Makes a client's certificate.
+    pub fn client(&self) -> KeyAndCertificate {
+        let mut parameters = CertificateParams::default();
+        name(&mut parameters, "a client");
+        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        issue(&self.authority, &parameters)
+    }
+
+    /// Writes what a server needs: its certificate, its key, and the authority of its clients.
+    pub(crate) fn write(&self, folder: &Path) -> [std::path::PathBuf; 3] {
+        let files = [
+            ("server.pem", &self.server.certificate),
+            ("server.key", &self.server.key),
+            ("authority.pem", &self.authority()),
+        ];
+        files.map(|(file, text)| {
+            let path = folder.join(file);
+            fs::write(&path, text).expect("a file in the temporary folder");
+            path
+        })
+    }
+}
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn new_authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut parameters = CertificateParams::default();
+    name(&mut parameters, "the authority of a test");
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    CertifiedIssuer::self_signed(parameters, new_key()).expect("valid parameters")
+}
+
+fn server_parameters(hosts: &[&str]) -> CertificateParams {
+    let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+    let mut parameters = CertificateParams::new(hosts).expect("names of hosts");
+    name(&mut parameters, "a server");
+    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    parameters
+}
+
+fn name(parameters: &mut CertificateParams, name: &str) {
+    parameters.distinguished_name.push(DnType::CommonName, name);
+}
+
+fn issue(
+    authority: &CertifiedIssuer<'static, KeyPair>,
+    parameters: &CertificateParams,
+) -> KeyAndCertificate {
+    let key = new_key();
+    let certificate = parameters
+        .signed_by(&key, authority)
+        .expect("valid parameters");
+    KeyAndCertificate {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    }
+}
+
+fn new_key() -> KeyPair {
+    KeyPair::generate().expect("random numbers")
+}

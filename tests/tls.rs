@@ -1,0 +1,571 @@
+//! Through TLS a lock is the same lock; and whoever is not who they should be gets a clear error, never a connection.
+
+use std::{
+    collections::HashSet,
+    io::{Read, Write},
+    net::TcpListener,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Tls};
+use lock_tests::{
+    AskClients, Certificates, FakeServer, Flaw, KeyAndCertificate, Proxy, RedisServer, Scope,
+    eventually,
+};
+use tokio::{sync::Barrier, time::timeout};
+
+/// Far beyond every time-out in play: only a hang takes this long.
+const HANG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+const CONNECT: Duration = Duration::from_millis(1_500);
+const SECRET: &str = "hunter2";
+
+// Of the servers that the tests have, only the distribution's was built with TLS.
+fn start(certificates: &Arc<Certificates>) -> RedisServer {
+    RedisServer::builder()
+        .tls(certificates, AskClients::Never)
+        .start()
+}
+
+fn server() -> (RedisServer, Arc<Certificates>) {
+    let certificates = Arc::new(Certificates::new());
+    (start(&certificates), certificates)
+}
+
+fn trusting(certificates: &Certificates) -> Tls {
+    Tls::new().authority(certificates.authority())
+}
+
+fn builder(tls: Tls) -> LockManagerBuilder {
+    LockManager::builder().connect_timeout(CONNECT).tls(tls)
+}
+
+async fn connect(tls: Tls, url: &str) -> LockManager {
+    builder(tls)
+        .connect(url)
+        .await
+        .expect("they trust each other")
+}
+
+async fn refused(tls: Tls, url: &str) -> LockError {
+    let result = timeout(HANG, builder(tls).connect(url)).await;
+    let error = result.expect("no hang").expect_err("must be refused");
+    let told = full_text(&error);
+    assert!(!told.contains(SECRET), "{told}");
+    error
+}
+
+/// Everything that a program could print of an error.
+fn full_text(error: &LockError) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text = format!("{text} {inner} {inner:?}");
+        source = inner.source();
+    }
+    text
+}
+
+#[track_caller]
+fn invalid(error: &LockError, says: &str) {
+    let LockError::Invalid { reason, .. } = error else {
+        panic!("not `Invalid`: {error:?}");
+    };
+    assert!(reason.contains(says), "{reason}");
+}
+
+#[track_caller]
+fn unavailable(error: &LockError, says: &str) {
+    let LockError::Unavailable { source, .. } = error else {
+        panic!("not `Unavailable`: {error:?}");
+    };
+    assert!(source.to_string().contains(says), "{source}");
+}
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10).wait(HANG)
+}
+
+async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
+    timeout(HANG, locks.acquire("k", options))
+        .await
+        .expect("no hang")
+        .expect("free, or soon")
+}
+
+/// How many clients are connected to the port for TLS.
+fn clients_over_tls(server: &RedisServer) -> usize {
+    let list: String =
+        redis::from_redis_value(server.cli(&["CLIENT", "LIST"])).expect("lines of text");
+    let address = format!("laddr=127.0.0.1:{} ", server.tls_port());
+    list.lines().filter(|line| line.contains(&address)).count()
+}
+
+#[tokio::test]
+async fn a_lock_excludes_and_a_waiter_is_granted_it() {
+    let (server, certificates) = server();
+    for scheme in ["rediss", "valkeys"] {
+        let url = server.tls_url().replace("rediss", scheme);
+        let locks = connect(trusting(&certificates), &url).await;
+        assert_eq!(clients_over_tls(&server), 1, "{scheme}");
+        let others = connect(trusting(&certificates), &url).await;
+        let first = acquire(&locks, options()).await;
+        let busy = others.try_acquire("k", options()).await;
+        assert!(busy.expect("an answer").is_none());
+        let before = first.lease().fencing_token();
+        let waiting = tokio::spawn(async move { acquire(&others, options()).await });
+        eventually(HANG, "it stands in line", async || {
+            !server.keys("__lock_core__:queue:*").is_empty()
+        })
+        .await;
+        first.release().await.expect("held");
+        let second = waiting.await.expect("granted");
+        assert!(second.lease().fencing_token() > before);
+        second.lease().verify().await.expect("held");
+        second.release().await.expect("held");
+        assert_eq!(server.get("lock:k"), None);
+        drop(locks);
+        eventually(HANG, "the connections are closed", async || {
+            clients_over_tls(&server) == 0
+        })
+        .await;
+    }
+    assert!(server.calls("publish") > 0, "by a message");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_beyond_its_ttl() {
+    let (server, certificates) = server();
+    let locks = connect(trusting(&certificates), &server.tls_url()).await;
+    let ttl = SECOND;
+    let guard = acquire(&locks, LockOptions::new(ttl)).await;
+    let (token, end) = (server.get("lock:k"), Instant::now() + ttl * 3);
+    eventually(HANG, "three ttls are over", async || {
+        assert_eq!(server.get("lock:k"), token, "nobody else gets it");
+        Instant::now() > end
+    })
+    .await;
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_majority_of_servers_is_asked_through_tls() {
+    let certificates = Arc::new(Certificates::new());
+    let servers: Vec<_> = (0..3).map(|_| start(&certificates)).collect();
+    let locks = builder(trusting(&certificates))
+        .quarantine(Duration::ZERO)
+        .redlock(servers.iter().map(RedisServer::tls_url))
+        .await
+        .expect("they trust each other");
+    let guard = acquire(&locks, options()).await;
+    eventually(HANG, "all of them have it", async || {
+        servers.iter().all(|server| server.get("lock:k").is_some())
+    })
+    .await;
+    assert!(servers.iter().all(|server| clients_over_tls(server) == 1));
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_server_is_trusted_only_with_a_certificate_for_its_name_from_our_authority() {
+    let (good, certificates) = server();
+    let stranger = Certificates::new();
+    invalid(
+        &refused(trusting(&stranger), &good.tls_url()).await,
+        "signed by nobody who is trusted",
+    );
+    // The system does not know the authority of a test either.
+    invalid(
+        &refused(Tls::new(), &good.tls_url()).await,
+        "signed by nobody who is trusted",
+    );
+    // Several are trusted, in one PEM or in two.
+    let both = [stranger.authority(), certificates.authority()];
+    connect(Tls::new().authority(both.concat()), &good.tls_url()).await;
+    let [first, second] = both;
+    connect(
+        Tls::new().authority(first).authority(second),
+        &good.tls_url(),
+    )
+    .await;
+    for (flaw, says) in [
+        (Flaw::Expired, "certificate expired"),
+        (Flaw::WrongName, "not valid for name \"localhost\""),
+    ] {
+        let certificates = Arc::new(Certificates::with_a_flaw(flaw));
+        let bad = start(&certificates);
+        let error = refused(trusting(&certificates), &bad.tls_url()).await;
+        invalid(&error, says);
+        invalid(&error, &bad.tls_url());
+        assert_eq!(bad.calls("hello"), 0, "nothing was said");
+    }
+}
+
+#[tokio::test]
+async fn the_systems_authorities_are_trusted_until_others_are_given() {
+    // The same test, in a process whose system trusts the authority of a test.
+    const URL: &str = "LOCK_TESTS_URL";
+    if let Ok(url) = std::env::var(URL) {
+        connect(Tls::new(), &url).await;
+        LockManager::connect(&url).await.expect("the default");
+        invalid(
+            &refused(trusting(&Certificates::new()), &url).await,
+            "signed by nobody who is trusted",
+        );
+        return;
+    }
+    let (server, certificates) = server();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let system = folder.path().join("system.pem");
+    for (trusted, passes) in [(&*certificates, true), (&Certificates::new(), false)] {
+        std::fs::write(&system, trusted.authority()).expect("a file in it");
+        let output = std::process::Command::new(std::env::current_exe().expect("a test"))
+            .args([
+                "--exact",
+                "the_systems_authorities_are_trusted_until_others_are_given",
+            ])
+            .env(URL, server.tls_url())
+            .env("SSL_CERT_FILE", &system)
+            .output()
+            .expect("it starts");
+        assert_eq!(output.status.success(), passes, "{output:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_may_be_known_by_another_name_than_its_host() {
+    let by_address = |server: &RedisServer| format!("rediss://127.0.0.1:{}", server.tls_port());
+    let (good, certificates) = server();
+    connect(trusting(&certificates), &by_address(&good)).await;
+    let certificates = Arc::new(Certificates::for_hosts(&["elsewhere.internal"]));
+    let elsewhere = start(&certificates);
+    invalid(
+        &refused(trusting(&certificates), &by_address(&elsewhere)).await,
+        "its certificate is refused",
+    );
+    let named = |name| trusting(&certificates).server_name(name);
+    connect(named("elsewhere.internal"), &by_address(&elsewhere)).await;
+    // And then by that name alone.
+    invalid(
+        &refused(named("localhost"), &by_address(&elsewhere)).await,
+        "not valid for name \"localhost\"",
+    );
+    invalid(
+        &refused(named("no name at all"), &by_address(&elsewhere)).await,
+        "no certificate can be for `no name at all`",
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_gets_ours() {
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let certificates = Arc::new(Certificates::new());
+        let server = RedisServer::builder()
+            .tls(&certificates, AskClients::Always)
+            .setting("tls-protocols", version)
+            .start();
+        let url = server.tls_url();
+        let with = |client: KeyAndCertificate| {
+            trusting(&certificates).client_certificate(client.certificate, client.key)
+        };
+        let locks = connect(with(certificates.client()), &url).await;
+        acquire(&locks, options())
+            .await
+            .release()
+            .await
+            .expect("held");
+        // Before and after the handshake, as the version has it, it is the same error.
+        let without = refused(trusting(&certificates), &url).await;
+        invalid(&without, "refuses our certificate, or that we show none");
+        let stranger = refused(with(Certificates::new().client()), &url).await;
+        invalid(&stranger, "refuses our certificate, or that we show none");
+    }
+}
+
+/// The port of a server that says this to whoever comes first, whatever it is told, and closes the connection.
+fn says_once(words: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        let mut told = [0; 4_096];
+        // All of it: what is closed with something unread is reset.
+        assert!(client.read(&mut told).expect("the client says something") > 0);
+        client.write_all(words).expect("the client listens");
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_port_without_tls_is_refused_in_bounded_time_and_hears_nothing() {
+    let server = RedisServer::start();
+    let started = Instant::now();
+    let url = format!("rediss://:{SECRET}@localhost:{}", server.port());
+    let error = refused(Tls::new(), &url).await;
+    // One time-out, and what a busy machine adds.
+    assert!(started.elapsed() < CONNECT * 2, "{:?}", started.elapsed());
+    let told = full_text(&error);
+    assert!(told.contains("a port for TLS?"), "{told}");
+    assert_eq!(server.calls("hello") + server.calls("auth"), 0);
+    // One that answers what it does not understand, and one that hangs up.
+    let url = |port: u16| format!("rediss://localhost:{port}");
+    invalid(
+        &refused(Tls::new(), &url(says_once(b"-ERR unknown command\r\n"))).await,
+        "what it sends is not TLS",
+    );
+    unavailable(
+        &refused(Tls::new(), &url(says_once(b""))).await,
+        "a port for TLS?",
+    );
+    unavailable(
+        &refused(Tls::new(), &url(FakeServer::silent().port())).await,
+        "within 1.5s: is it a port for TLS?",
+    );
+}
+
+#[tokio::test]
+async fn a_port_for_tls_tells_whoever_comes_without() {
+    let (server, _) = server();
+    let url = format!("redis://:{SECRET}@localhost:{}", server.tls_port());
+    let error = LockManager::connect(&url)
+        .await
+        .expect_err("must be refused");
+    let told = full_text(&error);
+    assert!(
+        told.contains("`rediss://`") && !told.contains(SECRET),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_given_for_tls_is_not_ignored_by_a_url_without() {
+    let (server, certificates) = server();
+    for url in [server.url(), server.url().replace("redis", "valkey")] {
+        invalid(
+            &refused(trusting(&certificates), &url).await,
+            "a url without TLS",
+        );
+    }
+    // What never leaves the machine is no matter of TLS.
+    let socket = format!("redis+unix://{}", server.unix_socket().display());
+    connect(trusting(&certificates), &socket).await;
+    connect(trusting(&certificates), "memory://").await;
+}
+
+#[tokio::test]
+async fn a_user_and_a_password_are_told_through_tls() {
+    let certificates = Arc::new(Certificates::new());
+    let server = RedisServer::builder()
+        .tls(&certificates, AskClients::Never)
+        .acl("user default off")
+        .acl("user alice on >right ~* &* +@all")
+        .start();
+    let url = |user: &str, password: &str| {
+        format!("rediss://{user}:{password}@localhost:{}", server.tls_port())
+    };
+    let locks = connect(trusting(&certificates), &url("alice", "right")).await;
+    let guard = acquire(&locks, options()).await;
+    assert!(server.get("lock:k").is_some());
+    guard.release().await.expect("held");
+    for (user, password) in [("alice", SECRET), ("nobody", SECRET), ("", SECRET)] {
+        invalid(
+            &refused(trusting(&certificates), &url(user, password)).await,
+            "refuses the user or password",
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
+    const TASKS: usize = 5_000;
+    let (server, certificates) = server();
+    let proxy = Proxy::start(server.tls_port());
+    let url = format!("rediss://localhost:{}", proxy.port());
+    let locks = builder(trusting(&certificates))
+        .command_timeout(SECOND * 20)
+        .connect(&url)
+        .await
+        .expect("they trust each other");
+    let before = proxy.connections();
+    // Six megabytes, which is more than the system takes for a client that is not read.
+    let key = |number: usize| format!("{number}:{:0500}", 0);
+    let options = || LockOptions::new(HANG).wait(HANG).without_renewal();
+    let (begun, acquired) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(Barrier::new(TASKS + 1)),
+    );
+    proxy.black_hole(Scope::Existing);
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|number| {
+            let (locks, begun, acquired) = (locks.clone(), begun.clone(), acquired.clone());
+            tokio::spawn(async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                let guard = locks.acquire(key(number), options()).await.expect("free");
+                let token = guard.lease().fencing_token();
+                // Twice: for the test to look, and for all to go on.
+                acquired.wait().await;
+                acquired.wait().await;
+                guard.release().await.expect("held");
+                token
+            })
+        })
+        .collect();
+    eventually(HANG, "all have begun", async || {
+        begun.load(Ordering::SeqCst) == TASKS
+    })
+    .await;
+    proxy.pass();
+    timeout(HANG, acquired.wait()).await.expect("no hang");
+    assert_eq!(server.keys("lock:*").len(), TASKS);
+    timeout(HANG, acquired.wait()).await.expect("no hang");
+    let mut tokens = HashSet::new();
+    for task in tasks {
+        let token = timeout(HANG, task).await.expect("no hang");
+        assert!(tokens.insert(token.expect("no panic")), "each has its own");
+    }
+    assert!(server.keys("lock:*").is_empty());
+    assert_eq!(proxy.connections(), before, "all on one connection");
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_noticed_and_replaced() {
+    let (server, certificates) = server();
+    let proxy = Proxy::start(server.tls_port());
+    let url = format!("rediss://localhost:{}", proxy.port());
+    let locks = builder(trusting(&certificates))
+        .command_timeout(SECOND / 2)
+        .connect(&url)
+        .await
+        .expect("they trust each other");
+    let guard = acquire(&locks, LockOptions::new(SECOND * 6)).await;
+    let before = proxy.connections();
+    proxy.black_hole(Scope::Existing);
+    eventually(HANG, "renewed by a new connection", async || {
+        assert!(!guard.lease().is_lost());
+        proxy.connections() > before && guard.lease().remaining() > SECOND * 5
+    })
+    .await;
+    guard.release().await.expect("held all the time");
+    assert_eq!(server.get("lock:k"), None);
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_is_asked_again() {
+    let (server, certificates) = server();
+    let locks = connect(trusting(&certificates), &server.tls_url()).await;
+    server.kill9();
+    let error = locks
+        .acquire("k", options().no_wait())
+        .await
+        .expect_err("it is down");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+    server.restart();
+    acquire(&locks, options())
+        .await
+        .release()
+        .await
+        .expect("held");
+}
+
+#[tokio::test]
+async fn what_is_no_certificate_or_no_key_is_named_so() {
+    let certificates = Certificates::new();
+    let client = certificates.client();
+    let other = certificates.client();
+    let cut = &client.key[..client.key.len() / 2];
+    let (good, key) = (&*client.certificate, &*client.key);
+    let bad = [
+        (Tls::new().authority(""), "the authority is no PEM"),
+        (Tls::new().authority("nonsense"), "the authority is no PEM"),
+        (Tls::new().authority([0xff; 100]), "the authority is no PEM"),
+        (Tls::new().authority(key), "the authority is no PEM"),
+        (
+            Tls::new().client_certificate(key, good),
+            "the client certificate is no PEM",
+        ),
+        (
+            Tls::new().client_certificate(good, good),
+            "the key of the client certificate is no PEM",
+        ),
+        (
+            Tls::new().client_certificate(good, cut),
+            "the key of the client certificate is no PEM",
+        ),
+        (
+            Tls::new().client_certificate(good, &*other.key),
+            "cannot be used",
+        ),
+        (Tls::new().server_name(""), "no certificate can be for ``"),
+    ];
+    for (tls, says) in bad {
+        let shown = format!("{tls:?} {:?}", builder(tls.clone()));
+        let error = refused(tls, "rediss://localhost:1").await;
+        invalid(&error, says);
+        for told in [full_text(&error), shown] {
+            for line in key.lines().chain(other.key.lines()) {
+                assert!(line.starts_with("-----") || !told.contains(line), "{told}");
+            }
+            assert!(!told.contains("PRIVATE"), "{told}");
+        }
+    }
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// It sets the subscriber of the process, since the I/O thread logs too; it is the only one in this file.
+#[tokio::test]
+async fn no_log_line_has_a_password_or_a_key() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .init();
+    let certificates = Arc::new(Certificates::new());
+    let server = RedisServer::builder()
+        .tls(&certificates, AskClients::Always)
+        .password(SECRET)
+        .start();
+    let client = certificates.client();
+    let tls =
+        trusting(&certificates).client_certificate(client.certificate.clone(), client.key.clone());
+    let url = format!("rediss://:{SECRET}@localhost:{}", server.tls_port());
+    let locks = connect(tls.clone(), &url).await;
+    acquire(&locks, options())
+        .await
+        .release()
+        .await
+        .expect("held");
+    refused(trusting(&certificates), &url).await;
+    refused(Tls::new(), &url).await;
+    server.kill9();
+    let error = locks
+        .acquire("k", options().no_wait())
+        .await
+        .expect_err("down");
+    let logged = String::from_utf8_lossy(&log.0.lock().expect("no panic")).into_owned();
+    assert!(logged.contains("connected"), "{logged}");
+    let told = format!("{logged} {} {locks:?} {tls:?}", full_text(&error));
+    let secrets = client.key.lines().filter(|line| !line.starts_with('-'));
+    for hidden in secrets.chain([SECRET, "PRIVATE KEY", "lc1:"]) {
+        assert!(!told.contains(hidden), "{hidden} in {told}");
+    }
+}
