@@ -1,9 +1,11 @@
 //! What a lock is, the same on every kind of server, however many of them there are, and for every user.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Cluster, Deployment, Kind, RedisServer, Sentinels, eventually};
+use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions, Tls};
+use lock_tests::{
+    AskClients, Certificates, Cluster, Deployment, Kind, RedisServer, Sentinels, eventually,
+};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -44,6 +46,7 @@ the_suite_on! { redis_6_2: server(Kind::Redis62) }
 the_suite_on! { redis_8_6: server(Kind::Redis86) }
 the_suite_on! { valkey_9: server(Kind::Valkey9) }
 the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start()) }
+the_suite_on! { tls: over_tls() }
 the_suite_on! { sentinels: Sentinels::start() }
 the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }
 the_suite_on! { cluster: Cluster::start() }
@@ -80,6 +83,12 @@ fn server(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
 }
 
+fn over_tls() -> Deployment {
+    let certificates = Arc::new(Certificates::new());
+    let server = RedisServer::builder().tls(&certificates, AskClients::Never);
+    Deployment::over_tls(server.start(), &certificates)
+}
+
 fn sentinels_with_passwords() -> Sentinels {
     Sentinels::builder()
         .password("s3cret")
@@ -92,9 +101,11 @@ fn options() -> LockOptions {
 }
 
 async fn connect(servers: &Deployment) -> LockManager {
-    LockManager::connect(&servers.url())
-        .await
-        .expect("the server is up")
+    let mut locks = LockManager::builder();
+    if let Some(authority) = servers.authority() {
+        locks = locks.tls(Tls::new().authority(authority));
+    }
+    locks.connect(&servers.url()).await.expect("it is up")
 }
 
 async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
+    certificates::Certificates,
     cluster::Cluster,
     sentinels::Sentinels,
     server::RedisServer,
@@ -17,6 +18,8 @@ pub struct Deployment {
     servers: Servers,
     // Of the user as whom clients come, if not as the one that `servers` are for.
     url: Option<String>,
+    // In PEM.
+    authority: Option<String>,
     waiting: Waiting,
 }
 
@@ -81,6 +84,21 @@ impl Deployment {
             waiting: Waiting::Polling,
             ..Self::for_user(server, "plain", "word")
         }
+    }
+
+    /// A single server to which clients come through TLS, by the authority of these certificates.
+    pub fn over_tls(server: RedisServer, certificates: &Certificates) -> Self {
+        let url = server.tls_url();
+        Self {
+            url: Some(url),
+            authority: Some(certificates.authority()),
+            ..Self::from(server)
+        }
+    }
+
+    /// Returns the authority that clients are to trust, where there is TLS.
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
     }
 
     /// Returns the url for clients.
@@ -237,6 +255,7 @@ impl Deployment {
         Self {
             servers,
             url: None,
+            authority: None,
             waiting: Waiting::InLine,
         }
     }
