@@ -314,8 +314,8 @@ async fn a_missing_right_is_named_when_connecting() {
     let server = server(Kind::Distribution);
     let rights: [(&[&str], &str); 3] = [
         (&["-@scripting", "-@transaction"], "+eval +evalsha"),
-        (&["-publish"], "+publish &__lock_core__:*"),
-        (&["resetchannels"], "+publish &__lock_core__:*"),
+        (&["-publish"], "+publish &__lock_core__:grants:*"),
+        (&["resetchannels"], "+publish &__lock_core__:grants:*"),
     ];
     for (refused, named) in rights {
         let mut acl = vec![

@@ -80,6 +80,16 @@ struct Seeker {
     _on_its_way: Open,
 }
 
+/// What cuts a pause short.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heeds {
+    /// Grants, and new connections: something may have been missed.
+    All,
+    /// The server said that it cannot serve now. A new connection to it is no reason to ask sooner: where each such answer
+    /// costs the connection, as a replica's does, waiters would chase each other from one to the next.
+    Grants,
+}
+
 /// What a pause ended with.
 enum Pause {
     Over,
@@ -119,6 +129,7 @@ impl Seeker {
         let mut failures = 0_u32;
         // Bounded by those who wait: each has its own patience, and without them the line is empty.
         while let Some((terms, behind)) = self.arbiter.head(&self.key) {
+            let mut heeds = Heeds::All;
             let round = match reply.take() {
                 Some(reply) => self.make_sure(reply).await,
                 None => self.ask(&terms, behind).await,
@@ -145,6 +156,11 @@ impl Seeker {
                 }
                 Round::Failed(failure) if failure.is_transient() => {
                     failures += 1;
+                    heeds = if failure.is_definite() {
+                        Heeds::Grants
+                    } else {
+                        Heeds::All
+                    };
                     tracing::debug!(key = %self.key, ?failure, failures, "an acquire failed");
                     self.arbiter
                         .tell(&self.key, LastWord::Failed(failure.into()));
@@ -164,7 +180,7 @@ impl Seeker {
             if self.arbiter.head(&self.key).is_none() {
                 break;
             }
-            if let Pause::Granted(fencing) = self.pause(pause).await
+            if let Pause::Granted(fencing) = self.pause(pause, heeds).await
                 && let Round::Granted(grant) = self.accept(fencing).await
             {
                 match self.hand_over(grant) {
@@ -197,12 +213,17 @@ impl Seeker {
     }
 
     /// Waits for a grant, at most for so long.
-    async fn pause(&self, pause: Duration) -> Pause {
+    async fn pause(&self, pause: Duration, heeds: Heeds) -> Pause {
         let clock = &self.arbiter.engine.clock;
         let news = async {
-            match &self.attempt {
-                Some(attempt) => attempt.entry.news().await,
-                None => std::future::pending().await,
+            let Some(attempt) = &self.attempt else {
+                return std::future::pending().await;
+            };
+            loop {
+                let news = attempt.entry.news().await;
+                if news.is_some() || heeds == Heeds::All {
+                    return news;
+                }
             }
         };
         tokio::select! {

@@ -1,6 +1,11 @@
 //! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
 
-use std::{fmt, num::NonZeroU64, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::NonZeroU64,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use crate::{
     backend::{
@@ -71,6 +76,8 @@ pub(crate) struct RedisBackend(Arc<Inner>);
 struct Inner {
     servers: Servers,
     contention: Arc<Contention>,
+    /// Whether the eviction policy was looked at.
+    looked: AtomicBool,
     timing: Timing,
 }
 
@@ -109,6 +116,7 @@ impl RedisBackend {
         Ok(Self(Arc::new(Inner {
             servers,
             contention: Arc::default(),
+            looked: AtomicBool::new(false),
             timing: settings.timing,
         })))
     }
@@ -119,17 +127,22 @@ impl RedisBackend {
         let within = timing.connect_timeout + timing.command_timeout;
         let server = match &self.0.servers {
             Servers::One(server, _) => server,
-            Servers::Several(cluster) => return cluster.greet(within).await,
+            Servers::Several(cluster) => {
+                cluster.greet(within).await?;
+                health::look_at_eviction(self);
+                return Ok(());
+            }
         };
         let link = &server.link;
         if link.sentinels().is_some() {
             drop(tokio::spawn(sentinel::watch(Arc::downgrade(link))));
         }
         match link.send(&[&[Text("PING")]], within, None).await? {
-            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
+            (_, Value::SimpleString(pong)) if pong == "PONG" => health::look_at_eviction(self),
             (_, Value::ServerError(error)) => {
                 return Err(match error.code() {
                     "NOAUTH" => failure::wrong_credentials(link.address().shown()),
+                    "NOPERM" => failure::refused(&error, link.address()),
                     _ => failure::answered(&error),
                 });
             }

@@ -195,20 +195,27 @@ impl Connection {
     ///
     /// Dropping the future does not take the command back.
     pub(super) async fn ask(&self, words: &[Word<'_>]) -> Result<Value, NoValue> {
-        let (sender, answer) = tokio::sync::oneshot::channel();
+        let answers = self.ask_all(&[words]).await?;
+        answers.into_iter().next().ok_or(NoValue::Nonsense)
+    }
+
+    /// The same for several commands in one message, one at least.
+    pub(super) async fn ask_all(&self, commands: &[&[Word<'_>]]) -> Result<Vec<Value>, NoValue> {
+        let (sender, answers) = tokio::sync::oneshot::channel();
         let handler: Handler = Box::new(move |answers| drop(sender.send(answers)));
         let put = self.put(handler, None, |out| {
-            resp::write_command(out, &[words]);
-            1
+            for words in commands {
+                resp::write_command(out, &[words]);
+            }
+            commands.len()
         });
         if put.is_err() {
             return Err(self.end_or(NoValue::NotSent));
         }
         self.nudge();
-        let answers = answer
+        answers
             .await
-            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))?;
-        answers.into_iter().next().ok_or(NoValue::Nonsense)
+            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))
     }
 
     /// Has the driver write what has gathered, together with what others put behind before it gets its turn.

@@ -184,7 +184,12 @@ pub(super) fn answered(error: &ServerError) -> Failure {
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
     }
-    let text = source(format!("{code} {details}"));
+    let advice = if code == "NOPERM" && details.contains("access") && details.contains("key") {
+        ": grant this user the keys that begin with the manager's prefix, as in `~lock:*`"
+    } else {
+        ""
+    };
+    let text = source(format!("{code} {details}{advice}"));
     if is_transient(code, &details) {
         return Failure::NotNow(text);
     }

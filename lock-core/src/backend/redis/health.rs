@@ -1,7 +1,7 @@
 //! Whether a server is fit for locks.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -114,15 +114,37 @@ async fn clock_warning(link: &Arc<Link>, within: Duration) -> Result<Option<Stri
     }))
 }
 
+/// Warns about an eviction policy, once a manager and server, apart from whoever connects. What cannot be known is not told:
+/// a check tells it.
+pub(super) fn look_at_eviction(backend: &RedisBackend) {
+    if backend.0.looked.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for (server, _) in backend.0.servers.each() {
+        let within = backend.within();
+        drop(tokio::spawn(async move {
+            if let Ok(Eviction::Threatens(policy)) = eviction(&server.link, within).await {
+                let server = server.link.address().shown();
+                tracing::warn!(server, "{}", warning_of(&policy));
+            }
+        }));
+    }
+}
+
+/// What an eviction policy means for locks.
+enum Eviction {
+    Spares,
+    Threatens(String),
+    /// This user may not know.
+    Hidden,
+}
+
 /// Locks are keys with an expiry, which every eviction policy but one may delete.
-async fn eviction_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
+async fn eviction(link: &Arc<Link>, within: Duration) -> Result<Eviction, Failure> {
     let words = [Text("INFO"), Text("memory")];
     let (_, answer) = link.send(&[&words], within, None).await?;
     let info: String = match answer {
-        Value::ServerError(error) if error.code() == "NOPERM" => {
-            return Ok(Some("this user may not run INFO, so the eviction policy is not known: make sure that it is \
-                            `noeviction`".to_owned()));
-        }
+        Value::ServerError(error) if error.code() == "NOPERM" => return Ok(Eviction::Hidden),
         Value::ServerError(error) => return Err(failure::answered(&error)),
         Value::BulkString(info) => String::from_utf8_lossy(&info).into_owned(),
         _ => return Err(failure::nonsense("INFO")),
@@ -132,12 +154,27 @@ async fn eviction_warning(link: &Arc<Link>, within: Duration) -> Result<Option<S
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
             .map(str::trim)
     };
-    let (limit, policy) = (field("maxmemory"), field("maxmemory_policy"));
-    Ok(match (limit, policy) {
-        (Some("0"), _) | (_, Some("noeviction") | None) => None,
-        (_, Some(policy)) => Some(format!(
-            "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or \
-             keep locks on a server of their own"
-        )),
+    Ok(match (field("maxmemory"), field("maxmemory_policy")) {
+        (Some("0"), _) | (_, Some("noeviction") | None) => Eviction::Spares,
+        (_, Some(policy)) => Eviction::Threatens(policy.to_owned()),
     })
+}
+
+async fn eviction_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
+    Ok(match eviction(link, within).await? {
+        Eviction::Spares => None,
+        Eviction::Threatens(policy) => Some(warning_of(&policy)),
+        Eviction::Hidden => Some(
+            "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
+             `noeviction`"
+                .to_owned(),
+        ),
+    })
+}
+
+fn warning_of(policy: &str) -> String {
+    format!(
+        "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or keep \
+         locks on a server of their own"
+    )
 }

@@ -411,14 +411,16 @@ impl Link {
         }
     }
 
-    /// A server that was demoted to a replica stays one: the next command looks the primary up anew.
+    /// A server that was demoted to a replica stays one: the next command looks the primary up anew, after a pause, as after
+    /// a failed connect.
     fn heed(&self, id: ConnectionId, answers: &[Value]) {
-        let is_demoted = |answer: &Value| match answer {
-            Value::ServerError(error) => failure::code_of(error) == "READONLY",
-            _ => false,
-        };
-        if answers.iter().any(is_demoted) {
+        let demoted = answers.iter().find_map(|answer| match answer {
+            Value::ServerError(error) if failure::code_of(error) == "READONLY" => Some(error),
+            _ => None,
+        });
+        if let Some(error) = demoted {
             self.forget(id);
+            self.lock().last_failure = Some((CLOCK.now(), failure::answered(error)));
         }
     }
 

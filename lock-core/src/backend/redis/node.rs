@@ -6,7 +6,7 @@ use crate::{
     backend::{
         Answer, Backend, Failure, ReleaseRequest, Released, RenewRequest, Renewed,
         redis::{
-            RedisBackend, Settings, failure,
+            RedisBackend, Settings, failure, health,
             home::Servers,
             link::Link,
             lua::{AGAIN, Call, INSPECT, PROPOSE},
@@ -141,6 +141,7 @@ impl Node {
             Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
             _ => return Err(failure::no_redis(self.shown())),
         };
+        health::look_at_eviction(&self.backend);
         read_greeting(connection, &text).ok_or_else(|| failure::no_redis(self.shown()))
     }
 

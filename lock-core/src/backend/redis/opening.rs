@@ -2,19 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::backend::{
-    Failure,
-    redis::{
-        address::{Address, Credentials},
-        connection::{CLOCK, Connection, Messages, is},
-        failure,
-        link::{Current, Link, Purpose},
-        probe::{self, Ways},
-        resp::{ServerError, Value, Word},
-        socket,
+use crate::{
+    backend::{
+        Failure,
+        redis::{
+            address::{Address, Credentials},
+            connection::{CLOCK, Connection, Messages, is},
+            failure,
+            link::{Current, Link, Purpose},
+            probe::{self, Ways},
+            resp::{ServerError, Value, Word},
+            socket,
+        },
     },
+    options::RESERVED,
+    trail::ConnectionId,
 };
-use crate::trail::ConnectionId;
 
 /// Opens a connection. Its caller bounds the time.
 ///
@@ -27,22 +30,11 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         None => None,
     };
     let address = found.as_ref().unwrap_or(link.address());
-    let opening = start(link, address, Messages::ByForm).await?;
-    let pushes = address.pushes && greet_in_resp3(&opening, address, link.purpose()).await?;
-    if !pushes {
-        authenticate(&opening, address).await?;
-    }
-    if address.database() != 0 {
-        let select = [
-            Word::Text("SELECT"),
-            Word::Number(address.database().into()),
-        ];
-        expect_okay(&opening, address, &select).await?;
-    }
+    let (mut opening, pushes) = log_in(link, address).await?;
     if found.is_some() {
         expect_a_primary(&opening, address).await?;
     }
-    let (grants, beside) = match link.purpose() {
+    let (grants, beside, unheard) = match link.purpose() {
         Purpose::Questions => {
             return Ok(Current {
                 connection: opening.finish(),
@@ -68,19 +60,25 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
             watch_over(link, &current.connection);
             return Ok(current);
         }
-        Purpose::LocksOnly => (false, None),
-        Purpose::Locks if pushes => (subscribe(&opening, link).await?, None),
+        Purpose::LocksOnly => (false, None, None),
         Purpose::Locks => {
-            let beside = open_beside(link, address).await.unwrap_or_else(|failure| {
-                // There are proxies that hang up on whoever subscribes.
-                no_grants(address, &format!("{failure:?}"));
-                None
-            });
-            (beside.is_some(), beside)
+            let beside = hear(link, address, &mut opening, pushes).await;
+            match beside {
+                Ok(beside) => (true, beside, None),
+                Err(Unheard::NotNow(failure)) => return Err(failure),
+                Err(Unheard::Never(why)) => (false, None, Some(why)),
+            }
         }
     };
     let channel = (link.purpose() == Purpose::Locks).then_some(&*link.mailbox().channel);
     let ways = probe::ways(&opening, address, channel).await?;
+    if let (Some(why), Ways::Scripts) = (unheard, ways) {
+        tracing::warn!(
+            server = address.shown(),
+            why,
+            "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
+        );
+    }
     // From here on nothing can fail, and nobody waits: both are in use, or both are closed.
     let beside = beside.map(Opening::finish);
     if let Some(beside) = &beside {
@@ -95,11 +93,61 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
     })
 }
 
+/// A connection of this user and this database, and whether messages arrive on it, too.
+async fn log_in(link: &Arc<Link>, address: &Address) -> Result<(Opening, bool), Failure> {
+    let opening = start(link, address, Messages::ByForm).await?;
+    let pushes = address.pushes && greet_in_resp3(&opening, address, link.purpose()).await?;
+    if !pushes {
+        authenticate(&opening, address).await?;
+    }
+    if address.database() != 0 {
+        let select = [
+            Word::Text("SELECT"),
+            Word::Number(address.database().into()),
+        ];
+        expect_okay(&opening, address, &select).await?;
+    }
+    Ok((opening, pushes))
+}
+
+/// Has grants arrive, on the connection or on one beside it, which is returned.
+async fn hear(
+    link: &Arc<Link>,
+    address: &Address,
+    opening: &mut Opening,
+    pushes: bool,
+) -> Result<Option<Opening>, Unheard> {
+    let subscribing = async {
+        if pushes {
+            return subscribe(opening, link).await.map(|()| None);
+        }
+        // There are proxies that hang up on whoever subscribes.
+        let beside = open_beside(link, address).await;
+        beside.map(Some).map_err(Unheard::of_a_connection_beside)
+    };
+    // A connection takes four round trips at least, so one that is to be open in time answers each within a quarter of it.
+    let patience = link.timing().connect_timeout / 4;
+    if let Ok(heard) = tokio::time::timeout(patience, subscribing).await {
+        return heard;
+    }
+    // There are proxies that swallow the command. No later answer on that connection can be trusted to be whose it seems.
+    if pushes {
+        (*opening, _) = log_in(link, address).await.map_err(Unheard::NotNow)?;
+    }
+    let why = format!("no answer to SUBSCRIBE within {patience:?}");
+    Err(Unheard::Never(why))
+}
+
 /// In the second version of the protocol, messages need a connection of their own.
-async fn open_beside(link: &Arc<Link>, address: &Address) -> Result<Option<Opening>, Failure> {
-    let opening = start(link, address, Messages::ByWord).await?;
-    authenticate(&opening, address).await?;
-    Ok(subscribe(&opening, link).await?.then_some(opening))
+async fn open_beside(link: &Arc<Link>, address: &Address) -> Result<Opening, Unheard> {
+    let opening = async {
+        let opening = start(link, address, Messages::ByWord).await?;
+        authenticate(&opening, address).await?;
+        Ok(opening)
+    };
+    let opening = opening.await.map_err(Unheard::NotNow)?;
+    subscribe(&opening, link).await?;
+    Ok(opening)
 }
 
 /// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
@@ -131,11 +179,22 @@ impl Opening {
         address: &Address,
         words: &[Word<'_>],
     ) -> Result<Value, Failure> {
+        let answers = self.ask_all(address, &[words]).await?;
+        let answer = answers.into_iter().next();
+        answer.ok_or_else(|| failure::no_redis(address.shown()))
+    }
+
+    /// The same for several commands in one message.
+    pub(super) async fn ask_all(
+        &self,
+        address: &Address,
+        commands: &[&[Word<'_>]],
+    ) -> Result<Vec<Value>, Failure> {
         let Some(connection) = &self.0 else {
             return Err(Failure::no_answer("the connection is open already"));
         };
-        let answer = connection.ask(words).await;
-        answer.map_err(|none| failure::opening(&none, address))
+        let answers = connection.ask_all(commands).await;
+        answers.map_err(|none| failure::opening(&none, address))
     }
 
     fn finish(mut self) -> Arc<Connection> {
@@ -259,26 +318,37 @@ async fn expect_okay(
     }
 }
 
-/// Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it. Returns
-/// whether grants will arrive.
-async fn subscribe(opening: &Opening, link: &Link) -> Result<bool, Failure> {
-    let (address, channel) = (link.address(), &*link.mailbox().channel);
-    let words = [Word::Text("SUBSCRIBE"), Word::Text(channel)];
-    match opening.ask(address, &words).await? {
-        Value::Array(_) => return Ok(true),
-        Value::ServerError(error) => match failure::refused(&error, address) {
-            Failure::NotNow(source) => return Err(Failure::NotNow(source)),
-            _ => no_grants(address, error.code()),
-        },
-        _ => no_grants(address, "an answer of the wrong form"),
-    }
-    Ok(false)
+/// Why no grants arrive.
+enum Unheard {
+    /// Nor does anything else, for now.
+    NotNow(Failure),
+    Never(String),
 }
 
-fn no_grants(address: &Address, why: &str) {
-    tracing::warn!(
-        server = address.shown(),
-        why,
-        "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
-    );
+impl Unheard {
+    /// Such a connection may fail for itself: then the other one serves alone.
+    fn of_a_connection_beside(self) -> Self {
+        match self {
+            Self::NotNow(failure) => Self::Never(format!("{failure:?}")),
+            never @ Self::Never(_) => never,
+        }
+    }
+}
+
+/// Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it.
+async fn subscribe(opening: &Opening, link: &Link) -> Result<(), Unheard> {
+    let (address, channel) = (link.address(), &*link.mailbox().channel);
+    let words = [Word::Text("SUBSCRIBE"), Word::Text(channel)];
+    let answer = opening.ask(address, &words).await;
+    Err(match answer.map_err(Unheard::NotNow)? {
+        Value::Array(_) => return Ok(()),
+        Value::ServerError(error) => match failure::refused(&error, address) {
+            Failure::NotNow(source) => Unheard::NotNow(Failure::NotNow(source)),
+            _ if error.code() == "NOPERM" => {
+                Unheard::Never(format!("the user lacks `+subscribe &{RESERVED}grants:*`"))
+            }
+            _ => Unheard::Never(error.code().to_owned()),
+        },
+        _ => Unheard::Never("an answer of the wrong form".to_owned()),
+    })
 }

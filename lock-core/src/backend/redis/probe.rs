@@ -36,14 +36,12 @@ pub(super) enum Compare {
     Watch,
 }
 
-/// Tells in one call whether scripts may run and may publish.
-const PUBLISH: &str = "return redis.pcall('PUBLISH', ARGV[1], '')";
+/// Tells in one call whether scripts may run, and which of the commands that they call are refused to them.
+const PROBE: &str = include_str!("scripts/probe.lua");
 
-/// Tells whether scripts may run.
-const NOTHING: &str = "return 1";
-
-/// In a cluster, whether they may publish can be tried only with a channel of the node's own slots.
-const SPUBLISH: &str = "return redis.pcall('SPUBLISH', ARGV[1], '')";
+/// The same for a channel in the slot of a lock. A server before Redis 7 has none.
+const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
+                        return 0";
 
 /// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
 pub(super) async fn publishing(
@@ -58,16 +56,9 @@ pub(super) async fn publishing(
         Word::Text(channel),
     ];
     match link.send(&[&eval], within, None).await? {
-        (_, Value::ServerError(error)) if is_inside_the_script(&error) && is_a_right(&error) => {
-            Err(may_not_publish(link.address(), "spublish"))
-        }
+        (_, Value::Int(0)) => grant(link.address(), std::iter::once("spublish")),
         _ => Ok(()),
     }
-}
-
-/// Whether what is missing is a right, and not the command itself.
-fn is_a_right(error: &ServerError) -> bool {
-    error.code() == "NOPERM" || error.details().contains("permissions")
 }
 
 /// `channel`: where grants will be published, if that can be tried on this connection.
@@ -76,24 +67,58 @@ pub(super) async fn ways(
     address: &Address,
     channel: Option<&str>,
 ) -> Result<Ways, Failure> {
-    let script = [
+    let probe = [
         Word::Text("EVAL"),
-        Word::Text(channel.map_or(NOTHING, |_| PUBLISH)),
+        Word::Text(PROBE),
         Word::Number(0),
+        Word::Joined(RESERVED, "probe"),
         Word::Text(channel.unwrap_or_default()),
     ];
-    match opening.ask(address, &script).await? {
-        Value::ServerError(error) if is_inside_the_script(&error) => {
-            Err(may_not_publish(address, "publish"))
-        }
+    match opening.ask(address, &probe).await? {
         Value::ServerError(error) if may_not(&error) => compare(opening, address).await,
         Value::ServerError(error) => Err(failure::refused(&error, address)),
+        Value::Array(missing) => {
+            let names = missing.iter().filter_map(|name| match name {
+                Value::BulkString(name) => std::str::from_utf8(name).ok(),
+                _ => None,
+            });
+            grant(address, names).map(|()| Ways::Scripts)
+        }
         // What no server answers is found out by the first lock.
         _ => Ok(Ways::Scripts),
     }
 }
 
+/// An error that names the rights to commands that are missing, if any are.
+fn grant<'a>(address: &Address, missing: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+    let rights: Vec<String> = missing
+        .map(|command| match command {
+            "publish" | "spublish" => format!("+{command} &{RESERVED}grants:*"),
+            "time" | "evalsha" | "discard" | "unwatch" => format!("+{command}"),
+            // Refused for its key, or for itself: not every server says which.
+            _ => format!("+{command} ~{RESERVED}*"),
+        })
+        .collect();
+    if rights.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Invalid(
+        format!(
+            "this user of {} may not do all that locks need: grant it `{}`",
+            address.shown(),
+            rights.join(" ")
+        )
+        .into(),
+    ))
+}
+
 async fn compare(opening: &Opening, address: &Address) -> Result<Ways, Failure> {
+    let by = comparison(opening, address).await?;
+    others(opening, address, by).await?;
+    Ok(Ways::Commands(by))
+}
+
+async fn comparison(opening: &Opening, address: &Address) -> Result<Compare, Failure> {
     // A key that is not there: nothing is changed.
     let key = Word::Joined(RESERVED, "probe");
     let set = [
@@ -115,26 +140,56 @@ async fn compare(opening: &Opening, address: &Address) -> Result<Ways, Failure> 
     let watch = [Word::Text("WATCH"), key];
     if works(opening, address, &set).await? {
         if works(opening, address, &delex).await? {
-            return Ok(Ways::Commands(Compare::Delex));
+            return Ok(Compare::Delex);
         }
         if works(opening, address, &delifeq).await? {
-            return Ok(Ways::Commands(Compare::Delifeq));
+            return Ok(Compare::Delifeq);
         }
     }
     let transaction = works(opening, address, &watch).await?
         && works(opening, address, &[Word::Text("MULTI")]).await?
         && works(opening, address, &[Word::Text("EXEC")]).await?;
     if transaction {
-        return Ok(Ways::Commands(Compare::Watch));
+        return Ok(Compare::Watch);
     }
     Err(Failure::Invalid(
         format!(
             "this user of {} may neither run scripts (`+eval +evalsha`), nor `DELEX` or `DELIFEQ` with `SET … IFEQ`, nor \
-             `WATCH`, `MULTI` and `EXEC`: grant one of them",
+             `WATCH`, `MULTI` and `EXEC`: grant one of them, and the keys `~{RESERVED}*`",
             address.shown()
         )
         .into(),
     ))
+}
+
+/// Makes sure of the other commands that a lock takes: each is refused before anything is done, or harmless.
+async fn others(opening: &Opening, address: &Address, by: Compare) -> Result<(), Failure> {
+    let key = Word::Joined(RESERVED, "probe");
+    let expiry = Word::Number(100);
+    let all: [(&str, &[Word<'_>]); 9] = [
+        ("set", &[key, Word::Text("0"), Word::Text("PX"), expiry]),
+        ("get", &[key]),
+        ("pttl", &[key]),
+        ("incr", &[key]),
+        ("time", &[]),
+        // For transactions only.
+        ("pexpire", &[key, expiry]),
+        ("del", &[key]),
+        ("discard", &[]),
+        ("unwatch", &[]),
+    ];
+    let needed = if by == Compare::Watch { 9 } else { 5 };
+    let commands: Vec<Vec<Word<'_>>> = all[..needed]
+        .iter()
+        .map(|(name, rest)| [&[Word::Text(name)], *rest].concat())
+        .collect();
+    let commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
+    let answers = opening.ask_all(address, &commands).await?;
+    let missing = all.iter().zip(&answers).filter_map(|((name, _), answer)| {
+        let refused = matches!(answer, Value::ServerError(error) if may_not(error));
+        refused.then_some(*name)
+    });
+    grant(address, missing)
 }
 
 async fn works(opening: &Opening, address: &Address, words: &[Word<'_>]) -> Result<bool, Failure> {
@@ -150,21 +205,4 @@ async fn works(opening: &Opening, address: &Address, words: &[Word<'_>]) -> Resu
 /// Whether the server refuses the command itself, to this user or to everybody.
 fn may_not(error: &ServerError) -> bool {
     error.code() == "NOPERM" || error.details().contains("unknown command")
-}
-
-/// The scripts may run, but not what is in this one.
-fn is_inside_the_script(error: &ServerError) -> bool {
-    let details = error.details();
-    details.contains("executing the script") || details.contains("in script")
-}
-
-fn may_not_publish(address: &Address, command: &str) -> Failure {
-    Failure::Invalid(
-        format!(
-            "this user of {} may not publish, by which waiters are told that a lock is theirs: grant it \
-             `+{command} &{RESERVED}*`",
-            address.shown()
-        )
-        .into(),
-    )
 }

@@ -1,0 +1,670 @@
+//! The least that a user of the server must be allowed: the lines of the README are enough, and each right in them is needed
+//! and is named where it is missing.
+
+use std::{
+    fmt::Display,
+    io::Write,
+    sync::{Arc, Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{Cluster, Kind, RedisServer, Sentinels, on_every_kind};
+use tokio::{task::JoinHandle, time::timeout};
+
+const README: &str = include_str!("../README.md");
+const HANG: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(10);
+
+/// A step of the suite that fails for want of a right never comes to its end, and one that does takes a beat at most.
+const STEP: Duration = Duration::from_secs(10);
+
+on_every_kind! { start:
+    the_line_for_scripts_is_enough_and_has_nothing_too_many
+    the_line_without_scripts_is_enough_and_has_nothing_too_many
+    a_right_that_is_taken_away_later_leaves_nothing_behind
+}
+
+fn start(kind: Kind) -> RedisServer {
+    RedisServer::builder().kind(kind).start()
+}
+
+/// What is wrong, in the words that a user would see.
+type Outcome<T = ()> = Result<T, String>;
+
+/// By what a user keeps locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Scripts,
+    Commands,
+}
+
+async fn the_line_for_scripts_is_enough_and_has_nothing_too_many(server: &RedisServer) {
+    each_right_counts(server, By::Scripts, &rights_of("locks")).await;
+}
+
+async fn the_line_without_scripts_is_enough_and_has_nothing_too_many(server: &RedisServer) {
+    let compares = |command: &str| {
+        let info = server.try_cli(&["COMMAND", "INFO", command]);
+        !matches!(info, Ok(redis::Value::Array(ref known)) if known.iter().all(|one| *one == redis::Value::Nil))
+    };
+    let rights = if compares("DELEX") {
+        rights_of("locks-delex")
+    } else if compares("DELIFEQ") {
+        rights_of("locks-delifeq")
+    } else {
+        rights_of("locks-watch")
+    };
+    each_right_counts(server, By::Commands, &rights).await;
+}
+
+async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
+    let log = log();
+    allow(server, "whole", rights);
+    suite(server, "whole", by).await.expect("all that it takes");
+    for command in rights.iter().filter_map(|right| right.strip_prefix('+')) {
+        assert!(server.calls(command) > 0, "{command} is never called");
+    }
+    for (number, right) in rights.iter().enumerate() {
+        let user = format!("poor{number}");
+        let rest: Vec<_> = rights.iter().filter(|one| *one != right).cloned().collect();
+        allow(server, &user, &rest);
+        server.cli(&["FLUSHALL"]);
+        let logged = log.text(server).len();
+        let failed = timeout(HANG, suite(server, &user, by))
+            .await
+            .unwrap_or_else(|_| panic!("without {right}: hangs"))
+            .expect_err(&format!("without {right}, everything works"));
+        let told = format!("{failed} {}", &log.text(server)[logged..]);
+        assert!(names(&told, right), "without {right}: {told}");
+    }
+}
+
+/// Whether a message names a right: as it is granted, or the command as the server or the manual has it.
+fn names(told: &str, right: &str) -> bool {
+    let word = |word: &str| {
+        let ends = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_alphanumeric());
+        told.match_indices(word)
+            .any(|(at, _)| ends(&told[at + word.len()..]))
+    };
+    match right.strip_prefix('+') {
+        None => told.contains(right),
+        Some(name) => {
+            word(right) || word(&format!("'{name}")) || word(&format!("`{}", name.to_uppercase()))
+        }
+    }
+}
+
+#[test]
+fn a_message_names_a_right_only_as_a_whole_word() {
+    assert!(names("grant it `+eval +evalsha`", "+eval"));
+    assert!(!names("grant it `+evalsha`", "+eval"));
+    assert!(names("run the 'ping' command", "+ping"));
+    assert!(!names("no luck", "+ping"));
+}
+
+/// The rights in the line of the README for a user.
+fn rights_of(user: &str) -> Vec<String> {
+    let start = format!("ACL SETUSER {user} on >password resetchannels ");
+    let line = README.lines().find_map(|line| line.strip_prefix(&start));
+    let rights = line.expect("the README has a line for this user");
+    rights.split(' ').map(str::to_owned).collect()
+}
+
+fn allow(server: &RedisServer, user: &str, rights: &[String]) {
+    let mut command = vec!["ACL", "SETUSER", user, "on", ">word", "resetchannels"];
+    command.extend(rights.iter().map(String::as_str));
+    server.cli(&command);
+}
+
+/// All that a manager does, as far as this user can.
+async fn suite(server: &RedisServer, user: &str, by: By) -> Outcome {
+    let one = connect(server, user).await?;
+    let other = connect(server, user).await?;
+    a_lock_is_taken_again_and_again(&one, &other).await?;
+    a_lock_is_waited_for(server, &one, &other, by).await?;
+    a_lease_is_renewed_kept_and_lost(server, &one).await?;
+    operators_look_and_take_away(&one).await?;
+    one_task_holds_several_and_the_same(&one).await?;
+    tasks_hand_a_lock_over(server, &one, &other, by).await?;
+    tokens_grow_across_losses(server, &one, &other).await
+}
+
+async fn connect(server: &RedisServer, user: &str) -> Outcome<LockManager> {
+    let url = server.url_as(user, "word");
+    LockManager::connect(&url)
+        .await
+        .map_err(told("cannot connect"))
+}
+
+async fn acquire(locks: &LockManager, key: &str) -> Outcome<LockGuard> {
+    acquire_with(locks, key, LockOptions::new(TTL)).await
+}
+
+async fn acquire_with(locks: &LockManager, key: &str, options: LockOptions) -> Outcome<LockGuard> {
+    let acquire = locks.acquire(key, options.wait(Duration::from_secs(1)));
+    acquire.await.map_err(told("cannot acquire"))
+}
+
+async fn release(guard: LockGuard) -> Outcome {
+    guard.release().await.map_err(told("cannot release"))
+}
+
+fn told(what: &'static str) -> impl Fn(LockError) -> String {
+    move |error| format!("{what}: {error} {error:?}")
+}
+
+/// Waits for a condition that may never hold.
+async fn until(what: impl Display, mut condition: impl AsyncFnMut() -> bool) -> Outcome {
+    let started = Instant::now();
+    while !condition().await {
+        if started.elapsed() > STEP {
+            return Err(format!("not in time: {what}"));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
+}
+
+async fn a_lock_is_taken_again_and_again(one: &LockManager, other: &LockManager) -> Outcome {
+    for _ in 0..3 {
+        let guard = acquire(one, "k").await?;
+        let tried = other.try_acquire("k", LockOptions::new(TTL)).await;
+        if tried.map_err(told("cannot try"))?.is_some() {
+            return Err("two have it".to_owned());
+        }
+        release(guard).await?;
+        release(acquire(other, "k").await?).await?;
+    }
+    Ok(())
+}
+
+async fn a_lock_is_waited_for(
+    server: &RedisServer,
+    one: &LockManager,
+    other: &LockManager,
+    by: By,
+) -> Outcome {
+    let guard = acquire(one, "k").await?;
+    let waiting = wait_for(other, "k");
+    if by == By::Scripts {
+        until("it stands in line", async || in_line(server) == 1).await?;
+        let (checks, messages) = (server.calls("lset"), server.calls("publish"));
+        until("it checks on its place", async || {
+            server.calls("lset") > checks
+        })
+        .await?;
+        // One that goes away takes its entry with it.
+        let third = wait_for(one, "k2");
+        let blocked = acquire(other, "k2").await;
+        third.abort();
+        drop(blocked);
+        release(guard).await?;
+        let next = joined(waiting).await?;
+        if server.calls("publish") == messages {
+            return Err("the lock was not granted by a message".to_owned());
+        }
+        let leaving = wait_for(one, "k");
+        until("it stands in line", async || in_line(server) == 1).await?;
+        leaving.abort();
+        until("it has left", async || in_line(server) == 0).await?;
+        return release(next).await;
+    }
+    until("it asks again", async || !waiting.is_finished()).await?;
+    release(guard).await?;
+    release(joined(waiting).await?).await
+}
+
+fn wait_for(locks: &LockManager, key: &'static str) -> JoinHandle<Result<LockGuard, LockError>> {
+    let locks = locks.clone();
+    tokio::spawn(async move { locks.acquire(key, LockOptions::new(TTL).wait(HANG)).await })
+}
+
+async fn joined(task: JoinHandle<Result<LockGuard, LockError>>) -> Outcome<LockGuard> {
+    let ended = timeout(STEP, task).await.map_err(|_| "it waits for ever")?;
+    ended
+        .map_err(|_| "it panicked")?
+        .map_err(told("cannot wait"))
+}
+
+/// How many processes wait for the key of the suite; the last entry is no waiter.
+fn in_line(server: &RedisServer) -> u64 {
+    let length = server.cli(&["LLEN", "__lock_core__:queue:lock:k"]);
+    let length: u64 = redis::from_redis_value(length).expect("a number");
+    length.saturating_sub(1)
+}
+
+async fn a_lease_is_renewed_kept_and_lost(server: &RedisServer, locks: &LockManager) -> Outcome {
+    let short = LockOptions::new(Duration::from_millis(600));
+    let guard = acquire_with(locks, "k", short).await?;
+    let mut before = guard.lease().remaining();
+    until("it is renewed", async || {
+        let remaining = guard.lease().remaining();
+        std::mem::replace(&mut before, remaining) < remaining
+    })
+    .await?;
+    let verified = guard.lease().verify().await;
+    verified.map_err(told("cannot verify"))?;
+    server.cli(&["DEL", "lock:k"]);
+    until("it is lost", async || guard.lease().is_lost()).await?;
+    drop(guard);
+    let kept = LockOptions::new(TTL).min_hold(Duration::from_secs(5));
+    let guard = acquire_with(locks, "kept", kept).await?;
+    release(guard).await?;
+    match server.pttl("lock:kept") {
+        Some(left) if left <= Duration::from_secs(5) => Ok(()),
+        odd => Err(format!("not kept: {odd:?}")),
+    }
+}
+
+async fn operators_look_and_take_away(locks: &LockManager) -> Outcome {
+    let guard = acquire(locks, "k").await?;
+    let info = locks.inspect("k").await.map_err(told("cannot inspect"))?;
+    if info.is_none() {
+        return Err("nobody holds it".to_owned());
+    }
+    let forced = locks.force_release("k").await;
+    forced.map_err(told("cannot take away"))?;
+    if guard.release().await.is_ok() {
+        return Err("it was not taken away".to_owned());
+    }
+    let health = locks.check().await.map_err(told("cannot check"))?;
+    match &health.warnings[..] {
+        [] => Ok(()),
+        warnings => Err(warnings.join(" ")),
+    }
+}
+
+async fn one_task_holds_several_and_the_same(locks: &LockManager) -> Outcome {
+    let several = locks
+        .acquire_all(["b", "a", "c"], LockOptions::new(TTL))
+        .await;
+    release(several.map_err(told("cannot acquire several"))?).await?;
+    let again = locks
+        .run("k", LockOptions::new(TTL), async |_| {
+            release(acquire(locks, "k").await?).await
+        })
+        .await;
+    again.map_err(told("cannot run"))?
+}
+
+/// With another process in line, who is told of it and let in.
+async fn tasks_hand_a_lock_over(
+    server: &RedisServer,
+    one: &LockManager,
+    other: &LockManager,
+    by: By,
+) -> Outcome {
+    let guard = acquire(one, "k").await?;
+    let mut waiting: Vec<_> = (0..8).map(|_| wait_for(one, "k")).collect();
+    waiting.push(wait_for(other, "k"));
+    if by == By::Scripts {
+        until("the other one stands in line", async || {
+            in_line(server) == 1
+        })
+        .await?;
+    }
+    release(guard).await?;
+    let mut tokens = Vec::new();
+    let (sender, mut granted) = tokio::sync::mpsc::unbounded_channel();
+    for task in waiting {
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let guard = joined(task).await;
+            drop(sender.send(match guard {
+                Ok(guard) => {
+                    let token = u64::from(guard.lease().fencing_token());
+                    release(guard).await.map(|()| token)
+                }
+                Err(failed) => Err(failed),
+            }));
+        });
+    }
+    drop(sender);
+    while let Some(token) = granted.recv().await {
+        tokens.push(token?);
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    match tokens.len() {
+        9 => Ok(()),
+        odd => Err(format!("{odd} different tokens of 9")),
+    }
+}
+
+async fn tokens_grow_across_losses(
+    server: &RedisServer,
+    one: &LockManager,
+    other: &LockManager,
+) -> Outcome {
+    let mut last = 0;
+    for loss in [&["FLUSHALL"][..], &["SCRIPT", "FLUSH"]] {
+        for locks in [one, other, one, one] {
+            let guard = acquire(locks, "k").await?;
+            let token = u64::from(guard.lease().fencing_token());
+            if token <= last {
+                return Err(format!("{token} after {last}"));
+            }
+            last = token;
+            release(guard).await?;
+        }
+        server.cli(loss);
+    }
+    release(acquire(one, "k").await?).await
+}
+
+async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisServer) {
+    let rights = rights_of("locks");
+    // What an acquire of a free key calls.
+    for command in ["evalsha", "exists", "get", "set", "time"] {
+        server.cli(&["FLUSHALL"]);
+        allow(server, command, &rights);
+        let locks = connect(server, command).await.expect("all rights");
+        server.cli(&["ACL", "SETUSER", command, &format!("-{command}")]);
+        let started = Instant::now();
+        let failed = acquire_with(&locks, "k", LockOptions::new(Duration::from_secs(60)))
+            .await
+            .expect_err("not without it");
+        assert!(started.elapsed() < STEP, "{command}: {failed}");
+        assert!(failed.contains("Unavailable"), "{command}: {failed}");
+        assert!(
+            failed.contains("NOPERM") || failed.contains("script"),
+            "{command}: {failed}"
+        );
+        // By its clean-up, and not by its expiry.
+        server.cli(&["ACL", "SETUSER", command, &format!("+{command}")]);
+        until("it is gone", async || server.keys("lock:*").is_empty())
+            .await
+            .unwrap_or_else(|failed| panic!("{command}: {failed}"));
+    }
+}
+
+/// What the whole program logs, since each manager has a thread of its own.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+fn log() -> Log {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    let log = LOG.get_or_init(|| {
+        let log = Log::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .init();
+        log
+    });
+    log.clone()
+}
+
+impl Log {
+    /// What was logged of a server.
+    fn text(&self, server: &RedisServer) -> String {
+        let text = String::from_utf8_lossy(&self.0.lock().expect("no panic")).into_owned();
+        let port = format!("127.0.0.1:{}", server.port());
+        let lines = text.lines().filter(|line| line.contains(&port));
+        lines.fold(String::new(), |text, line| text + line + "\n")
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lines about a server that may evict locks.
+fn evictions(log: &Log, server: &RedisServer) -> usize {
+    let text = log.text(server);
+    text.lines()
+        .filter(|line| line.contains("maxmemory-policy"))
+        .count()
+}
+
+/// A manager that has heard of the eviction policy, if it is told: a later answer on the same connection came.
+async fn informed(url: &str) -> LockManager {
+    let locks = LockManager::connect(url).await.expect("up");
+    for _ in 0..3 {
+        locks.inspect("k").await.expect("up");
+    }
+    locks
+}
+
+#[tokio::test]
+async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
+    let log = log();
+    let server = RedisServer::builder()
+        .setting("maxmemory", "100mb")
+        .setting("maxmemory-policy", "volatile-lru")
+        .start();
+    let locks = informed(&server.url()).await;
+    lock_tests::eventually(HANG, "it is warned of", async || {
+        evictions(&log, &server) == 1
+    })
+    .await;
+    let text = log.text(&server);
+    assert!(
+        text.contains("volatile-lru") && text.contains("`noeviction`"),
+        "{text}"
+    );
+    // Not again on a new connection.
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    lock_tests::eventually(HANG, "it is there again", async || {
+        locks.inspect("k").await.is_ok()
+    })
+    .await;
+    for _ in 0..3 {
+        locks.inspect("k").await.expect("up");
+    }
+    assert_eq!(evictions(&log, &server), 1);
+    // Another manager says it for itself.
+    let _other = informed(&server.url()).await;
+    lock_tests::eventually(HANG, "it is warned of again", async || {
+        evictions(&log, &server) == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_no_danger_or_not_known_is_not_warned_of() {
+    let log = log();
+    for settings in [
+        &[("maxmemory", "100mb"), ("maxmemory-policy", "noeviction")][..],
+        &[("maxmemory", "0"), ("maxmemory-policy", "allkeys-lru")],
+    ] {
+        let builder = RedisServer::builder();
+        let builder = settings.iter().fold(builder, |builder, (name, value)| {
+            builder.setting(name, value)
+        });
+        let server = builder.start();
+        let _locks = informed(&server.url()).await;
+        assert_eq!(log.text(&server), "", "{settings:?}");
+    }
+    let server = RedisServer::builder()
+        .setting("maxmemory", "100mb")
+        .setting("maxmemory-policy", "allkeys-lru")
+        .start();
+    let mut rights = rights_of("locks");
+    rights.retain(|right| right != "+info");
+    allow(&server, "blind", &rights);
+    let _locks = informed(&server.url_as("blind", "word")).await;
+    assert_eq!(log.text(&server), "");
+}
+
+/// What the table of the README adds for a deployment: each group of rights in its row.
+fn row_of(deployment: &str) -> Vec<Vec<String>> {
+    let start = format!("| {deployment} | ");
+    let row = README.lines().find_map(|line| line.strip_prefix(&start));
+    let row = row
+        .expect("the README has a row for it")
+        .replace("\\|", "|");
+    let groups = row.split('`').skip(1).step_by(2);
+    groups
+        .map(|group| group.split(' ').map(str::to_owned).collect())
+        .collect()
+}
+
+/// One process waits for another, and the health is checked.
+async fn two_processes(url: &str) -> Outcome {
+    let up = async || {
+        LockManager::connect(url)
+            .await
+            .map_err(told("cannot connect"))
+    };
+    let (one, other) = (up().await?, up().await?);
+    let guard = acquire(&one, "k").await?;
+    let waiting = wait_for(&other, "k");
+    until("it stands in line", async || {
+        let info = one.inspect("k").await.ok().flatten();
+        info.is_some_and(|info| info.waiters == 1)
+    })
+    .await?;
+    release(guard).await?;
+    release(joined(waiting).await?).await?;
+    let health = one.check().await.map_err(told("cannot check"))?;
+    match &health.warnings[..] {
+        [] => Ok(()),
+        warnings => Err(warnings.join(" ")),
+    }
+}
+
+#[tokio::test]
+async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
+    let log = log();
+    let cluster = Cluster::start();
+    let [row, needless] = &row_of("Cluster")[..] else {
+        panic!("more, and less");
+    };
+    let mut rights = rights_of("locks");
+    rights.retain(|right| !needless.contains(right));
+    rights.extend(row.iter().cloned());
+    let with = async |user: &str, rights: &[String]| {
+        for node in cluster.nodes() {
+            allow(node, user, rights);
+        }
+        let url = cluster.url();
+        two_processes(&url.replace("://", &format!("://{user}:word@"))).await
+    };
+    with("whole", &rights).await.expect("all that it takes");
+    // Asking is for the moment at which a slot moves.
+    for right in row.iter().filter(|right| *right != "+asking") {
+        let rest: Vec<_> = rights.iter().filter(|one| *one != right).cloned().collect();
+        let user = format!("without-{}", &right[1..4]);
+        let failed = with(&user, &rest).await;
+        let failed = failed.expect_err(&format!("without {right}, everything works"));
+        let logged: String = cluster.nodes().iter().map(|node| log.text(node)).collect();
+        let told = format!("{failed} {logged}");
+        let command = right[1..].split('|').next().expect("a word");
+        assert!(told.contains(command), "without {right}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn the_row_for_sentinels_is_enough() {
+    let [row, theirs] = &row_of("Sentinel")[..] else {
+        panic!("on the servers, and on the sentinels");
+    };
+    let rights = [rights_of("locks"), row.clone()].concat().join(" ");
+    let builder = Sentinels::builder().user("locks", "word", &format!("resetchannels {rights}"));
+    let sentinels = builder.start();
+    for sentinel in sentinels.sentinels() {
+        allow(sentinel, "asks", theirs);
+    }
+    let url = format!(
+        "{}?sentinel_user=asks&sentinel_password=word",
+        sentinels.url()
+    );
+    two_processes(&url).await.expect("all that it takes");
+    for right in theirs.iter().filter(|right| *right != "+ping") {
+        for sentinel in sentinels.sentinels() {
+            sentinel.cli(&["ACL", "SETUSER", "asks", &right.replace('+', "-")]);
+        }
+        let failed = two_processes(&url).await;
+        let failed = failed.expect_err(&format!("without {right}, everything works"));
+        assert!(failed.contains("sentinel"), "without {right}: {failed}");
+    }
+}
+
+/// Whether a lock is taken and let go.
+async fn one_lock(locks: Result<LockManager, LockError>) -> Outcome {
+    let locks = locks.map_err(told("cannot connect"))?;
+    release(acquire(&locks, "k").await?).await
+}
+
+#[tokio::test]
+async fn another_database_takes_the_right_of_its_row() {
+    let server = RedisServer::start();
+    let rights = rights_of("locks");
+    allow(&server, "poor", &rights);
+    let [row] = &row_of("a database other than 0")[..] else {
+        panic!("one group");
+    };
+    allow(&server, "whole", &[rights, row.clone()].concat());
+    let url = |user: &str| server.url_as(user, "word") + "/1";
+    let locks = LockManager::connect(&url("whole")).await;
+    one_lock(locks).await.expect("all that it takes");
+    let locks = LockManager::connect(&url("poor")).await;
+    let failed = one_lock(locks).await.expect_err("without +select");
+    assert!(names(&failed, "+select"), "{failed}");
+}
+
+#[tokio::test]
+async fn acknowledgements_take_the_right_of_their_row() {
+    let (server, replica) = (RedisServer::start(), RedisServer::start());
+    let port = server.port().to_string();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
+    let rights = rights_of("locks");
+    allow(&server, "poor", &rights);
+    let [row] = &row_of("replicas that must have acknowledged")[..] else {
+        panic!("one group");
+    };
+    allow(&server, "whole", &[rights, row.clone()].concat());
+    let connect = async |user: &str| {
+        let url = server.url_as(user, "word");
+        let builder = LockManager::builder().min_replicas_acked(1, STEP);
+        builder.connect(&url).await
+    };
+    lock_tests::eventually(HANG, "the replica has all data", async || {
+        let state = replica.info("replication");
+        state.contains("master_link_status:up")
+    })
+    .await;
+    let locks = connect("whole").await;
+    one_lock(locks).await.expect("all that it takes");
+    let locks = connect("poor").await;
+    let failed = one_lock(locks).await.expect_err("without +wait");
+    assert!(names(&failed, "+wait"), "{failed}");
+}
+
+#[tokio::test]
+async fn several_servers_take_no_more_than_one() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let connect = async |user: &str| {
+        let urls = servers.iter().map(|server| server.url_as(user, "word"));
+        let builder = LockManager::builder().quarantine(Duration::ZERO);
+        builder.redlock(urls).await
+    };
+    let rights = rights_of("locks");
+    for server in &servers {
+        allow(server, "whole", &rights);
+    }
+    let locks = connect("whole").await.expect("all that it takes");
+    one_lock(Ok(locks.clone())).await.expect("and a lock");
+    operators_look_and_take_away(&locks)
+        .await
+        .expect("operators");
+    let rest: Vec<_> = rights.into_iter().filter(|one| one != "+info").collect();
+    for server in &servers {
+        allow(server, "poor", &rest);
+    }
+    let locks = connect("poor").await;
+    let failed = one_lock(locks).await.expect_err("without +info");
+    assert!(failed.contains("INFO"), "{failed}");
+}
