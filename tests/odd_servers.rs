@@ -1,0 +1,473 @@
+//! Servers that cannot serve for a while, each in its own words: what comes of locks that are asked for, waited for and held
+//! meanwhile.
+
+use std::{
+    io::Read,
+    net::TcpStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{After, Direction, Proxy, RedisServer, Scope, Which, eventually};
+use tokio::{task::JoinHandle, time::timeout};
+
+const HANG: Duration = Duration::from_secs(60);
+
+/// A third of it is when a lease is renewed, and two thirds are what an outage may take.
+const TTL: Duration = Duration::from_secs(9);
+
+/// The most that a manager may send while it is refused: one held lease and one waiter, each with its retries, and all that a
+/// new connection takes for each.
+const MOST_A_SECOND: usize = 100;
+
+async fn connect(url: &str) -> LockManager {
+    LockManager::connect(url).await.expect("the server is up")
+}
+
+fn options() -> LockOptions {
+    LockOptions::new(TTL)
+}
+
+fn wait_for(locks: &LockManager, key: &'static str) -> JoinHandle<Result<LockGuard, LockError>> {
+    let locks = locks.clone();
+    tokio::spawn(async move { locks.acquire(key, options().wait(HANG)).await })
+}
+
+async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard {
+    timeout(HANG, waiting)
+        .await
+        .expect("no hang")
+        .expect("no panic")
+        .expect("its turn")
+}
+
+/// Asks for a lock in vain, with a short patience.
+async fn refused(locks: &LockManager) -> LockError {
+    let started = Instant::now();
+    let acquire = locks.acquire("refused", options().wait(Duration::from_millis(300)));
+    let error = timeout(HANG, acquire)
+        .await
+        .expect("never hangs")
+        .expect_err("must be refused");
+    // A time-out of the connection more than the wait, and a busy machine.
+    assert!(started.elapsed() < Duration::from_secs(5), "{error:?}");
+    error
+}
+
+fn unavailable(error: &LockError, says: &str) {
+    let LockError::Unavailable { source, .. } = error else {
+        panic!("not `Unavailable`: {error:?}");
+    };
+    assert!(source.to_string().contains(says), "{says}: {source}");
+}
+
+async fn nothing_is_left(server: &RedisServer) {
+    eventually(HANG, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+/// An outage that passes: it is named, a waiter gets its lock afterwards, a lease is kept, and nobody asks all the time.
+async fn passes_by_itself(server: &RedisServer, says: &str, begin: impl Fn(), end: impl Fn()) {
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let held = locks.acquire("held", options()).await.expect("free");
+    held.lease().verify().await.expect("held");
+    begin();
+    proxy.clear_log();
+    let started = Instant::now();
+    unavailable(&refused(&locks).await, says);
+    let tried = locks.try_acquire("refused", options()).await;
+    unavailable(&tried.expect_err("must be refused"), says);
+    let waiting = wait_for(&locks, "waited-for");
+    eventually(HANG, "renewals failed for a while", async || {
+        held.lease().remaining() < TTL / 2
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    let most = MOST_A_SECOND * (1 + usize::try_from(started.elapsed().as_secs()).expect("few"));
+    let sent = proxy.log().len();
+    assert!(sent < most, "{sent} in {:?}", started.elapsed());
+    end();
+    granted(waiting).await.release().await.expect("held");
+    eventually(HANG, "renewed", async || {
+        assert!(!held.lease().is_lost());
+        held.lease().remaining() > TTL / 2
+    })
+    .await;
+    held.release().await.expect("held all the time");
+    nothing_is_left(server).await;
+}
+
+#[tokio::test]
+async fn a_replica_is_named_and_comes_back_as_a_primary() {
+    let server = RedisServer::start();
+    passes_by_itself(
+        &server,
+        "READONLY",
+        || drop(server.cli(&["REPLICAOF", "127.0.0.1", "1"])),
+        || drop(server.cli(&["REPLICAOF", "NO", "ONE"])),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_without_its_primary_is_named_and_comes_back() {
+    let server = RedisServer::builder()
+        .setting("replica-serve-stale-data", "no")
+        .start();
+    passes_by_itself(
+        &server,
+        "MASTERDOWN",
+        || drop(server.cli(&["REPLICAOF", "127.0.0.1", "1"])),
+        || drop(server.cli(&["REPLICAOF", "NO", "ONE"])),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_primary_with_too_few_replicas_is_named_and_comes_back() {
+    let server = RedisServer::start();
+    passes_by_itself(
+        &server,
+        "NOREPLICAS",
+        || drop(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"])),
+        || drop(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"])),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_is_named_and_comes_back() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    let server = RedisServer::builder()
+        .setting("dir", data.to_str().expect("text"))
+        .start();
+    std::fs::remove_dir(&data).expect("empty");
+    let fail_to_save = || {
+        server.cli(&["CONFIG", "SET", "save", "3600 100000"]);
+        server.cli(&["BGSAVE"]);
+        lock_tests::eventually_blocking(HANG, "it failed to save", || {
+            server
+                .info("persistence")
+                .contains("rdb_last_bgsave_status:err")
+        });
+    };
+    passes_by_itself(&server, "MISCONF", fail_to_save, || {
+        drop(server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]));
+    })
+    .await;
+    // A release is refused, too, and goes on until it is not.
+    let locks = connect(&server.url()).await;
+    let held = locks.acquire("held", options()).await.expect("free");
+    server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
+    let released = timeout(HANG, held.release()).await.expect("no hang");
+    unavailable(&released.expect_err("must be refused"), "MISCONF");
+    server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_with_a_script_is_named_and_comes_back_when_that_is_killed() {
+    let server = Arc::new(RedisServer::start());
+    server.cli(&["CONFIG", "SET", "lua-time-limit", "100"]);
+    let begin = || {
+        let server = server.clone();
+        // Ends with the error that it was killed.
+        drop(std::thread::spawn(move || {
+            server.try_cli(&["EVAL", "while true do end", "0"])
+        }));
+    };
+    let is_busy = |server: &RedisServer| {
+        let error = server.try_cli(&["PING"]).err();
+        error.is_some_and(|error| error.to_string().contains("BUSY"))
+    };
+    passes_by_itself(
+        &server,
+        "BUSY",
+        || {
+            begin();
+            lock_tests::eventually_blocking(HANG, "it is busy", || is_busy(&server));
+        },
+        || drop(server.cli(&["SCRIPT", "KILL"])),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_named_and_waited_for() {
+    let server = Arc::new(
+        RedisServer::builder()
+            // 5 s at the least for what follows.
+            .setting("key-load-delay", "100")
+            .setting("loading-process-events-interval-bytes", "1024")
+            .start(),
+    );
+    server.cli(&["DEBUG", "POPULATE", "50000"]);
+    server.cli(&["SAVE"]);
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    let first = guard.lease().fencing_token();
+    guard.release().await.expect("held");
+    server.kill9();
+    let loading = server.clone();
+    let restarted = tokio::task::spawn_blocking(move || loading.restart());
+    eventually(HANG, "it says that it loads", async || {
+        let tried = locks.try_acquire("k", options()).await;
+        let error = format!("{:?}", tried.expect_err("it is not there yet"));
+        error.contains("LOADING")
+    })
+    .await;
+    proxy.clear_log();
+    let started = Instant::now();
+    unavailable(&refused(&locks).await, "LOADING");
+    let guard = granted(wait_for(&locks, "k")).await;
+    let most = MOST_A_SECOND * (1 + usize::try_from(started.elapsed().as_secs()).expect("few"));
+    assert!(proxy.log().len() < most, "{}", proxy.log().len());
+    assert!(guard.lease().fencing_token() > first);
+    guard.release().await.expect("held");
+    restarted.await.expect("it is up again");
+    server.cli(&["FLUSHALL"]);
+}
+
+#[tokio::test]
+async fn a_server_with_too_many_clients_says_so_and_takes_the_next_one_later() {
+    let server = RedisServer::builder().setting("maxclients", "10").start();
+    let locks = connect(&server.url()).await;
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let mut crowd = Vec::new();
+    eventually(HANG, "it is full", async || {
+        let client = TcpStream::connect(("127.0.0.1", server.port()));
+        let mut client = client.expect("it listens");
+        let patience = Duration::from_millis(200);
+        client.set_read_timeout(Some(patience)).expect("a socket");
+        // It speaks first only to send a client away.
+        let mut answer = [0; 32];
+        let length = client.read(&mut answer).unwrap_or(0);
+        crowd.push(client);
+        answer[..length].starts_with(b"-ERR max number of clients")
+    })
+    .await;
+    for _ in 0..5 {
+        let error = LockManager::connect(&server.url()).await;
+        let error = error.expect_err("it is full");
+        unavailable(&error, "max number of clients reached");
+    }
+    // Whether its connection was replaced in time or not.
+    let waiting = wait_for(&locks, "k");
+    crowd.clear();
+    granted(waiting).await.release().await.expect("held");
+    connect(&server.url()).await;
+}
+
+/// Waits behind a lock that is held, where nobody tells that it is free.
+async fn asks_again_and_again(server: &RedisServer, locks: &LockManager) {
+    let holder = connect(&server.url()).await;
+    let guard = holder.acquire("k", options()).await.expect("free");
+    let before = server.calls("evalsha");
+    let waiting = wait_for(locks, "k");
+    eventually(HANG, "it asks a few times", async || {
+        server.calls("evalsha") >= before + 5
+    })
+    .await;
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    nothing_is_left(server).await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_swallows_subscriptions_costs_the_messages_and_not_the_locks() {
+    let server = RedisServer::start();
+    for protocol in [3, 2] {
+        let proxy = Proxy::start(server.port());
+        proxy.lose(Direction::Requests, Which::of("SUBSCRIBE"), After::Silence);
+        let patience = Duration::from_secs(4);
+        let started = Instant::now();
+        let locks = LockManager::builder()
+            .connect_timeout(patience)
+            .connect(&format!("{}?protocol={protocol}", proxy.url()))
+            .await
+            .expect("without messages");
+        assert!(started.elapsed() < patience, "{:?}", started.elapsed());
+        asks_again_and_again(&server, &locks).await;
+        let health = locks.check().await.expect("everything works");
+        assert_eq!(health.warnings, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_is_gone_for_a_while_costs_no_lease() {
+    let server = RedisServer::start();
+    server.cli(&["ACL", "SETUSER", "u", "on", ">word", "~*", "&*", "+@all"]);
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url_as("u", "word")).await;
+    let held = locks.acquire("held", options()).await.expect("free");
+    held.lease().verify().await.expect("held");
+    server.cli(&["ACL", "SETUSER", "u", "-evalsha"]);
+    proxy.clear_log();
+    let started = Instant::now();
+    let acquire = locks.acquire("refused", options().wait(HANG));
+    let error = timeout(HANG, acquire).await.expect("no hang");
+    unavailable(&error.expect_err("must be refused"), "NOPERM");
+    assert!(started.elapsed() < HANG / 2, "not tried again and again");
+    assert!(proxy.log().len() <= 4, "{:?}", proxy.log());
+    eventually(HANG, "renewals failed for a while", async || {
+        held.lease().remaining() < TTL / 2
+    })
+    .await;
+    assert!(proxy.log().len() < 100, "{}", proxy.log().len());
+    server.cli(&["ACL", "SETUSER", "u", "+evalsha"]);
+    eventually(HANG, "renewed", async || {
+        assert!(!held.lease().is_lost());
+        held.lease().remaining() > TTL / 2
+    })
+    .await;
+    held.release().await.expect("held all the time");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_right_that_stays_away_costs_the_lease_at_its_end() {
+    let server = RedisServer::start();
+    server.cli(&["ACL", "SETUSER", "u", "on", ">word", "~*", "&*", "+@all"]);
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url_as("u", "word")).await;
+    let ttl = Duration::from_secs(2);
+    let held = locks.acquire("k", LockOptions::new(ttl)).await;
+    let held = held.expect("free");
+    server.cli(&["ACL", "SETUSER", "u", "-evalsha"]);
+    proxy.clear_log();
+    let lost = timeout(HANG, held.lease().lost()).await.expect("noticed");
+    assert_eq!(lost, LeaseLost::Expired);
+    assert!(proxy.log().len() < 200, "{}", proxy.log().len());
+    let released = timeout(HANG, held.release()).await.expect("no hang");
+    released.expect_err("it was lost");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_password_that_is_asked_for_meanwhile_costs_no_lease_if_it_is_taken_back() {
+    let server = RedisServer::builder()
+        .acl("user default on nopass ~* &* +@all")
+        .start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let held = locks.acquire("held", options()).await.expect("free");
+    held.lease().verify().await.expect("held");
+    server.cli(&["ACL", "SETUSER", "default", ">secret"]);
+    proxy.reset();
+    proxy.clear_log();
+    let error = refused(&locks).await;
+    let LockError::Invalid { reason, .. } = &error else {
+        panic!("not `Invalid`: {error:?}");
+    };
+    assert!(reason.contains("refuses the user or password"), "{reason}");
+    eventually(HANG, "renewals failed for a while", async || {
+        held.lease().remaining() < TTL / 2
+    })
+    .await;
+    assert!(proxy.log().len() < 200, "{}", proxy.log().len());
+    server.cli(&["ACL", "SETUSER", "default", "nopass"]);
+    eventually(HANG, "renewed", async || {
+        assert!(!held.lease().is_lost());
+        held.lease().remaining() > TTL / 2
+    })
+    .await;
+    held.release().await.expect("held all the time");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
+    let server = RedisServer::start();
+    let limit = "pubsub 65536 32768 2";
+    server.cli(&["CONFIG", "SET", "client-output-buffer-limit", limit]);
+    let holder = connect(&server.url()).await;
+    let channels = || -> Vec<String> {
+        let names = server.cli(&["PUBSUB", "CHANNELS", "__lock_core__:grants:*"]);
+        redis::from_redis_value(names).expect("names")
+    };
+    let others = channels();
+    for protocol in [3, 2] {
+        let guard = holder.acquire("k", options()).await.expect("free");
+        let proxy = Proxy::start(server.port());
+        let locks = connect(&format!("{}?protocol={protocol}", proxy.url())).await;
+        let waiting = wait_for(&locks, "k");
+        eventually(HANG, "it stands in line", async || {
+            !server.keys("__lock_core__:queue:*").is_empty()
+        })
+        .await;
+        let mine: Vec<_> = channels()
+            .into_iter()
+            .filter(|channel| !others.contains(channel))
+            .collect();
+        let [channel] = &mine[..] else {
+            panic!("{mine:?}");
+        };
+        let connections = proxy.connections();
+        // It reads no more, and so the messages stay with the server, beyond what the system takes.
+        proxy.black_hole(Scope::Existing);
+        let flood = "for _ = 1, 1000 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
+        let message = "x".repeat(16 << 10);
+        let pid = |kind: &str| -> String {
+            redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", kind])).expect("text")
+        };
+        let clients = pid("pubsub").lines().count();
+        eventually(HANG, "it is cut off", async || {
+            server.cli(&["EVAL", flood, "0", channel, &message]);
+            pid("pubsub").lines().count() < clients || proxy.connections() > connections
+        })
+        .await;
+        proxy.pass();
+        eventually(HANG, "it is there again", async || {
+            proxy.connections() > connections && channels().contains(channel)
+        })
+        .await;
+        guard.release().await.expect("held");
+        granted(waiting).await.release().await.expect("held");
+        drop(locks);
+        eventually(HANG, "it has gone", async || channels() == others).await;
+    }
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_to_the_next() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let waiting: Vec<_> = (0..200)
+        .map(|number| {
+            let locks = locks.clone();
+            let key = format!("k{number}");
+            tokio::spawn(async move { locks.acquire(key, options().wait(HANG)).await })
+        })
+        .collect();
+    let (started, before) = (Instant::now(), proxy.connections());
+    proxy.clear_log();
+    // Others ask all the time, and so it is connected to all the time.
+    eventually(HANG, "refused for a while", async || {
+        let tried = locks.try_acquire("another", options()).await;
+        tried.expect_err("must be refused");
+        started.elapsed() > Duration::from_secs(4)
+    })
+    .await;
+    // One each 50 ms at the most.
+    let made = proxy.connections() - before;
+    let most = started.elapsed().as_millis() / 50 + 1;
+    assert!(u128::from(made) <= most, "{made}, and not {most} at most");
+    // Each asks by its own pause, which grows to a second, and not whenever another one has connected.
+    let sent = proxy.log().len();
+    assert!(sent < waiting.len() * 15, "{sent} messages");
+    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    for task in waiting {
+        granted(task).await.release().await.expect("held");
+    }
+    nothing_is_left(&server).await;
+}
