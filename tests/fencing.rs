@@ -1,10 +1,11 @@
 //! Fencing tokens grow, whatever happens to the server's data and clock.
 
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
-use lock_core::{LockError, LockManager, LockOptions};
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{After, Direction, Proxy, RedisServer, ShiftedClock, Which, eventually};
 use redis::Value;
+use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -82,6 +83,49 @@ async fn tokens_grow_across_a_restart_without_data() {
         assert!(next > last, "{next} after {last}");
         last = next;
     }
+}
+
+/// What the system has not written yet is gone then; a killed process loses nothing of it. So the file is put back to what it
+/// was before the lock was taken.
+#[tokio::test]
+async fn tokens_grow_across_a_loss_of_power() {
+    let server = RedisServer::builder().setting("appendonly", "yes").start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let before = token(&one).await;
+    let folder: Vec<String> =
+        redis::from_redis_value(server.cli(&["CONFIG", "GET", "dir"])).expect("a name and a path");
+    let file = Path::new(&folder[1]).join("appendonlydir");
+    let saved = tempfile::tempdir().expect("a temporary folder");
+    copy(&file, saved.path());
+    let held = one.acquire("k", options()).await.expect("free");
+    assert!(u64::from(held.lease().fencing_token()) > before);
+    server.kill9();
+    copy(saved.path(), &file);
+    server.restart();
+    assert!(counter(&server) >= before, "that much was written");
+    assert_eq!(server.get("lock:k"), None, "the lock was not");
+    assert!(token(&other).await > held.lease().fencing_token().into());
+    let reason = timeout(HANG, held.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("a file");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+}
+
+#[tokio::test]
+async fn data_that_are_loaded_again_cost_neither_lease_nor_token() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let held = locks.acquire("k", options()).await.expect("free");
+    server.cli(&["DEBUG", "RELOAD"]);
+    held.lease().verify().await.expect("held");
+    let before = held.lease().fencing_token();
+    held.release().await.expect("held");
+    assert!(token(&locks).await > before.into());
 }
 
 #[tokio::test]

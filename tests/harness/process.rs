@@ -53,6 +53,11 @@ impl Process {
         writeln!(stdin, "{line}").expect("a process that reads");
     }
 
+    /// Returns its id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Stops it (`SIGSTOP`).
     pub fn stop(&self) {
         self.child.signal(Signal::STOP);

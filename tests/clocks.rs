@@ -1,0 +1,89 @@
+//! Servers whose clock jumps, or goes too fast, while locks are held.
+
+use std::time::Duration;
+
+use lock_core::{LeaseLost, LockManager, LockOptions};
+use lock_tests::{Holders, Load, RedisServer, ShiftedClock, eventually};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn connect(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url()).await.expect("up")
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_grow() {
+    let clock = ShiftedClock::new();
+    let server = RedisServer::builder().clock(&clock).start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let options = LockOptions::new(SECOND * 10).wait(HANG);
+    let first = one.acquire("k", options.clone()).await.expect("free");
+    clock.set_ahead(SECOND * 60);
+    // Exclusion is not promised then, but everybody gets to know.
+    let second = timeout(HANG, other.acquire("k", options)).await;
+    let second = second.expect("no hang").expect("expired");
+    assert!(second.lease().fencing_token() > first.lease().fencing_token());
+    let reason = timeout(HANG, first.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+    second.lease().verify().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_ends_it() {
+    let clock = ShiftedClock::new();
+    let server = RedisServer::builder().clock(&clock).start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let ttl = SECOND * 10;
+    let first = one
+        .acquire("k", LockOptions::new(ttl).without_renewal())
+        .await
+        .expect("free");
+    let before = first.lease().fencing_token();
+    clock.set_back(SECOND * 3600);
+    // It ends for us when it would have, and for the server an hour later.
+    assert!(first.lease().remaining() <= ttl);
+    let seen = other.inspect("k").await.expect("an answer").expect("held");
+    let left = seen.remaining.expect("an expiry");
+    assert!(left > SECOND * 3000, "{left:?}");
+    other.force_release("k").await.expect("an answer");
+    let second = other
+        .try_acquire("k", LockOptions::new(ttl))
+        .await
+        .expect("an answer")
+        .expect("free");
+    assert!(second.lease().fencing_token() > before);
+}
+
+/// The allowance for drift covers it.
+#[tokio::test]
+async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
+    let clock = ShiftedClock::new();
+    let server = RedisServer::builder().clock(&clock).start();
+    let load = Load {
+        keys: vec!["k".to_owned()],
+        processes: 2,
+        tasks: 2,
+        ttl: SECOND,
+        // Beyond the ttl, so that leases are renewed by a clock that runs away from ours.
+        hold: Duration::from_millis(1300),
+    };
+    let mut holders = Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), &load);
+    let started = std::time::Instant::now();
+    eventually(HANG, "some seconds are over", async || {
+        clock.set_ahead(started.elapsed() / 100);
+        started.elapsed() > SECOND * 8
+    })
+    .await;
+    let events = holders.history().events().len();
+    assert!(events > 10, "{events}");
+    let history = holders.stop();
+    let (overlaps, regressions) = (history.overlaps(&[]), history.regressions(&[]));
+    assert!(overlaps.is_empty(), "{overlaps:#?}");
+    assert!(regressions.is_empty(), "{regressions:#?}");
+    let lost =
+        |event: &&lock_tests::history::Event| matches!(event.step, lock_tests::history::Step::Lost);
+    let lost = history.events().iter().filter(lost).count();
+    assert_eq!(lost, 0, "renewals keep up with it");
+}

@@ -1,0 +1,146 @@
+//! What is dropped, forgotten or released too late leaves nothing on the server that blocks others.
+
+use std::time::Duration;
+
+use lock_core::{LockError, LockManager, LockOptions};
+use lock_tests::{Proxy, RedisServer, eventually};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+const QUEUE: &str = "__lock_core__:queue:lock:k";
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10).wait(HANG)
+}
+
+async fn connect(url: &str) -> LockManager {
+    LockManager::connect(url).await.expect("up")
+}
+
+/// How many connections and subscriptions the server has.
+fn clients(server: &RedisServer) -> (usize, usize) {
+    let list: String =
+        redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", "normal"])).expect("text");
+    let channels: Vec<String> =
+        redis::from_redis_value(server.cli(&["PUBSUB", "CHANNELS"])).expect("names");
+    (list.lines().count(), channels.len())
+}
+
+#[tokio::test]
+async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_lock() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let before = clients(&server);
+    for round in 0..50_u64 {
+        let waits = (0..20_u64).map(|number| {
+            let locks = if number % 2 == 0 { &one } else { &other };
+            let locks = locks.clone();
+            let patience = Duration::from_micros((round * 97 + number * 311) % 4_000);
+            tokio::spawn(async move {
+                let wait = timeout(patience, locks.acquire("k", options())).await;
+                assert!(wait.is_err(), "it is held all the time");
+            })
+        });
+        for wait in waits.collect::<Vec<_>>() {
+            wait.await.expect("no assertion failed");
+        }
+    }
+    eventually(HANG, "nobody stands in line", async || {
+        // The last entry is nobody's.
+        let entries: Vec<String> =
+            redis::from_redis_value(server.cli(&["LRANGE", QUEUE, "0", "-1"])).expect("a list");
+        entries.iter().all(String::is_empty)
+    })
+    .await;
+    guard.lease().verify().await.expect("held all the time");
+    guard.release().await.expect("held");
+    assert_eq!(server.get("lock:k"), None, "it went to nobody who had left");
+    assert_eq!(clients(&server), before, "connections and subscriptions");
+}
+
+#[tokio::test]
+async fn who_does_not_wait_asks_once() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let _held = one.acquire("k", options()).await.expect("free");
+    let asked = || server.calls("evalsha") + server.calls("eval") + server.calls("set");
+    // It knows the scripts from here on.
+    for round in 0..2 {
+        let before = asked();
+        let tried = other.try_acquire("k", options()).await.expect("an answer");
+        assert!(tried.is_none());
+        if round > 0 {
+            assert_eq!(asked() - before, 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_guards_that_are_forgotten_end_with_max_hold() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let options = LockOptions::new(SECOND).max_hold(SECOND * 2);
+    for number in 0..100 {
+        let guard = locks.acquire(format!("k{number}"), options.clone()).await;
+        std::mem::forget(guard.expect("free"));
+    }
+    assert_eq!(server.keys("lock:*").len(), 100);
+    eventually(HANG, "all have ended", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_that_comes_after_the_end_says_so_and_leaves_the_next_holder_alone() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let short = LockOptions::new(Duration::from_millis(300)).without_renewal();
+    let late = one.acquire("k", short).await.expect("free");
+    let next = other.acquire("k", options()).await.expect("expired");
+    let theirs = server.get("lock:k");
+    let released = late.release().await;
+    assert!(
+        matches!(released, Err(LockError::Lost { .. })),
+        "{released:?}"
+    );
+    assert_eq!(server.get("lock:k"), theirs);
+    next.lease().verify().await.expect("held");
+}
+
+#[tokio::test]
+async fn connections_that_are_reset_all_the_time_cost_no_order_and_leave_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let started = std::time::Instant::now();
+    let resets = async {
+        let mut pauses = (0..).map(|number: u64| Duration::from_millis(50 + number * 37 % 250));
+        while started.elapsed() < SECOND * 4 {
+            proxy.reset();
+            tokio::time::sleep(pauses.next().expect("endless")).await;
+        }
+    };
+    let takes = async {
+        let (mut times, mut last) = (0, 0);
+        while started.elapsed() < SECOND * 4 {
+            let guard = locks.acquire("k", options()).await;
+            let guard = guard.expect("asked for again until its wait is over");
+            let token = u64::from(guard.lease().fencing_token());
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            times += 1;
+            // Without an answer it goes on by itself.
+            drop(guard.release().await);
+        }
+        times
+    };
+    let (times, ()) = tokio::join!(takes, resets);
+    assert!(times > 10, "{times}");
+    eventually(HANG, "nothing is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
