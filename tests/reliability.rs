@@ -1,0 +1,69 @@
+//! The page on reliability names tests that exist, and no situation without one, or without a reason.
+
+use std::{fs, path::Path};
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The cells of each row of a table, without the heads.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    page.lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| ---"))
+        .map(|line| {
+            let cells = line.trim_matches('|').split(" | ");
+            cells.map(|cell| cell.trim().to_owned()).collect()
+        })
+        .filter(|cells: &Vec<String>| cells.first().is_none_or(|cell| cell != "situation"))
+        .collect()
+}
+
+/// The tests that a cell names: `file::test`.
+fn named(cell: &str) -> Vec<(&str, &str)> {
+    let quoted = cell.split('`').skip(1).step_by(2);
+    quoted.filter_map(|name| name.rsplit_once("::")).collect()
+}
+
+fn file_of(name: &str) -> String {
+    match name.split_once('/') {
+        Some(("examples", file)) => format!("examples/tests/{file}.rs"),
+        Some(("core", file)) => format!("lock-core/src/{file}.rs"),
+        _ => format!("tests/{name}.rs"),
+    }
+}
+
+#[test]
+fn every_situation_has_a_test_that_exists_or_a_reason() {
+    let page = read("docs/reliability.md");
+    let rows = rows(&page);
+    assert!(rows.len() > 60, "{}", rows.len());
+    for row in rows {
+        let [situation, _, shown] = &row[..] else {
+            panic!("not three cells: {row:?}");
+        };
+        let tests = named(shown);
+        if shown.starts_with("not tested: ") {
+            continue;
+        }
+        assert!(!tests.is_empty(), "{situation}: no test");
+        for (file, test) in tests {
+            let source = read(&file_of(file));
+            let is_there = source.contains(&format!("fn {test}("));
+            assert!(is_there, "{situation}: no test {file}::{test}");
+        }
+    }
+}
+
+#[test]
+fn a_name_is_found_where_it_stands() {
+    assert_eq!(
+        named("`a::b`, `core/c/d::e` and `f`"),
+        [("a", "b"), ("core/c/d", "e")]
+    );
+    assert_eq!(file_of("core/c/d"), "lock-core/src/c/d.rs");
+    assert_eq!(file_of("examples/x"), "examples/tests/x.rs");
+    assert_eq!(file_of("faults"), "tests/faults.rs");
+    let page = "| situation | b | c |\n| --- | --- | --- |\n| x | y | `a::b` |\n";
+    assert_eq!(rows(page), [["x", "y", "`a::b`"]]);
+}
