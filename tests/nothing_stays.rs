@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockOptions};
-use lock_tests::{Proxy, RedisServer, eventually};
+use lock_tests::{Direction, Proxy, RedisServer, eventually};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -58,6 +58,32 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
     guard.release().await.expect("held");
     assert_eq!(server.get("lock:k"), None, "it went to nobody who had left");
     assert_eq!(clients(&server), before, "connections and subscriptions");
+}
+
+/// The way is slow when a request leaves, and fast when it is taken back: what goes by another connection arrives first.
+#[tokio::test]
+async fn a_clean_up_never_overtakes_what_it_cleans_up() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::builder().command_timeout(Duration::from_millis(200));
+    let locks = locks.connect(&proxy.url()).await.expect("up");
+    let options = LockOptions::new(SECOND * 30);
+    // All connections that it will use are there.
+    let guard = locks.acquire("k", options.clone()).await.expect("free");
+    guard.release().await.expect("held");
+    let taken = || server.calls("set") + server.calls("psetex");
+    for round in 0..10 {
+        let (before, key) = (taken(), format!("k{round}"));
+        // Longer than an answer may take, but not so long that the connection counts as dead.
+        proxy.delay(Direction::Requests, Duration::from_millis(350));
+        let acquire = locks.acquire(key.as_str(), options.clone());
+        assert!(timeout(Duration::from_millis(100), acquire).await.is_err());
+        proxy.delay(Direction::Requests, Duration::ZERO);
+        eventually(SECOND * 10, "it was taken, and is free again", async || {
+            taken() > before && server.get(&format!("lock:{key}")).is_none()
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
