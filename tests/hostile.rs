@@ -136,8 +136,30 @@ impl Dice {
         }
     }
 
+    /// As an honest server answers a script, but for the numbers.
+    fn numbers(&mut self) -> String {
+        let first = ["0", "1", "-1"];
+        let more = [
+            "0",
+            "1",
+            "-1",
+            "-2",
+            "-3",
+            "40",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "9007199254740992",
+            "1795151176455149",
+        ];
+        let length = 1 + self.below(4);
+        let mut text = format!("*{length}\r\n:{}\r\n", self.one_of(&first));
+        text.extend((1..length).map(|_| format!(":{}\r\n", self.one_of(&more))));
+        text
+    }
+
     fn answer(&mut self) -> Answer {
-        match self.below(24) {
+        match self.below(32) {
+            5..16 => Answer::Bytes(self.numbers().into_bytes()),
             0 => Answer::HangUp,
             1 => Answer::Silence,
             2 => Answer::Bytes(
