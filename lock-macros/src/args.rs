@@ -267,3 +267,47 @@ fn milliseconds(text: &str) -> std::result::Result<u64, String> {
     }
     Ok(sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use proc_macro2::Literal;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_duration_is_the_sum_of_its_parts(h in 0_u64..30, m in 0_u64..90, s in 0_u64..90, ms in 0_u64..2_000) {
+            let sum = h * 3_600_000 + m * 60_000 + s * 1_000 + ms;
+            prop_assert_eq!(milliseconds(&format!("{h}h{m}m{s}s{ms}ms")), Ok(sum));
+            prop_assert_eq!(milliseconds(&format!("{h} h {m} m")), Ok(h * 3_600_000 + m * 60_000));
+        }
+
+        #[test]
+        fn any_text_is_a_duration_or_says_what_is_wrong(text in r"[0-9hms. \-+e\PC]{0,24}") {
+            if let Err(reason) = milliseconds(&text) {
+                prop_assert!(!reason.is_empty());
+            }
+        }
+
+        #[test]
+        fn no_text_of_a_template_or_duration_panics(
+            key in r"[a-z{}:.?!&*()\[\]0-9 %#\PC]{0,32}",
+            ttl in r"[0-9hms.]{0,12}",
+        ) {
+            let (key, ttl) = (Literal::string(&key), Literal::string(&ttl));
+            let (_, errors) = Args::parse(quote!(key = #key, ttl = #ttl), None);
+            for error in errors {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+
+        #[test]
+        fn no_list_of_options_panics(options in r#"[a-z_=,"{}()\[\]:&|0-9 .]{0,48}"#) {
+            if let Ok(tokens) = options.parse::<TokenStream>() {
+                let (_, errors) = Args::parse(tokens, None);
+                prop_assert!(errors.iter().all(|error| !error.to_string().is_empty()));
+            }
+        }
+    }
+}

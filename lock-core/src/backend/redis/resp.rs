@@ -269,6 +269,8 @@ fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn whole(bytes: &[u8]) -> Frame {
@@ -393,6 +395,22 @@ mod tests {
                         assert!(0 < length && length <= odd.len());
                     }
                 }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_read_alike_in_one_piece_and_in_two(
+            bytes in prop::collection::vec(prop::sample::select(b"*$+-:,(#_!=%~>|\r\n0123abc".to_vec()), 0..48),
+            cut in 0_usize..48,
+        ) {
+            let whole = parse(&bytes);
+            let first = parse(&bytes[..cut.min(bytes.len())]);
+            // What is complete, or wrong, stays so, whatever comes behind it.
+            match first {
+                Ok(None) => {}
+                known => prop_assert_eq!(known, whole),
             }
         }
     }

@@ -208,6 +208,8 @@ fn hosts(several: &Several<'_>, default_port: u16) -> Option<Vec<(String, u16)>>
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(url: &str) -> Result<Topology, LockError> {
@@ -280,6 +282,30 @@ mod tests {
         };
         assert_eq!(password(&service.primary), Some("one"));
         assert_eq!(password(&service.sentinels[0]), Some("two"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_panics_or_has_its_password_told(
+            scheme in "(redis|rediss|valkey|http|redis[+](sentinel|cluster|unix)|)",
+            user in "[a-z]{0,4}",
+            odd in r"[:@/?#,%\[\] a-z]{0,6}",
+            rest in r"[a-z0-9.:,/\[\]?=&%@ ]{0,24}",
+        ) {
+            for url in [
+                format!("{scheme}://{user}:s3cr3t{odd}@{rest}"),
+                format!("{scheme}://{user}:{odd}s3cr3t@{rest}"),
+                format!("{scheme}://{rest}?sentinel_password=s3cr3t"),
+            ] {
+                let told = match parse(&url) {
+                    Ok(Topology::Single(address)) => address.shown().to_owned(),
+                    Ok(Topology::Sentinel(service)) => format!("{service:?}"),
+                    Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                prop_assert!(!told.contains("s3cr3t"), "{}: {}", url, told);
+            }
+        }
     }
 
     #[test]
