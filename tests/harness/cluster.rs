@@ -26,36 +26,113 @@ const SOON: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<RedisServer>,
+    options: ClusterBuilder,
 }
 
-impl Cluster {
-    /// Starts one of the distribution's servers, and waits until it serves all slots and the replicas have all data.
-    pub fn start() -> Self {
-        Self::of(Kind::default())
+/// How a [`Cluster`] is to be started.
+#[derive(Debug, Clone)]
+pub struct ClusterBuilder {
+    kind: Kind,
+    masters: usize,
+    replicas: usize,
+    password: Option<String>,
+    acl: Vec<String>,
+}
+
+impl Default for ClusterBuilder {
+    fn default() -> Self {
+        Self {
+            kind: Kind::default(),
+            masters: MASTERS,
+            replicas: 1,
+            password: None,
+            acl: Vec::new(),
+        }
+    }
+}
+
+impl ClusterBuilder {
+    /// Starts servers of another kind than the distribution's.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
     }
 
-    /// [`start`](Self::start) with servers of another kind.
-    pub fn of(kind: Kind) -> Self {
-        let node = || {
-            RedisServer::builder()
-                .kind(kind)
-                .cluster_node()
-                .setting("cluster-node-timeout", "1000")
-                // A replica that was stopped for a while may take over all the same, with what it has.
-                .setting("cluster-replica-validity-factor", "0")
-                // No replica changes its master by itself.
-                .setting("cluster-migration-barrier", "99")
-                .setting("repl-diskless-sync", "yes")
-                .setting("repl-diskless-sync-delay", "0")
-                .start()
-        };
-        let cluster = Self {
-            nodes: (0..2 * MASTERS).map(|_| node()).collect(),
+    /// Starts so many masters, and no replica: much sooner ready, and nothing takes over.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn masters_alone(mut self, masters: usize) -> Self {
+        self.masters = masters;
+        self.replicas = 0;
+        self
+    }
+
+    /// Has all nodes ask clients for a password.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Adds a line of the access control list of all nodes, as in `acl("user alice on >pw ~* &* +@all")`.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn acl(mut self, line: &str) -> Self {
+        self.acl.push(line.to_owned());
+        self
+    }
+
+    /// Starts them and waits until they serve all slots and the replicas have all data.
+    pub fn start(self) -> Cluster {
+        let nodes = self.masters * (1 + self.replicas);
+        let cluster = Cluster {
+            nodes: (0..nodes).map(|_| self.node()).collect(),
+            options: self,
         };
         cluster.introduce();
         cluster.share_out();
         cluster.whole();
         cluster
+    }
+
+    fn node(&self) -> RedisServer {
+        let mut node = RedisServer::builder()
+            .kind(self.kind)
+            .cluster_node()
+            .setting("cluster-node-timeout", "1000")
+            // A replica that was stopped for a while may take over all the same, with what it has.
+            .setting("cluster-replica-validity-factor", "0")
+            // No replica changes its master by itself.
+            .setting("cluster-migration-barrier", "99")
+            .setting("repl-diskless-sync", "yes")
+            .setting("repl-diskless-sync-delay", "0");
+        if let Some(password) = &self.password {
+            node = node.password(password).setting("masterauth", password);
+        }
+        if !self.acl.is_empty() {
+            let (user, password) = RedisServer::HARNESS;
+            node = node
+                .setting("masteruser", user)
+                .setting("masterauth", password);
+        }
+        let lines = self.acl.iter();
+        lines.fold(node, |node, line| node.acl(line)).start()
+    }
+}
+
+impl Cluster {
+    /// Starts one of the distribution's servers, and waits until it serves all slots and the replicas have all data.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// [`start`](Self::start) with servers of another kind.
+    pub fn of(kind: Kind) -> Self {
+        Self::builder().kind(kind).start()
+    }
+
+    /// Returns the defaults, to be changed.
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder::default()
     }
 
     /// Kills the master that has a key, and returns it.
@@ -92,10 +169,13 @@ impl Cluster {
             let Some(Some(first)) = views.next() else {
                 return false;
             };
-            first.is_whole(MASTERS)
+            let ClusterBuilder {
+                masters, replicas, ..
+            } = self.options;
+            first.is_whole(masters, replicas)
                 && views.all(|view| view.is_some_and(|view| view.agrees_with(&first)))
                 && self.nodes.iter().all(serves)
-                && self.nodes.iter().all(is_up_to_date)
+                && (replicas == 0 || self.nodes.iter().all(is_up_to_date))
         });
     }
 
@@ -160,9 +240,21 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Returns the url for clients: `redis+cluster://host:port,…`.
+    /// Returns the url for clients: `redis+cluster://host:port,…`, with the password if there is one.
     pub fn url(&self) -> String {
-        let mut url = String::from("redis+cluster://");
+        match &self.options.password {
+            Some(password) => self.url_as("", password),
+            None => self.url_with(""),
+        }
+    }
+
+    /// Returns the url for a client with this name (empty for the default one) and password.
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        self.url_with(&format!("{user}:{password}@"))
+    }
+
+    fn url_with(&self, credentials: &str) -> String {
+        let mut url = format!("redis+cluster://{credentials}");
         for (number, node) in self.nodes.iter().enumerate() {
             let comma = if number == 0 { "" } else { "," };
             write!(url, "{comma}127.0.0.1:{}", node.port()).expect("a string takes everything");
@@ -188,12 +280,14 @@ impl Cluster {
     }
 
     fn share_out(&self) {
-        let (masters, replicas) = self.nodes.split_at(MASTERS);
-        for ((number, master), replica) in masters.iter().enumerate().zip(replicas) {
+        let (masters, replicas) = self.nodes.split_at(self.options.masters);
+        for (number, master) in masters.iter().enumerate() {
             let mut command = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
-            command.extend(share(number).map(|slot| slot.to_string()));
+            command.extend(share(number, masters.len()).map(|slot| slot.to_string()));
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             master.cli(&words);
+        }
+        for (master, replica) in masters.iter().zip(replicas) {
             replica.cli(&["CLUSTER", "REPLICATE", &id(master)]);
         }
     }
@@ -219,11 +313,11 @@ impl Cluster {
     }
 }
 
-/// The slots of a master at the start.
-fn share(number: usize) -> RangeInclusive<u16> {
+/// The slots of one of so many masters at the start.
+fn share(number: usize, masters: usize) -> RangeInclusive<u16> {
     let edge = |number: usize| {
         let slots = usize::from(*SLOTS.end()) + 1;
-        u16::try_from(slots * number / MASTERS).expect("a slot, or the end")
+        u16::try_from(slots * number / masters).expect("a slot, or the end")
     };
     edge(number)..=edge(number + 1) - 1
 }
@@ -261,7 +355,9 @@ mod tests {
 
     #[test]
     fn the_shares_of_the_masters_are_all_slots_once() {
-        let all: Vec<u16> = (0..MASTERS).flat_map(share).collect();
+        let all: Vec<u16> = (0..MASTERS)
+            .flat_map(|number| share(number, MASTERS))
+            .collect();
         assert_eq!(all, SLOTS.collect::<Vec<u16>>());
     }
 

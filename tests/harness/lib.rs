@@ -41,7 +41,7 @@ mod wait;
 
 pub use certificates::{Certificates, Flaw, KeyAndCertificate};
 pub use clock::ShiftedClock;
-pub use cluster::{Cluster, Migration};
+pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
 pub use fake::{Answer, FakeServer};
 pub use holders::{Holders, Load};
