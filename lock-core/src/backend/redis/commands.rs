@@ -190,34 +190,19 @@ impl Commands {
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
         let link = self.transactions.lock().await;
-        for _ in 0..MOST_TRIES {
-            let mut looks = vec![vec![Text("DISCARD")], vec![Text("UNWATCH")]];
-            let keys = batch.iter().map(|request| Text(&request.full_key));
-            looks.push([Text("WATCH")].into_iter().chain(keys).collect());
-            looks.extend(batch.iter().flat_map(look_at));
-            looks.push(vec![Text("MULTI")]);
-            let (_, mut answers) = send_all(&link, &looks, within, None).await?;
-            let multi = answers.pop().unwrap_or(Value::Nil);
-            let mut renewed = read_looks(batch, answers.split_off(3))?;
-            failure::of_value(multi)?;
-            let due: Vec<usize> = due(batch, &renewed).collect();
-            let mut changes: Vec<_> = due
-                .iter()
-                .map(|index| {
-                    let RenewRequest { full_key, ttl, .. } = &batch[*index];
-                    vec![Text("PEXPIRE"), Text(full_key), Number(millis(*ttl))]
-                })
-                .collect();
-            changes.push(vec![Text("EXEC")]);
-            let (_, answers) = send_all(&link, &changes, within, None).await?;
-            if let Some(done) = committed(answers)? {
-                for (index, answer) in due.into_iter().zip(done) {
-                    renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
-                }
-                return Ok(renewed.into_iter().map(is_renewed).collect());
+        if let Some(renewed) = transact(&link, batch, within).await? {
+            return Ok(renewed);
+        }
+        let started = CLOCK.now();
+        let mut all = Vec::with_capacity(batch.len());
+        for one in batch.chunks(1) {
+            let left = within.saturating_sub(CLOCK.now().since(started));
+            match transact(&link, one, left).await {
+                Ok(renewed) => all.extend(renewed.into_iter().flatten()),
+                Err(failure) => all.push(Err(failure)),
             }
         }
-        Err(Failure::not_now("others changed the keys all the time"))
+        Ok(all)
     }
 
     pub(super) async fn release(
@@ -308,7 +293,8 @@ impl Commands {
             if read_look(answers.split_off(3), token)?.is_none() {
                 return Ok(false);
             }
-            // Outside a transaction, the next command would act on whatever is there.
+            // Unwatched, or outside a transaction, the next command would act on whatever is there.
+            failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
             failure::of_value(multi)?;
             let command = match change {
                 Change::Expire(ttl) => vec![Text("PEXPIRE"), Text(key), Number(millis(ttl))],
@@ -409,8 +395,9 @@ impl Commands {
         ];
         let (_, mut answers) = send(&link, &look, self.within, None).await?;
         failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
-        let is_same =
-            matches!(answers.last(), Some(Value::BulkString(now)) if **now == *before.as_bytes());
+        let now = answers.pop();
+        failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
+        let is_same = matches!(&now, Some(Value::BulkString(now)) if **now == *before.as_bytes());
         if !is_same {
             return Ok(false);
         }
@@ -450,6 +437,51 @@ async fn send(
         }
     };
     link.send_all(commands.len(), write, within, trail).await
+}
+
+/// Renews all in one transaction. `None` if no transaction can be about several of them: some keys of their slot are on their
+/// way to another node.
+async fn transact(
+    link: &Arc<Link>,
+    batch: &[RenewRequest],
+    within: Duration,
+) -> Result<Option<Vec<Result<Renewed, Failure>>>, Failure> {
+    for _ in 0..MOST_TRIES {
+        let mut looks = vec![vec![Text("DISCARD")], vec![Text("UNWATCH")]];
+        let keys = batch.iter().map(|request| Text(&request.full_key));
+        looks.push([Text("WATCH")].into_iter().chain(keys).collect());
+        looks.extend(batch.iter().flat_map(look_at));
+        looks.push(vec![Text("MULTI")]);
+        let (_, mut answers) = send_all(link, &looks, within, None).await?;
+        let multi = answers.pop().unwrap_or(Value::Nil);
+        let left = answers.split_off(3);
+        match answers.pop() {
+            Some(Value::ServerError(error)) if error.code() == "TRYAGAIN" && batch.len() > 1 => {
+                return Ok(None);
+            }
+            // What is not watched may change hands before it is changed.
+            watch => failure::of_value(watch.unwrap_or(Value::Nil))?,
+        };
+        let mut renewed = read_looks(batch, left)?;
+        failure::of_value(multi)?;
+        let due: Vec<usize> = due(batch, &renewed).collect();
+        let mut changes: Vec<_> = due
+            .iter()
+            .map(|index| {
+                let RenewRequest { full_key, ttl, .. } = &batch[*index];
+                vec![Text("PEXPIRE"), Text(full_key), Number(millis(*ttl))]
+            })
+            .collect();
+        changes.push(vec![Text("EXEC")]);
+        let (_, answers) = send_all(link, &changes, within, None).await?;
+        if let Some(done) = committed(answers)? {
+            for (index, answer) in due.into_iter().zip(done) {
+                renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
+            }
+            return Ok(Some(renewed.into_iter().map(is_renewed).collect()));
+        }
+    }
+    Err(Failure::not_now("others changed the keys all the time"))
 }
 
 async fn send_all(

@@ -36,11 +36,8 @@ pub(super) async fn renew(
     }
 }
 
-/// Those that go to one place together, with their numbers in the batch.
-struct Group {
-    home: Home,
-    numbers: Vec<usize>,
-}
+/// Those that go to one server together: their numbers in the batch, and where each of them is at home.
+struct Group(Vec<(usize, Home)>);
 
 async fn renew_at_their_homes(
     servers: &Servers,
@@ -59,26 +56,25 @@ async fn renew_at_their_homes(
             break;
         }
         let mut asked = JoinSet::new();
-        for group in grouped(open, left).await {
+        for group in grouped(open) {
             let requests: Vec<_> = group
-                .numbers
+                .0
                 .iter()
-                .map(|number| batch[*number].clone())
+                .map(|(number, _)| batch[*number].clone())
                 .collect();
             // At the same time: a node that does not answer must not cost the leases at another one.
             asked.spawn(async move {
-                let answer = renew_at(&group.home, &requests, left).await;
-                (group, answer)
+                let answers = renew_group(&group, &requests, left).await;
+                (group, answers)
             });
         }
         open = Vec::new();
         // Ends with the last answer, each of which is bounded by what is left.
         while let Some(answer) = asked.join_next().await {
-            let Ok((Group { home, numbers }, answer)) = answer else {
+            let Ok((Group(members), answers)) = answer else {
                 continue;
             };
-            let answers = answer.unwrap_or_else(|failure| vec![Err(failure); numbers.len()]);
-            for (number, answer) in numbers.into_iter().zip(answers) {
+            for ((number, home), answer) in members.into_iter().zip(answers) {
                 if let Err(failure) = &answer
                     && let Some(next) = servers.follow(&home, failure)
                 {
@@ -91,28 +87,59 @@ async fn renew_at_their_homes(
     renewals
 }
 
-/// One group for each server; for each slot where a transaction is needed, since it is about one slot; and for each key that
-/// is at home elsewhere.
-async fn grouped(open: Vec<(usize, Home)>, within: Duration) -> Vec<Group> {
+/// One group for each server, and for each key that is at home elsewhere. Nothing is waited for here.
+fn grouped(open: Vec<(usize, Home)>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for (number, home) in open {
-        // Without a connection, the renewal itself tells what is wrong.
-        let by_slot = matches!(home.ways(within).await, Ok(Ways::Commands(Compare::Watch)));
-        let together = |group: &&mut Group| {
-            Arc::ptr_eq(&group.home.server, &home.server)
-                && group.home.asking == Asking::ForItsOwn
+    for member in open {
+        let home = &member.1;
+        let together = |Group(others): &&mut Group| {
+            let other = &others[0].1;
+            Arc::ptr_eq(&other.server, &home.server)
+                && other.asking == Asking::ForItsOwn
                 && home.asking == Asking::ForItsOwn
-                && (!by_slot || group.home.slot == home.slot)
         };
         match groups.iter_mut().find(together) {
-            Some(group) => group.numbers.push(number),
-            None => groups.push(Group {
-                home,
-                numbers: vec![number],
-            }),
+            Some(Group(others)) => others.push(member),
+            None => groups.push(Group(vec![member])),
         }
     }
     groups
+}
+
+async fn renew_group(
+    Group(members): &Group,
+    requests: &[RenewRequest],
+    within: Duration,
+) -> Renewals {
+    let started = CLOCK.now();
+    let all = async |home: &Home, requests: &[RenewRequest], within| {
+        let answers = renew_at(home, requests, within).await;
+        answers.unwrap_or_else(|failure| requests.iter().map(|_| Err(failure.clone())).collect())
+    };
+    // A transaction is about one slot. Without a connection, the renewal itself tells what is wrong.
+    let home = &members[0].1;
+    let by_slot = matches!(home.ways(within).await, Ok(Ways::Commands(Compare::Watch)));
+    let left = || within.saturating_sub(CLOCK.now().since(started));
+    if !by_slot {
+        return all(home, requests, left()).await;
+    }
+    let mut renewals: Vec<Option<Result<Renewed, Failure>>> = vec![None; requests.len()];
+    // Each round renews those of one slot.
+    while let Some(first) = renewals.iter().position(Option::is_none) {
+        let home = &members[first].1;
+        let numbers: Vec<_> = (first..members.len())
+            .filter(|number| members[*number].1.slot == home.slot)
+            .collect();
+        let together: Vec<_> = numbers
+            .iter()
+            .map(|number| requests[*number].clone())
+            .collect();
+        let answers = all(home, &together, left()).await;
+        for (number, answer) in numbers.into_iter().zip(answers) {
+            renewals[number] = Some(answer);
+        }
+    }
+    renewals.into_iter().flatten().collect()
 }
 
 async fn renew_at(
