@@ -76,6 +76,8 @@ impl Home {
         match &self.server.listener {
             None if self.server.link.has_grants() => Hears::Yes,
             None => Hears::Never,
+            // Its slot has not arrived yet: nobody can subscribe here, nor is it told where the slot comes from.
+            Some(_) if self.asking == Asking::ForAGuest => Hears::Never,
             Some(listener) => listener.hears(&self.names.grants),
         }
     }
@@ -84,6 +86,7 @@ impl Home {
     pub(super) async fn listen(&self, within: Duration) -> Result<Hears, Failure> {
         match &self.server.listener {
             None => Ok(self.hears()),
+            Some(_) if self.asking == Asking::ForAGuest => Ok(Hears::Never),
             Some(listener) => listener.listen(&self.names.grants, within).await,
         }
     }

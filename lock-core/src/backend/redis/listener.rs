@@ -96,6 +96,8 @@ impl Listener {
     }
 
     /// Has grants on this channel arrive: confirmed when this returns, before anybody can be granted anything.
+    ///
+    /// Whether they do is no condition for a lock: only a redirection is a failure here.
     pub(super) async fn listen(&self, channel: &str, within: Duration) -> Result<Hears, Failure> {
         match self.hears(channel) {
             Hears::NotYet => {}
