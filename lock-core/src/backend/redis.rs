@@ -135,7 +135,7 @@ impl RedisBackend {
         };
         let link = &server.link;
         if link.sentinels().is_some() {
-            drop(tokio::spawn(sentinel::watch(Arc::downgrade(link))));
+            drop(tokio::spawn(sentinel::watch(Arc::downgrade(server))));
         }
         match link.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => health::look_at_eviction(self),

@@ -44,8 +44,10 @@ const LARGEST_LEAD: u64 = 3_600_000_000;
 #[derive(Debug)]
 pub(super) struct Commands {
     link: Arc<Link>,
-    /// For transactions, one at a time.
-    transactions: Mutex<Arc<Link>>,
+    /// For transactions.
+    transactions: Arc<Link>,
+    /// Of which there is one at a time.
+    turn: Mutex<()>,
     within: Duration,
 }
 
@@ -61,9 +63,14 @@ impl Commands {
     pub(super) fn new(link: Arc<Link>) -> Self {
         Self {
             within: link.timing().command_timeout,
-            transactions: Mutex::new(Arc::new(link.another(Purpose::Questions))),
+            transactions: Arc::new(link.another(Purpose::Questions)),
+            turn: Mutex::default(),
             link,
         }
+    }
+
+    pub(super) fn transactions(&self) -> &Arc<Link> {
+        &self.transactions
     }
 
     pub(super) async fn acquire(
@@ -189,15 +196,15 @@ impl Commands {
         batch: &[RenewRequest],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
-        let link = self.transactions.lock().await;
-        if let Some(renewed) = transact(&link, batch, within).await? {
+        let (_turn, link) = (self.turn.lock().await, &self.transactions);
+        if let Some(renewed) = transact(link, batch, within).await? {
             return Ok(renewed);
         }
         let started = CLOCK.now();
         let mut all = Vec::with_capacity(batch.len());
         for one in batch.chunks(1) {
             let left = within.saturating_sub(CLOCK.now().since(started));
-            match transact(&link, one, left).await {
+            match transact(link, one, left).await {
                 Ok(renewed) => all.extend(renewed.into_iter().flatten()),
                 Err(failure) => all.push(Err(failure)),
             }
@@ -277,7 +284,7 @@ impl Commands {
 
     /// Changes a key in a transaction, if it holds the token; returns whether it does.
     async fn change(&self, key: &str, token: &str, change: Change) -> Result<bool, Failure> {
-        let link = self.transactions.lock().await;
+        let (_turn, link) = (self.turn.lock().await, &self.transactions);
         for _ in 0..MOST_TRIES {
             // An earlier transaction may have been given up half way.
             let look: [&[Word<'_>]; 6] = [
@@ -288,7 +295,7 @@ impl Commands {
                 &[Text("PTTL"), Text(key)],
                 &[Text("MULTI")],
             ];
-            let (_, mut answers) = send(&link, &look, self.within, None).await?;
+            let (_, mut answers) = send(link, &look, self.within, None).await?;
             let multi = answers.pop().unwrap_or(Value::Nil);
             if read_look(answers.split_off(3), token)?.is_none() {
                 return Ok(false);
@@ -301,7 +308,7 @@ impl Commands {
                 Change::Delete => vec![Text("DEL"), Text(key)],
             };
             let commit: [&[Word<'_>]; 2] = [&command, &[Text("EXEC")]];
-            let (_, answers) = send(&link, &commit, self.within, None).await?;
+            let (_, answers) = send(link, &commit, self.within, None).await?;
             if committed(answers)?.is_some() {
                 return Ok(true);
             }
@@ -385,7 +392,7 @@ impl Commands {
             let (_, answers) = self.send(&[&swap], None).await?;
             return is_done(answers.into_iter().next());
         }
-        let link = self.transactions.lock().await;
+        let (_turn, link) = (self.turn.lock().await, &self.transactions);
         let look: [&[Word<'_>]; 5] = [
             &[Text("DISCARD")],
             &[Text("UNWATCH")],
@@ -393,7 +400,7 @@ impl Commands {
             &[Text("GET"), Text(fence)],
             &[Text("MULTI")],
         ];
-        let (_, mut answers) = send(&link, &look, self.within, None).await?;
+        let (_, mut answers) = send(link, &look, self.within, None).await?;
         failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
         let now = answers.pop();
         failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
@@ -402,7 +409,7 @@ impl Commands {
             return Ok(false);
         }
         let commit: [&[Word<'_>]; 2] = [&[Text("SET"), Text(fence), Number(next)], &[Text("EXEC")]];
-        let (_, answers) = send(&link, &commit, self.within, None).await?;
+        let (_, answers) = send(link, &commit, self.within, None).await?;
         match answers.into_iter().next_back() {
             Some(Value::ServerError(error)) => Err(failure::answered(&error)),
             exec => Ok(matches!(exec, Some(Value::Array(_)))),

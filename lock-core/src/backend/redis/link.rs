@@ -24,7 +24,7 @@ use crate::{
             opening,
             probe::Ways,
             resp::{self, Value, Word},
-            sentinel::Sentinels,
+            sentinel::{Known, Sentinels},
         },
     },
     clock::Moment,
@@ -92,6 +92,8 @@ pub(super) struct Current {
     pub(super) grants: bool,
     /// The one for messages, if they need one of their own. The two end together.
     pub(super) beside: Option<Arc<Connection>>,
+    /// The sentinels' word by which the server was found.
+    pub(super) found: Option<Known>,
 }
 
 impl Current {
@@ -393,22 +395,29 @@ impl Link {
 
     /// Never uses a connection again.
     pub(super) fn forget(&self, id: ConnectionId) {
-        let mut state = self.lock();
-        let forgotten = state.current.take_if(|current| current.is(id));
-        drop(state);
-        if let Some(current) = forgotten {
-            current.retire();
-            self.mailbox.unsettle();
+        self.forget_if(|current| current.is(id));
+    }
+
+    /// Leaves a primary that another one has replaced.
+    pub(super) fn leave_if_replaced(&self, now: &Known) {
+        let is_replaced =
+            |current: &mut Current| current.found.as_ref().is_some_and(|old| now.replaces(old));
+        if self.forget_if(is_replaced) {
+            tracing::warn!(
+                server = self.address.shown(),
+                "the sentinels name another primary: connecting to it"
+            );
         }
     }
 
-    /// Never uses the current connection again, if there is one.
-    pub(super) fn forget_current(&self) {
-        let forgotten = self.lock().current.take();
-        if let Some(current) = forgotten {
-            current.retire();
-            self.mailbox.unsettle();
-        }
+    fn forget_if(&self, is_meant: impl FnOnce(&mut Current) -> bool) -> bool {
+        let forgotten = self.lock().current.take_if(is_meant);
+        let Some(current) = forgotten else {
+            return false;
+        };
+        current.retire();
+        self.mailbox.unsettle();
+        true
     }
 
     /// A server that was demoted to a replica stays one: the next command looks the primary up anew, after a pause, as after
@@ -460,6 +469,6 @@ impl Link {
 impl Drop for Link {
     /// A node that left its cluster needs no connection.
     fn drop(&mut self) {
-        self.forget_current();
+        self.forget_if(|_| true);
     }
 }

@@ -26,10 +26,13 @@ use crate::{
 /// Dropping the future closes the connection.
 pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
     let found = match link.sentinels() {
-        Some(sentinels) => Some(sentinels.primary(link.address()).await?),
+        Some(sentinels) => Some(sentinels.primary().await?),
         None => None,
     };
-    let address = found.as_ref().unwrap_or(link.address());
+    let primary = found
+        .as_ref()
+        .map(|found| link.address().at(&found.host, found.port));
+    let address = primary.as_ref().unwrap_or(link.address());
     let (mut opening, pushes) = log_in(link, address).await?;
     if found.is_some() {
         expect_a_primary(&opening, address).await?;
@@ -41,6 +44,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
                 ways: None,
                 grants: false,
                 beside: None,
+                found,
             });
         }
         Purpose::Grants if !pushes => {
@@ -56,6 +60,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
                 ways: None,
                 grants: true,
                 beside: None,
+                found,
             };
             watch_over(link, &current.connection);
             return Ok(current);
@@ -90,6 +95,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         // Without scripts there is no queue.
         grants: grants && ways == Ways::Scripts,
         beside,
+        found,
     })
 }
 

@@ -1,12 +1,13 @@
 //! Asking sentinels where the primary is.
 //!
 //! All are asked at the same time, and the word with the highest epoch counts: one that was cut off from the others may
-//! still name the primary before the last fail-over.
+//! still name the primary before the last fail-over. So a word that is older than one that was heard before counts only if
+//! most of them say it, after they were set up anew.
 
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -26,6 +27,7 @@ use crate::{
             link::{Link, Purpose},
             mailbox::Mailbox,
             resp::{Value, Word::Text},
+            server::Server,
             topology::Service,
         },
     },
@@ -42,16 +44,16 @@ const WATCH: Duration = Duration::from_secs(1);
 pub(super) struct Sentinels {
     links: Vec<Arc<Link>>,
     service: String,
-    /// Where the last connection went.
+    /// The last word that counted.
     known: Mutex<Option<Known>>,
     turn: AtomicUsize,
 }
 
 /// A sentinel's word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
-    host: String,
-    port: u16,
+pub(super) struct Known {
+    pub(super) host: String,
+    pub(super) port: u16,
     /// Grows with each fail-over.
     epoch: u64,
 }
@@ -70,26 +72,34 @@ impl Sentinels {
         }
     }
 
-    /// Where the primary is now, as far as they know, with `template`'s way of talking to it.
+    /// Where the primary is now, as far as they know.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost but the answers.
-    pub(super) async fn primary(&self, template: &Address) -> Result<Address, Failure> {
-        let known = self.find().await?;
-        let address = template.at(&known.host, known.port);
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
-        Ok(address)
+    pub(super) async fn primary(&self) -> Result<Known, Failure> {
+        let (best, answers) = self.find().await?;
+        let mut known = self.lock();
+        if answers * 2 <= self.links.len()
+            && let Some(known) = &*known
+            && known.epoch > best.epoch
+        {
+            return Err(Failure::not_now(
+                "the sentinels that answer do not know of the last fail-over yet",
+            ));
+        }
+        Ok(known.insert(best).clone())
     }
 
-    async fn find(&self) -> Result<Known, Failure> {
+    /// The best word, and how many have answered.
+    async fn find(&self) -> Result<(Known, usize), Failure> {
         let mut asked = JoinSet::new();
         for link in &self.links {
             let (link, service) = (link.clone(), self.service.clone());
             asked.spawn(async move { ask(&link, &service).await });
         }
         let (mut best, mut failure): (Option<Known>, Option<Failure>) = (None, None);
-        let mut until = None;
+        let (mut answers, mut until) = (0, None);
         // Ends with the last answer, each of which is bounded by the time-outs of its link.
         loop {
             let answer = match until {
@@ -99,6 +109,7 @@ impl Sentinels {
             match answer {
                 None => break,
                 Some(Ok(Ok(known))) => {
+                    answers += 1;
                     until.get_or_insert_with(|| Instant::now() + GRACE);
                     if best.as_ref().is_none_or(|best| best.epoch < known.epoch) {
                         best = Some(known);
@@ -115,22 +126,29 @@ impl Sentinels {
             }
         }
         let none = || Failure::no_answer("no sentinel answered");
-        best.ok_or_else(|| failure.unwrap_or_else(none))
+        let best = best.ok_or_else(|| failure.unwrap_or_else(none))?;
+        Ok((best, answers))
     }
 
-    /// Asks one of them whether the primary has changed.
-    async fn has_changed(&self) -> bool {
+    /// The word of one of them, each in its turn, if it has something to say.
+    async fn hear_one(&self) -> Option<Known> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.links.len();
-        let Ok(now) = ask(&self.links[turn], &self.service).await else {
-            return false;
-        };
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_ref().is_some_and(|known| now.replaces(known))
+        let now = ask(&self.links[turn], &self.service).await.ok()?;
+        let mut known = self.lock();
+        if known.as_ref().is_none_or(|known| known.epoch < now.epoch) {
+            // Others may not know it yet when it is asked for next.
+            *known = Some(now.clone());
+        }
+        Some(now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
-    fn replaces(&self, earlier: &Self) -> bool {
+    pub(super) fn replaces(&self, earlier: &Self) -> bool {
         self.epoch > earlier.epoch && (&self.host, self.port) != (&earlier.host, earlier.port)
     }
 }
@@ -143,22 +161,27 @@ impl fmt::Debug for Sentinels {
     }
 }
 
-/// Has the link leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that only
-/// we can still reach would go on giving out locks that nobody else respects.
-pub(super) async fn watch(link: Weak<Link>) {
+/// Has all connections leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that
+/// only we can still reach would go on giving out locks that nobody else respects.
+pub(super) async fn watch(server: Weak<Server>) {
     // Until the manager ends.
     loop {
         sleep(WATCH).await;
-        let Some(link) = link.upgrade() else { return };
-        let Some(sentinels) = link.sentinels() else {
+        let Some(server) = server.upgrade() else {
             return;
         };
-        if link.is_up() && sentinels.has_changed().await {
-            tracing::warn!(
-                server = link.address().shown(),
-                "the sentinels name another primary: connecting to it"
-            );
-            link.forget_current();
+        let links = server.links();
+        let Some(sentinels) = server.link.sentinels() else {
+            return;
+        };
+        if !links.iter().any(|link| link.is_up()) {
+            continue;
+        }
+        let Some(now) = sentinels.hear_one().await else {
+            continue;
+        };
+        for link in links {
+            link.leave_if_replaced(&now);
         }
     }
 }

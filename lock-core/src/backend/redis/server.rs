@@ -89,6 +89,13 @@ impl Server {
         self.holding().flush();
     }
 
+    /// All that lead to it, but those on which only grants are heard.
+    pub(super) fn links(&self) -> Vec<&Arc<Link>> {
+        let acks = self.acks.iter().map(Acks::link);
+        acks.chain([&self.link, self.commands.transactions()])
+            .collect()
+    }
+
     /// Where locks are taken and let go: on one connection, so that a release never overtakes its acquire.
     pub(super) fn holding(&self) -> &Arc<Link> {
         self.acks.as_ref().map_or(&self.link, Acks::link)
