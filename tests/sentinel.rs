@@ -1,0 +1,387 @@
+//! What is special about sentinels: whom they name, who of them is believed, and what they cost.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{Answer, FakeServer, Proxy, RedisServer, Scope, Sentinels, eventually};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Within this time a primary that was replaced is to be left.
+const SOON: Duration = Duration::from_secs(8);
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10).wait(HANG)
+}
+
+async fn connect(url: &str) -> LockManager {
+    LockManager::connect(url).await.expect("the servers are up")
+}
+
+/// A sentinel that says what it is told to say.
+struct Puppet {
+    server: FakeServer,
+    names: Arc<Mutex<(u16, u64)>>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Puppet {
+    fn naming(primary: &RedisServer, epoch: u64) -> Self {
+        let names = Arc::new(Mutex::new((primary.port(), epoch)));
+        let asked = Arc::<AtomicU64>::default();
+        let (told, counted) = (names.clone(), asked.clone());
+        let server = FakeServer::start(move |words| match words[0].as_str() {
+            "SENTINEL" => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let (port, epoch) = *told.lock().expect("no panic");
+                let (port, epoch) = (port.to_string(), epoch.to_string());
+                let words = ["ip", "127.0.0.1", "port", &port, "config-epoch", &epoch];
+                let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+                let words: String = words.iter().map(bulk).collect();
+                Answer::Bytes(format!("*6\r\n{words}").into_bytes())
+            }
+            _ => Answer::line("-ERR unknown command"),
+        });
+        Self {
+            server,
+            names,
+            asked,
+        }
+    }
+
+    fn name(&self, primary: &RedisServer, epoch: u64) {
+        *self.names.lock().expect("no panic") = (primary.port(), epoch);
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+fn url_of(puppets: &[&Puppet], credentials: &str) -> String {
+    let hosts: Vec<String> = puppets
+        .iter()
+        .map(|puppet| format!("127.0.0.1:{}", puppet.server.port()))
+        .collect();
+    format!("redis+sentinel://{credentials}{}/locks", hosts.join(","))
+}
+
+/// Waits until locks are taken at `primary`, one after the other.
+async fn locks_are_taken_at(primary: &RedisServer, locks: &LockManager) {
+    eventually(SOON, "locks are taken at the new primary", async || {
+        let Ok(guard) = locks.acquire("moved", options()).await else {
+            return false;
+        };
+        let there = primary.get("lock:moved").is_some();
+        guard.release().await.ok();
+        there
+    })
+    .await;
+}
+
+fn without_scripts() -> RedisServer {
+    RedisServer::builder()
+        .acl("user default off")
+        .acl("user plain on >word ~* &* +@all -@scripting")
+        .start()
+}
+
+#[tokio::test]
+async fn every_connection_leaves_a_primary_that_only_we_can_reach() {
+    let (old, new) = (without_scripts(), without_scripts());
+    let puppet = Puppet::naming(&old, 1);
+    let locks = connect(&url_of(&[&puppet], "plain:word@")).await;
+    // With it, the connection for transactions is open.
+    let first = locks.acquire("k", options()).await.expect("free");
+    first.release().await.expect("held");
+    puppet.name(&new, 2);
+    locks_are_taken_at(&new, &locks).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert!(new.get("lock:k").is_some());
+    guard.release().await.expect("held");
+    assert_eq!(new.get("lock:k"), None);
+}
+
+#[tokio::test]
+async fn where_replicas_are_waited_for_every_connection_leaves_it_too() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let replicas = [&old, &new].map(|server| {
+        let replica = RedisServer::start();
+        replica.cli(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+        replica
+    });
+    for server in [&old, &new] {
+        eventually(HANG, "its replica is there", async || {
+            server.info("replication").contains("state=online")
+        })
+        .await;
+    }
+    let puppet = Puppet::naming(&old, 1);
+    let locks = LockManager::builder()
+        .min_replicas_acked(1, SECOND * 5)
+        .connect(&url_of(&[&puppet], ""))
+        .await
+        .expect("up");
+    let first = locks.acquire("k", options()).await.expect("free");
+    first.release().await.expect("held");
+    puppet.name(&new, 2);
+    locks_are_taken_at(&new, &locks).await;
+    drop(replicas);
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_behind_does_not_lead_back() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let (behind, ahead) = (Puppet::naming(&old, 1), Puppet::naming(&old, 1));
+    let locks = connect(&url_of(&[&behind, &ahead], "")).await;
+    ahead.name(&new, 2);
+    locks_are_taken_at(&new, &locks).await;
+    // Only the other one is left, and the connection breaks.
+    drop(ahead);
+    new.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let refused = locks.acquire("k", options().wait(SECOND * 3)).await;
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(old.get("lock:k"), None);
+    // It hears of it.
+    behind.name(&new, 2);
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert!(new.get("lock:k").is_some());
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn sentinels_that_were_set_up_anew_are_believed() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let puppets = [
+        Puppet::naming(&old, 7),
+        Puppet::naming(&old, 7),
+        Puppet::naming(&old, 7),
+    ];
+    let url = url_of(&[&puppets[0], &puppets[1], &puppets[2]], "");
+    let locks = connect(&url).await;
+    for puppet in &puppets[..2] {
+        puppet.name(&new, 0);
+    }
+    let [_, _, last] = puppets.each_ref();
+    assert!(last.asked() > 0);
+    let [first, second, third] = puppets;
+    drop(third);
+    old.kill9();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert!(new.get("lock:k").is_some());
+    guard.release().await.expect("held");
+    drop((first, second));
+}
+
+#[tokio::test]
+async fn one_live_sentinel_is_enough_and_none_is_needed_once_connected() {
+    let sentinels = Sentinels::start();
+    let [dead, stopped, live] = sentinels.sentinels() else {
+        panic!("three sentinels")
+    };
+    let hole = Proxy::start(live.port());
+    hole.black_hole(Scope::All);
+    dead.kill9();
+    stopped.stop();
+    let port = hole.port();
+    let url = sentinels
+        .url()
+        .replace("sentinel://", &format!("sentinel://127.0.0.1:{port},"));
+    let (one, other) = (connect(&url).await, connect(&url).await);
+    let short = LockOptions::new(SECOND);
+    let guard = one.acquire("k", short).await.expect("free");
+    live.kill9();
+    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    let end = Instant::now() + SECOND * 3;
+    eventually(HANG, "three ttls are over", async || Instant::now() > end).await;
+    guard.lease().verify().await.expect("held");
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    next.release().await.expect("held");
+    stopped.cont();
+}
+
+type Waiting = tokio::task::JoinHandle<Result<LockGuard, LockError>>;
+
+async fn granted(waiting: Waiting) -> LockGuard {
+    let granted = timeout(HANG, waiting)
+        .await
+        .expect("no missed wake-up")
+        .expect("no panic");
+    granted.expect("granted")
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
+    let sentinels = Sentinels::builder()
+        .password("s3cret")
+        .sentinel_password("w4tch")
+        .start();
+    let good = sentinels.url();
+    connect(&good).await;
+    let service = format!("/{}?", sentinels.service());
+    for (right, wrong, reason) in [
+        (
+            &*service,
+            "/others?",
+            "knows no primary by the name `others`",
+        ),
+        ("=w4tch", "=hunter2", "refuses the user or password"),
+        (
+            "?sentinel_password=w4tch",
+            "",
+            "refuses the user or password",
+        ),
+        (":s3cret@", ":hunter2@", "refuses the user or password"),
+        (":s3cret@", "", "refuses the user or password"),
+    ] {
+        let url = good.replace(right, wrong);
+        assert_ne!(url, good);
+        let refused = timeout(HANG, LockManager::connect(&url)).await;
+        let error = refused.expect("at once").expect_err(wrong);
+        let text = format!("{error} {error:?}");
+        assert!(
+            matches!(error, LockError::Invalid { .. }),
+            "{wrong}: {text}"
+        );
+        assert!(text.contains(reason), "{wrong}: {text}");
+        for secret in ["hunter2", "s3cret", "w4tch"] {
+            assert!(!text.contains(secret), "{wrong}: {text}");
+        }
+    }
+}
+
+/// How many processes listen for grants at a server.
+fn listeners(server: &RedisServer) -> usize {
+    let channels = server.cli(&["PUBSUB", "CHANNELS", "__lock_core__:grants:*"]);
+    let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
+    channels.len()
+}
+
+#[tokio::test]
+async fn a_planned_fail_over_loses_nobody() {
+    let sentinels = Sentinels::start();
+    let first = sentinels.primary();
+    let (one, other) = (
+        connect(&sentinels.url()).await,
+        connect(&sentinels.url()).await,
+    );
+    let held = one.acquire("held", options()).await.expect("free");
+    let guard = one.acquire("k", options()).await.expect("free");
+    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    let queue = "__lock_core__:queue:lock:k";
+    eventually(HANG, "all of it is replicated", async || {
+        sentinels
+            .servers()
+            .iter()
+            .all(|server| server.keys("*").iter().any(|key| key == queue))
+    })
+    .await;
+    let [sentinel, ..] = sentinels.sentinels() else {
+        panic!("three sentinels")
+    };
+    sentinel.cli(&["SENTINEL", "FAILOVER", sentinels.service()]);
+    sentinels.failed_over(first);
+    let before = u64::from(guard.lease().fencing_token());
+    let second = sentinels.primary();
+    // The first one is no replica for a while yet, and would go on giving out locks.
+    eventually(SOON, "both processes have left the first one", async || {
+        listeners(second) == 2
+    })
+    .await;
+    guard.lease().verify().await.expect("held");
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    assert!(u64::from(next.lease().fencing_token()) > before);
+    next.lease().verify().await.expect("held");
+    held.lease().verify().await.expect("held");
+    held.release().await.expect("held");
+    next.release().await.expect("held");
+    assert_eq!(second.keys("lock:*"), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_primary_that_was_stopped_and_replaced_is_left_for_good() {
+    let sentinels = Sentinels::start();
+    let locks = connect(&sentinels.url()).await;
+    let first = sentinels.primary();
+    let guard = locks.acquire("before", options()).await.expect("free");
+    guard.release().await.expect("held");
+    // This one sleeps through the fail-over, and still names the first primary when it wakes.
+    let [asleep, awake @ ..] = sentinels.sentinels() else {
+        panic!("three sentinels")
+    };
+    asleep.stop();
+    first.stop();
+    sentinels.failed_over(first);
+    let second = sentinels.primary();
+    locks_are_taken_at(second, &locks).await;
+    for sentinel in awake {
+        sentinel.stop();
+    }
+    // Nobody tells the first one that it was replaced, and it is there before the only sentinel that answers.
+    first.cont();
+    asleep.cont();
+    second.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let refused = locks.acquire("k", options().wait(SECOND * 2)).await;
+    assert!(
+        matches!(&refused, Err(LockError::Unavailable { .. })) || second.get("lock:k").is_some(),
+        "{refused:?}"
+    );
+    drop(refused);
+    for sentinel in awake {
+        sentinel.cont();
+    }
+    let guard = locks.acquire("after", options()).await.expect("free");
+    assert!(second.get("lock:after").is_some());
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn while_everything_is_down_nobody_storms_the_sentinels() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let [primary, gone] = &servers;
+    let puppet = Puppet::naming(primary, 1);
+    let proxy = Proxy::start(puppet.server.port());
+    let url = format!("redis+sentinel://127.0.0.1:{}/locks", proxy.port());
+    let locks = connect(&url).await;
+    let mut guards = Vec::new();
+    for number in 0..50 {
+        let key = format!("held{number}");
+        guards.push(locks.acquire(key, options()).await.expect("free"));
+    }
+    primary.kill9();
+    proxy.lead_to(gone.port());
+    gone.kill9();
+    proxy.reset();
+    let waiting: Vec<Waiting> = (0..50)
+        .map(|number| {
+            let (locks, key) = (locks.clone(), format!("wanted{number}"));
+            tokio::spawn(async move { locks.acquire(key, options()).await })
+        })
+        .collect();
+    let (before, started) = (proxy.connections(), Instant::now());
+    eventually(HANG, "some time has passed", async || {
+        started.elapsed() > SECOND * 3
+    })
+    .await;
+    let connections = proxy.connections() - before;
+    // One in fifty milliseconds at the most.
+    assert!((1..=80).contains(&connections), "{connections} in 3 s");
+    proxy.lead_to(puppet.server.port());
+    primary.restart();
+    for waiting in waiting {
+        granted(waiting).await.release().await.expect("held");
+    }
+}
