@@ -215,7 +215,7 @@ impl RedisBackend {
             arguments: &acquire_arguments(home, request, asks, None),
         };
         let trail = &request.trail;
-        let (id, answer) = home.ask(&ACQUIRE, call, self.within(), trail).await?;
+        let (id, answer) = home.ask(&ACQUIRE, call, trail).await?;
         let answer = failure::of_answer(answer, id, trail)?;
         read_acquired(&answer, id, asks)
     }
@@ -233,9 +233,8 @@ impl RedisBackend {
             keys: &home.keys(&request.full_key),
             arguments: &release_arguments(home, request, is_plain),
         };
-        let (id, answer) = home
-            .run(&RELEASE, call, self.within(), Some(&request.trail))
-            .await?;
+        let link = home.server.releasing(&request.acquired);
+        let (id, answer) = home.run(link, &RELEASE, call, Some(&request.trail)).await?;
         read_released(&answer, id)
     }
 
@@ -253,7 +252,7 @@ impl RedisBackend {
                 Number(request.tokens.into()),
             ],
         };
-        let (_, answer) = home.run(&AHEAD, call, self.within(), None).await?;
+        let (_, answer) = home.run(&home.server.link, &AHEAD, call, None).await?;
         read_ahead(&answer).ok_or_else(|| failure::nonsense("a renewal ahead"))
     }
 
@@ -266,7 +265,7 @@ impl RedisBackend {
             keys: &[lock, queue],
             arguments: &[],
         };
-        let (_, answer) = home.run(&INSPECT, call, self.within(), None).await?;
+        let (_, answer) = home.run(&home.server.link, &INSPECT, call, None).await?;
         read_sighting(&answer)
     }
 
@@ -283,7 +282,8 @@ impl RedisBackend {
             keys: &home.keys(full_key),
             arguments: &[Number(known_fencing)],
         };
-        match home.run(&FORCE_RELEASE, call, self.within(), None).await? {
+        let link = &home.server.link;
+        match home.run(link, &FORCE_RELEASE, call, None).await? {
             (_, Value::Int(_)) => Ok(()),
             _ => Err(failure::nonsense("a forced release")),
         }
@@ -493,7 +493,7 @@ impl Backend for RedisBackend {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&failure::of_value(value)?, id)
         };
-        let link = home.server.holding();
+        let link = home.server.releasing(&request.acquired);
         link.send_at_once(&request.trail, write, read, then);
         self.0.servers.note_written(home.server);
     }

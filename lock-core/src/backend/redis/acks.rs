@@ -1,7 +1,8 @@
 //! Waiting until replicas have a lock.
 //!
 //! `WAIT` counts the replicas that have all that was written on its own connection, and keeps that connection from doing
-//! anything else meanwhile. So locks are taken and let go on a connection of their own, and renewals go past it.
+//! anything else meanwhile. So locks are taken on a connection of their own, on which answers may be that much later, and
+//! renewals and releases go past it.
 
 use std::{
     sync::{
@@ -51,8 +52,10 @@ struct Round {
 
 impl Acks {
     pub(super) fn new(link: &Link, replicas: Replicas) -> Self {
+        let mut timing = link.timing();
+        timing.command_timeout += replicas.within;
         Self {
-            link: Arc::new(link.another(Purpose::LocksOnly)),
+            link: Arc::new(link.another(Purpose::LocksOnly, timing)),
             least: replicas.least,
             within: replicas.within,
             begun: AtomicU64::new(0),
@@ -99,14 +102,19 @@ impl Acks {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.link.timing().command_timeout;
         match self.link.send(&[&words], within, None).await? {
-            (_, Value::ServerError(error)) => Err(Failure::Invalid(
-                format!(
-                    "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait` ({})",
-                    self.link.address().shown(),
-                    error.code()
-                )
-                .into(),
-            )),
+            // A replica refuses it for another reason, and tells nothing of the rights on its master.
+            (_, Value::ServerError(error))
+                if error.code() == "NOPERM" || error.details().contains("unknown command") =>
+            {
+                Err(Failure::Invalid(
+                    format!(
+                        "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait` ({})",
+                        self.link.address().shown(),
+                        error.code()
+                    )
+                    .into(),
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -117,7 +125,7 @@ impl Acks {
             Number(self.least.into()),
             Number(millis(self.within)),
         ];
-        let within = self.within + self.link.timing().command_timeout;
+        let within = self.link.timing().command_timeout;
         let (connection, answer) = self.link.send(&[&words], within, None).await?;
         match failure::of_value(answer).map_err(Failure::after_all)? {
             Value::Int(count) => Ok((connection, u64::try_from(count).unwrap_or(0))),

@@ -63,7 +63,7 @@ impl Commands {
     pub(super) fn new(link: Arc<Link>) -> Self {
         Self {
             within: link.timing().command_timeout,
-            transactions: Arc::new(link.another(Purpose::Questions)),
+            transactions: Arc::new(link.another(Purpose::Questions, link.timing())),
             turn: Mutex::default(),
             link,
         }

@@ -11,6 +11,7 @@ use crate::{
             commands::Counter,
             failure,
             listener::Hears,
+            link::Link,
             lua::{Asking, Call, Lua},
             probe::Ways,
             resp::{
@@ -91,29 +92,29 @@ impl Home {
         }
     }
 
-    /// Runs a script where locks are taken and let go; an error that the server answers is an answer.
+    /// Runs a script where locks are taken; an error that the server answers is an answer.
     pub(super) async fn ask(
         &self,
         script: &Lua,
         call: Call<'_>,
-        within: Duration,
         trail: &Trail,
     ) -> Result<(ConnectionId, Value), Failure> {
         let link = self.server.holding();
+        let within = link.timing().command_timeout;
         script
             .ask(link, self.asking, call, within, Some(trail))
             .await
     }
 
-    /// The same; an error that the server answers is a failure.
+    /// Runs a script on one of the server's links; an error that the server answers is a failure.
     pub(super) async fn run(
         &self,
+        link: &Arc<Link>,
         script: &Lua,
         call: Call<'_>,
-        within: Duration,
         trail: Option<&Trail>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let link = self.server.holding();
+        let within = link.timing().command_timeout;
         let (id, value) = script.ask(link, self.asking, call, within, trail).await?;
         Ok((id, failure::of_value(value)?))
     }

@@ -138,12 +138,12 @@ impl Link {
     }
 
     /// One to the same server for other commands.
-    pub(super) fn another(&self, purpose: Purpose) -> Self {
+    pub(super) fn another(&self, purpose: Purpose, timing: Timing) -> Self {
         Self::new(
             self.address.clone(),
             self.sentinels.clone(),
             purpose,
-            self.timing,
+            timing,
             self.mailbox.of_nobody(),
         )
     }

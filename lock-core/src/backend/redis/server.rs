@@ -9,6 +9,7 @@ use crate::{
     },
     engine::Timing,
     grants::Grants,
+    trail::Trail,
 };
 
 /// One server that keeps locks.
@@ -86,7 +87,9 @@ impl Server {
 
     /// Writes what was given to be sent at once.
     pub(super) fn flush(&self) {
-        self.holding().flush();
+        for link in self.acks.iter().map(Acks::link).chain([&self.link]) {
+            link.flush();
+        }
     }
 
     /// All that lead to it, but those on which only grants are heard.
@@ -96,8 +99,18 @@ impl Server {
             .collect()
     }
 
-    /// Where locks are taken and let go: on one connection, so that a release never overtakes its acquire.
+    /// Where locks are taken: on one connection.
     pub(super) fn holding(&self) -> &Arc<Link> {
         self.acks.as_ref().map_or(&self.link, Acks::link)
+    }
+
+    /// Where a lock is let go: on the connection on which it was taken, so that the release never overtakes the acquire;
+    /// or past those who wait for replicas there, if nothing of the acquire is under way any more.
+    pub(super) fn releasing(&self, acquired: &Trail) -> &Arc<Link> {
+        if acquired.is_empty() {
+            &self.link
+        } else {
+            self.holding()
+        }
     }
 }
