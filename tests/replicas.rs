@@ -1,0 +1,311 @@
+//! Locks that count only once replicas have them.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{Cluster, RedisServer, Sentinels, eventually};
+use tokio::time::timeout;
+
+const HANG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+const QUEUE: &str = "__lock_core__:queue:lock:k";
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10).wait(HANG)
+}
+
+/// A primary with a replica that has all its data.
+async fn with_a_replica() -> (RedisServer, RedisServer) {
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
+    // At the default it waits for a second one for five seconds.
+    primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    eventually(HANG, "the replica is there", async || {
+        primary.info("replication").contains("state=online")
+    })
+    .await;
+    (primary, replica)
+}
+
+async fn connect(url: &str, replicas: u32, within: Duration) -> LockManager {
+    LockManager::builder()
+        .min_replicas_acked(replicas, within)
+        .connect(url)
+        .await
+        .expect("the servers are up")
+}
+
+fn is_short_of_replicas(refused: &Result<LockGuard, LockError>) -> bool {
+    let text = format!("{refused:?}");
+    matches!(refused, Err(LockError::Unavailable { .. })) && text.contains("min_replicas_acked")
+}
+
+async fn no_lock_is_left(server: &RedisServer) {
+    eventually(SECOND * 5, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_its_replicas_a_lock_does_not_count_and_is_gone() {
+    let (primary, replica) = with_a_replica().await;
+    let locks = connect(&primary.url(), 1, SECOND / 5).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert_eq!(replica.get("lock:k"), primary.get("lock:k"), "it has it");
+    guard.release().await.expect("held");
+    let demanding = connect(&primary.url(), 2, SECOND / 5).await;
+    replica.stop();
+    for (locks, key) in [(&locks, "stopped"), (&demanding, "too few")] {
+        let refused = locks.acquire(key, options().wait(SECOND)).await;
+        assert!(is_short_of_replicas(&refused), "{refused:?}");
+        let refused = locks.acquire(key, options().no_wait()).await;
+        assert!(is_short_of_replicas(&refused), "{refused:?}");
+    }
+    no_lock_is_left(&primary).await;
+    let waiting = tokio::spawn(async move { locks.acquire("k", options()).await });
+    eventually(HANG, "it tries", async || primary.get("lock:k").is_some()).await;
+    replica.cont();
+    let guard = granted(waiting).await;
+    guard.release().await.expect("held");
+    let refused = demanding.acquire("k", options().wait(SECOND)).await;
+    assert!(is_short_of_replicas(&refused), "{refused:?}");
+    no_lock_is_left(&primary).await;
+}
+
+type Waiting = tokio::task::JoinHandle<Result<LockGuard, LockError>>;
+
+async fn granted(waiting: Waiting) -> LockGuard {
+    let granted = timeout(HANG, waiting)
+        .await
+        .expect("no missed wake-up")
+        .expect("no panic");
+    granted.expect("granted")
+}
+
+#[tokio::test]
+async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
+    let (primary, replica) = with_a_replica().await;
+    let (one, other) = (
+        connect(&primary.url(), 1, SECOND).await,
+        connect(&primary.url(), 1, SECOND).await,
+    );
+    let guard = one.acquire("k", options()).await.expect("free");
+    let own = other.clone();
+    let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
+    eventually(HANG, "it stands in line", async || {
+        !primary.keys(QUEUE).is_empty()
+    })
+    .await;
+    let (asked, started) = (primary.calls("evalsha"), Instant::now());
+    eventually(HANG, "it shows that it is alive", async || {
+        primary.calls("evalsha") >= asked + 3
+    })
+    .await;
+    assert!(started.elapsed() > SECOND, "it polls");
+    let waits = primary.calls("wait");
+    let before = u64::from(guard.lease().fencing_token());
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    assert!(primary.calls("publish") > 0 && primary.calls("wait") > waits);
+    assert!(u64::from(next.lease().fencing_token()) > before);
+    assert_eq!(replica.get("lock:k"), primary.get("lock:k"));
+    // A grant alone does not count.
+    replica.stop();
+    let waiting = tokio::spawn(async move { one.acquire("k", options()).await });
+    eventually(HANG, "it stands in line", async || {
+        !primary.keys(QUEUE).is_empty()
+    })
+    .await;
+    let held = primary.get("lock:k");
+    next.release().await.expect("held");
+    eventually(HANG, "it was granted", async || {
+        let holder = primary.get("lock:k");
+        holder.is_some() && holder != held
+    })
+    .await;
+    let refused = other.acquire("k", options().wait(SECOND * 3)).await;
+    assert!(refused.is_err() && !waiting.is_finished(), "{refused:?}");
+    replica.cont();
+    granted(waiting).await.release().await.expect("held");
+    no_lock_is_left(&primary).await;
+}
+
+#[tokio::test]
+async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
+    let (primary, replica) = with_a_replica().await;
+    let locks = connect(&primary.url(), 1, SECOND * 3).await;
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let short = LockOptions::new(SECOND);
+        let key = format!("held{number}");
+        guards.push(locks.acquire(key, short).await.expect("free"));
+    }
+    replica.stop();
+    let mut tries = Vec::new();
+    for number in 0..10 {
+        let (locks, key) = (locks.clone(), format!("wanted{number}"));
+        tries.push(tokio::spawn(async move {
+            locks.acquire(key, options().wait(SECOND * 4)).await
+        }));
+    }
+    for refused in tries {
+        let refused = refused.await.expect("no panic");
+        assert!(
+            matches!(refused, Err(LockError::Unavailable { .. })),
+            "{refused:?}"
+        );
+    }
+    for guard in &guards {
+        guard.lease().verify().await.expect("held");
+    }
+    replica.cont();
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+    no_lock_is_left(&primary).await;
+}
+
+#[tokio::test]
+async fn a_replica_that_is_late_but_in_time_costs_no_connection() {
+    let (primary, replica) = with_a_replica().await;
+    let locks = connect(&primary.url(), 1, SECOND * 10).await;
+    let held = locks.acquire("held", options()).await.expect("free");
+    let connections = connections(&primary);
+    replica.stop();
+    let wants = |key: &'static str| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.acquire(key, options()).await })
+    };
+    let first = wants("first");
+    eventually(HANG, "replicas are waited for", async || {
+        primary.info("clients").contains("blocked_clients:1")
+    })
+    .await;
+    let waiting = [first, wants("second"), wants("third")];
+    held.release()
+        .await
+        .expect("it is not kept by those who wait");
+    let started = Instant::now();
+    eventually(HANG, "three command time-outs are over", async || {
+        started.elapsed() > SECOND * 3
+    })
+    .await;
+    replica.cont();
+    for waiting in waiting {
+        granted(waiting).await.release().await.expect("held");
+    }
+    // The harness has made some of its own.
+    let clients = primary.cli(&["CLIENT", "LIST"]);
+    let clients: String = redis::from_redis_value(clients).expect("text");
+    let newer = clients.lines().filter(|line| id(line) > connections);
+    assert_eq!(newer.count(), 1, "only the one that asks: {clients}");
+}
+
+/// The largest number that a client of the server has.
+fn connections(server: &RedisServer) -> u64 {
+    redis::from_redis_value(server.cli(&["CLIENT", "ID"])).expect("a number")
+}
+
+fn id(line: &str) -> u64 {
+    let word = line
+        .split(' ')
+        .next()
+        .and_then(|word| word.strip_prefix("id="));
+    word.expect("first of all").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_fail_over_to_a_replica_that_has_it_keeps_the_lease() {
+    let sentinels = Sentinels::start();
+    let locks = connect(&sentinels.url(), 2, SECOND * 5).await;
+    let long = LockOptions::new(SECOND * 20);
+    let guard = locks.acquire("k", long).await.expect("free");
+    let killed = sentinels.kill_primary();
+    sentinels.failed_over(killed);
+    let primary = sentinels.primary();
+    let before = primary.pttl("lock:k").expect("all have it");
+    eventually(HANG, "it is renewed there", async || {
+        primary.pttl("lock:k").expect("held") > before
+    })
+    .await;
+    guard.lease().verify().await.expect("held");
+    // One replica is left, which is not enough for a new one.
+    let refused = locks.acquire("other", options().wait(SECOND * 6)).await;
+    assert!(refused.is_err(), "{refused:?}");
+    guard.release().await.expect("held");
+    no_lock_is_left(primary).await;
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named_when_connecting() {
+    let server = RedisServer::builder()
+        .acl("user default off")
+        .acl("user app on >word ~* &* +@all -wait")
+        .start();
+    let refused = LockManager::builder()
+        .min_replicas_acked(1, SECOND)
+        .connect(&server.url_as("app", "word"))
+        .await;
+    let error = refused.expect_err("no right");
+    assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("+wait") && !text.contains("word"), "{text}");
+}
+
+#[tokio::test]
+async fn independent_servers_have_no_replicas_to_wait_for() {
+    let refused = LockManager::builder()
+        .min_replicas_acked(1, SECOND)
+        .redlock([
+            "redis://127.0.0.1:1",
+            "redis://127.0.0.1:2",
+            "redis://127.0.0.1:3",
+        ])
+        .await;
+    let error = refused.expect_err("not both").to_string();
+    assert!(error.contains("min_replicas_acked"), "{error}");
+}
+
+#[tokio::test]
+async fn settings_out_of_bounds_are_refused() {
+    for (replicas, within) in [(0, SECOND), (1, Duration::ZERO), (1, SECOND * 61)] {
+        let refused = LockManager::builder()
+            .min_replicas_acked(replicas, within)
+            .connect("redis://127.0.0.1:1")
+            .await;
+        let error = refused.expect_err("out of bounds");
+        assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn in_a_cluster_each_master_has_its_own() {
+    let cluster = Cluster::start();
+    let (one, other) = (
+        connect(&cluster.url(), 1, SECOND).await,
+        connect(&cluster.url(), 1, SECOND).await,
+    );
+    for number in 0..10 {
+        let key = format!("k{number}");
+        let guard = one.acquire(&*key, options()).await.expect("free");
+        let (own, wanted) = (other.clone(), key.clone());
+        let waiting = tokio::spawn(async move { own.acquire(wanted, options()).await });
+        guard.release().await.expect("held");
+        granted(waiting).await.release().await.expect("held");
+    }
+    let master = cluster.node_of("lock:k");
+    cluster.replica_of("lock:k").stop();
+    let refused = one.acquire("k", options().wait(SECOND * 2)).await;
+    assert!(is_short_of_replicas(&refused), "{refused:?}");
+    no_lock_is_left(master).await;
+    cluster.cont();
+    let guard = one.acquire("k", options()).await.expect("free again");
+    let killed = cluster.kill_master_of("lock:k");
+    cluster.failed_over(killed);
+    eventually(HANG, "the next master knows it", async || {
+        guard.lease().verify().await.is_ok()
+    })
+    .await;
+    guard.release().await.ok();
+}
