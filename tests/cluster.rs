@@ -6,7 +6,7 @@ use std::{
 };
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Cluster, Direction, Kind, Proxy, RedisServer, eventually, slot_of, tag_of_slot};
+use lock_tests::{Cluster, RedisServer, eventually, slot_of, tag_of_slot};
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -181,5 +181,199 @@ async fn users_without_scripts_keep_many_leases_in_many_slots() {
     for node in cluster.nodes() {
         assert!(node.keys("lock:*").is_empty());
         assert_eq!(node.calls("evalsha"), 0);
+    }
+}
+
+#[tokio::test]
+async fn every_key_has_its_companions_in_its_slot() {
+    let cluster = shared();
+    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    for key in [
+        "a{b}c", "{}x", "{", "}", "}{", "{{a}}", "{a}{b}", "ü{ö}", "a b", " ", "%7B", "键",
+    ] {
+        let full_key = format!("lock:{key}");
+        let node = cluster.node_of(&full_key);
+        let guard = one.acquire(key, options()).await.expect(key);
+        let waiting = in_line(&cluster, &other, key).await;
+        let slot = |name: &str| node.cli(&["CLUSTER", "KEYSLOT", name]);
+        for companion in [queue_of(key), fence_of(key)] {
+            assert_eq!(slot(&companion), slot(&full_key), "{companion}");
+            assert_eq!(
+                node.cli(&["EXISTS", &companion]),
+                Value::Int(1),
+                "{companion}"
+            );
+        }
+        assert!(node.get(&full_key).is_some(), "{key}");
+        let before = fencing_token(&guard);
+        guard.release().await.expect("held");
+        let next = granted(waiting).await;
+        assert!(fencing_token(&next) > before, "{key}");
+        next.release().await.expect("held");
+        assert_eq!(node.get(&full_key), None, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn any_key_can_be_locked() {
+    let cluster = shared();
+    let locks = connect(&cluster.url()).await;
+    let mut state = u64::from(std::process::id());
+    let mut random = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(state >> 33).expect("31 bits")
+    };
+    let alphabet = ['{', '}', 'a', 'b', ':', '%', ' ', 'ö'];
+    let mut tasks = Vec::new();
+    for number in 0..500 {
+        let length = 1 + random() % 12;
+        let letters = (0..length).map(|_| alphabet[random() % alphabet.len()]);
+        let key = format!("{}{number}", letters.collect::<String>());
+        let locks = locks.clone();
+        tasks.push(tokio::spawn(async move {
+            let guard = locks.acquire(&*key, options()).await.expect(&key);
+            guard.lease().verify().await.expect(&key);
+            guard.release().await.expect(&key);
+        }));
+    }
+    for task in tasks {
+        timeout(HANG, task)
+            .await
+            .expect("no hang")
+            .expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
+    let cluster = Cluster::builder().masters_alone(1).start();
+    let [node] = cluster.nodes() else {
+        panic!("one node")
+    };
+    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let waiting = in_line(&cluster, &other, "k").await;
+    let (asked, started) = (node.calls("evalsha"), Instant::now());
+    eventually(HANG, "it shows that it is alive", async || {
+        node.calls("evalsha") >= asked + 3
+    })
+    .await;
+    let took = started.elapsed();
+    assert!(took > SECOND, "three questions in {took:?}");
+    let (asked, told) = (node.calls("evalsha"), node.calls("spublish"));
+    let renewals = 1;
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    assert_eq!(node.calls("spublish"), told + 1);
+    // The release, and a beat or a renewal that came in between.
+    let questions = node.calls("evalsha") - asked;
+    assert!(questions <= 2 + renewals, "{questions}");
+    next.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn several_keys_and_the_same_one_again() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let keys: Vec<String> = (0..12).map(|number| format!("several{number}")).collect();
+    let all = locks.acquire_all(&keys, options()).await.expect("free");
+    for key in &keys {
+        let busy = others
+            .try_acquire(&**key, options())
+            .await
+            .expect("an answer");
+        assert!(busy.is_none(), "{key}");
+    }
+    let own = keys.clone();
+    let waiting = tokio::spawn(async move { others.acquire_all(own, options()).await });
+    all.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    locks
+        .run("again", options(), async |lease| {
+            let again = locks.acquire("again", options()).await.expect("ours");
+            assert_eq!(again.lease().fencing_token(), lease.fencing_token());
+            again.release().await.expect("held");
+            lease.verify().await.expect("held");
+        })
+        .await
+        .expect("free");
+    let left = keys
+        .iter()
+        .map(String::as_str)
+        .chain(["again"])
+        .filter(|key| {
+            let full_key = format!("lock:{key}");
+            cluster.node_of(&full_key).get(&full_key).is_some()
+        });
+    assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn operators_look_take_away_and_check() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let guard = locks.acquire("seen", options()).await.expect("free");
+    let waiting = in_line(&cluster, &others, "seen").await;
+    let seen = others.inspect("seen").await.expect("an answer");
+    let seen = seen.expect("held");
+    assert_eq!(seen.waiters, 1, "{seen:?}");
+    assert!(others.inspect("unseen").await.expect("an answer").is_none());
+    locks.force_release("seen").await.expect("an answer");
+    let next = granted(waiting).await;
+    assert!(fencing_token(&next) > fencing_token(&guard));
+    let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+    next.release().await.expect("held");
+    let health = locks.check().await.expect("well");
+    assert!(health.warnings.is_empty(), "{health:?}");
+}
+
+#[tokio::test]
+async fn a_check_and_a_shutdown_reach_every_node() {
+    let cluster = Cluster::builder().masters_alone(3).start();
+    let locks = connect(&cluster.url()).await;
+    for (node, policy) in cluster.nodes().iter().zip(["allkeys-lru", "volatile-ttl"]) {
+        node.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+        node.cli(&["CONFIG", "SET", "maxmemory-policy", policy]);
+    }
+    let health = locks.check().await.expect("it answers");
+    assert_eq!(health.warnings.len(), 2, "{health:?}");
+    let mut guards = Vec::new();
+    for number in 0..30 {
+        let key = format!("k{number}");
+        guards.push(locks.acquire(key, options()).await.expect("free"));
+    }
+    drop(guards);
+    timeout(HANG, locks.shutdown(SECOND * 5))
+        .await
+        .expect("no hang");
+    for node in cluster.nodes() {
+        assert!(node.keys("lock:*").is_empty());
+        assert!(node.keys("__lock_core__:*check*").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn urls_that_do_not_fit_are_refused_with_a_reason() {
+    let cluster = shared();
+    let node = &cluster.nodes()[0];
+    let single = RedisServer::start();
+    for (url, reason) in [
+        (node.url(), "write `redis+cluster://"),
+        (
+            single.url().replace("redis:", "redis+cluster:"),
+            "use a `redis://` url",
+        ),
+        (format!("{}/3", cluster.url()), "database 0 only"),
+    ] {
+        let refused = timeout(HANG, LockManager::connect(&url)).await;
+        let error = refused.expect("at once").expect_err(&url);
+        assert!(
+            matches!(error, LockError::Invalid { .. }),
+            "{url}: {error:?}"
+        );
+        assert!(error.to_string().contains(reason), "{url}: {error}");
     }
 }
