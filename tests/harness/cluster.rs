@@ -35,6 +35,7 @@ pub struct ClusterBuilder {
     kind: Kind,
     masters: usize,
     replicas: usize,
+    spares: usize,
     password: Option<String>,
     acl: Vec<String>,
 }
@@ -45,6 +46,7 @@ impl Default for ClusterBuilder {
             kind: Kind::default(),
             masters: MASTERS,
             replicas: 1,
+            spares: 0,
             password: None,
             acl: Vec::new(),
         }
@@ -67,6 +69,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Adds a node that has no slots; the last one of all.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn with_a_spare(mut self) -> Self {
+        self.spares = 1;
+        self
+    }
+
     /// Has all nodes ask clients for a password.
     #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {
@@ -83,7 +92,7 @@ impl ClusterBuilder {
 
     /// Starts them and waits until they serve all slots and the replicas have all data.
     pub fn start(self) -> Cluster {
-        let nodes = self.masters * (1 + self.replicas);
+        let nodes = self.masters * (1 + self.replicas) + self.spares;
         let cluster = Cluster {
             nodes: (0..nodes).map(|_| self.node()).collect(),
             options: self,
@@ -170,9 +179,12 @@ impl Cluster {
                 return false;
             };
             let ClusterBuilder {
-                masters, replicas, ..
+                masters,
+                replicas,
+                spares,
+                ..
             } = self.options;
-            first.is_whole(masters, replicas)
+            first.is_whole(masters, replicas, spares)
                 && views.all(|view| view.is_some_and(|view| view.agrees_with(&first)))
                 && self.nodes.iter().all(serves)
                 && (replicas == 0 || self.nodes.iter().all(is_up_to_date))
@@ -287,6 +299,8 @@ impl Cluster {
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             master.cli(&words);
         }
+        // A spare one is left over.
+        let replicas = replicas.iter().take(self.options.replicas * masters.len());
         for (master, replica) in masters.iter().zip(replicas) {
             replica.cli(&["CLUSTER", "REPLICATE", &id(master)]);
         }

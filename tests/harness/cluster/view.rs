@@ -36,9 +36,9 @@ impl View {
     }
 
     /// Whether this many masters share all slots, and each has one replica, or none has.
-    pub(super) fn is_whole(&self, masters: usize, replicas: usize) -> bool {
+    pub(super) fn is_whole(&self, masters: usize, replicas: usize, spares: usize) -> bool {
         let ports = self.masters_with_slots();
-        self.knows((1 + replicas) * masters)
+        self.knows((1 + replicas) * masters + spares)
             && self.all_slots_are_served()
             && ports.len() == masters
             && ports
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_view_says_who_has_a_slot_and_who_replicates_whom() {
         let view = view(&LINES);
-        assert!(view.is_whole(2, 1));
+        assert!(view.is_whole(2, 1, 0));
         assert_eq!(view.masters_with_slots(), [7000, 7001]);
         for (slot, port) in [
             (0, 7000),
@@ -197,9 +197,9 @@ mod tests {
         ] {
             let lines = LINES.map(|line| line.replace(from, to));
             let lines = lines.each_ref().map(String::as_str);
-            assert!(!view(&lines).is_whole(2, 1), "{from} is {to}");
+            assert!(!view(&lines).is_whole(2, 1, 0), "{from} is {to}");
         }
-        assert!(!view(&LINES[..3]).is_whole(2, 1));
+        assert!(!view(&LINES[..3]).is_whole(2, 1, 0));
     }
 
     #[test]
