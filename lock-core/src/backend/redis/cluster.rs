@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::{task::JoinSet, time::timeout};
+
 use crate::backend::{
     Failure,
     redis::{
@@ -30,6 +32,9 @@ use crate::backend::{
 
 /// The map is asked for no more often than this.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// After so long without an answer, the next node is asked, too.
+const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// More nodes than any cluster has: what goes beyond is not believed.
 const MOST_NODES: usize = 2_000;
@@ -225,29 +230,34 @@ impl Cluster {
         }));
     }
 
-    /// Asks one node after the other for the map, first those to which there is a connection; returns the one that told it.
+    /// Asks nodes for the map, first those to which there is a connection, and the next one when one takes its time; returns
+    /// the one that told it.
     async fn look(&self, within: Duration) -> Result<Arc<Server>, Failure> {
-        let mut failure = None;
-        for server in self.candidates() {
-            let words = [Text("CLUSTER"), Text("SLOTS")];
-            let ranges = match server.link.send(&[&words], within, None).await {
-                Ok((_, answer)) => read_ranges(&answer, server.link.address()),
-                Err(failure) => Err(failure),
+        let mut candidates = self.candidates().into_iter();
+        let mut asked = JoinSet::new();
+        let mut failure: Option<Failure> = None;
+        // Ends with the last answer, each of which is bounded.
+        loop {
+            let patience = match candidates.next() {
+                Some(server) => {
+                    asked.spawn(async move { (ask(&server, within).await, server) });
+                    LOOK_PATIENCE
+                }
+                None if asked.is_empty() => break,
+                None => within,
             };
-            match ranges {
-                Ok(ranges) => {
+            match timeout(patience, asked.join_next()).await {
+                Ok(Some(Ok((Ok(ranges), server)))) => {
                     self.take_over(&ranges, &server);
                     return Ok(server);
                 }
                 // What may pass counts more than what does not.
-                Err(other)
-                    if failure
-                        .as_ref()
-                        .is_none_or(|known: &Failure| !known.is_transient()) =>
+                Ok(Some(Ok((Err(other), _))))
+                    if failure.as_ref().is_none_or(|known| !known.is_transient()) =>
                 {
                     failure = Some(other);
                 }
-                Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         let none = || Failure::no_answer("no node of the cluster answered");
@@ -314,6 +324,12 @@ impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.seeds.shown.fmt(f)
     }
+}
+
+async fn ask(server: &Server, within: Duration) -> Result<Vec<Range>, Failure> {
+    let words = [Text("CLUSTER"), Text("SLOTS")];
+    let (_, answer) = server.link.send(&[&words], within, None).await?;
+    read_ranges(&answer, server.link.address())
 }
 
 /// Reads `CLUSTER SLOTS`; a node may leave its own host out.
