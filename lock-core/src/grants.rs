@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::token::FencingToken;
+use crate::{token::FencingToken, trail::ConnectionId};
 
 /// Names one entry for a key inside a manager; never zero, never reused.
 pub(crate) type EntryNumber = u64;
@@ -23,11 +23,18 @@ pub(crate) struct Grants {
     waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
 }
 
+/// A grant, and the connection that it came on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) fencing: FencingToken,
+    pub(crate) connection: ConnectionId,
+}
+
 /// What arrived for one entry.
 #[derive(Debug, Default)]
 struct Inbox {
     news: Notify,
-    granted: Mutex<Option<FencingToken>>,
+    granted: Mutex<Option<Message>>,
 }
 
 /// One entry; forgotten when dropped.
@@ -53,10 +60,10 @@ impl Grants {
     /// A grant has arrived. For an entry that nobody has any more there is nothing to do: whoever gave it up has the server
     /// take it back, which gives the lock to the next one if it was granted before.
     #[cfg(feature = "redis")]
-    pub(crate) fn deliver(&self, number: EntryNumber, token: FencingToken) {
+    pub(crate) fn deliver(&self, number: EntryNumber, message: Message) {
         let inbox = self.lock().get(&number).cloned();
         if let Some(inbox) = inbox {
-            *inbox.lock() = Some(token);
+            *inbox.lock() = Some(message);
             inbox.news.notify_one();
         }
     }
@@ -95,7 +102,7 @@ impl Grants {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Option<FencingToken>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Message>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,7 +115,7 @@ impl Entry {
     /// Waits for news: a grant, if there is one, or a reason to ask.
     ///
     /// Dropping the future loses no grant.
-    pub(crate) async fn news(&self) -> Option<FencingToken> {
+    pub(crate) async fn news(&self) -> Option<Message> {
         self.inbox.news.notified().await;
         self.inbox.lock().take()
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     backend::redis::{connection::is, listener::Heard, resp::Value, slots::GRANTS},
-    grants::Grants,
+    grants::{Grants, Message},
     token::FencingToken,
+    trail::ConnectionId,
 };
 
 /// The channels of a manager, and who wants to know of its messages.
@@ -59,7 +60,7 @@ impl Mailbox {
     }
 
     /// Takes a message that the server sent by itself. What is no grant is none of ours.
-    pub(super) fn take(&self, words: &[Value]) {
+    pub(super) fn take(&self, connection: ConnectionId, words: &[Value]) {
         let [_kind, Value::BulkString(channel), rest @ ..] = words else {
             return;
         };
@@ -74,7 +75,13 @@ impl Mailbox {
             && let Some((number, token)) = read(message)
         {
             match self.counts {
-                Counts::AsAGrant => self.grants.deliver(number, FencingToken::new(token)),
+                Counts::AsAGrant => self.grants.deliver(
+                    number,
+                    Message {
+                        fencing: FencingToken::new(token),
+                        connection,
+                    },
+                ),
                 Counts::AsAHint => self.grants.rouse(number),
             }
         }
