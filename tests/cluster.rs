@@ -6,7 +6,10 @@ use std::{
 };
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Cluster, RedisServer, eventually, slot_of, tag_of_slot};
+use lock_tests::{
+    After, Cluster, Direction, FakeServer, Kind, Proxy, RedisServer, Which, eventually, slot_of,
+    tag_of_slot,
+};
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -157,11 +160,11 @@ async fn in_the_second_version_of_the_protocol_waiters_ask_again_and_again() {
 
 #[tokio::test]
 async fn users_without_scripts_keep_many_leases_in_many_slots() {
-    let cluster = Cluster::builder()
-        .masters_alone(3)
-        .acl("user default off")
-        .acl("user plain on >word ~* &* +@all -@scripting")
-        .start();
+    let cluster = shared();
+    let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
+    for node in cluster.nodes() {
+        node.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
+    }
     let url = cluster.url_as("plain", "word");
     let (one, other) = (connect(&url).await, connect(&url).await);
     let short = LockOptions::new(SECOND);
@@ -179,8 +182,7 @@ async fn users_without_scripts_keep_many_leases_in_many_slots() {
     }
     granted(waiting).await.release().await.expect("held");
     for node in cluster.nodes() {
-        assert!(node.keys("lock:*").is_empty());
-        assert_eq!(node.calls("evalsha"), 0);
+        assert!(node.keys("lock:plain*").is_empty());
     }
 }
 
@@ -376,4 +378,451 @@ async fn urls_that_do_not_fit_are_refused_with_a_reason() {
         );
         assert!(error.to_string().contains(reason), "{url}: {error}");
     }
+}
+
+/// Gives what happens in the background the time of so many ttls.
+async fn ttls_pass(ttl: Duration, count: u32) {
+    let end = Instant::now() + ttl * count;
+    eventually(HANG, "some ttls are over", async || Instant::now() > end).await;
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
+    let cluster = shared();
+    let locks = connect(&cluster.url()).await;
+    let ttl = Duration::from_millis(600);
+    let (held, dropped) = ("moves{held}", "goes{held}");
+    let guard = locks
+        .acquire(held, LockOptions::new(ttl))
+        .await
+        .expect("free");
+    let other = locks
+        .acquire(dropped, LockOptions::new(ttl))
+        .await
+        .expect("free");
+    let full_key = format!("lock:{held}");
+    let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
+    let migration = cluster.migration(slot_of(&full_key), target);
+    migration.open();
+    ttls_pass(ttl, 2).await;
+    guard.lease().verify().await.expect("not yet moved");
+    migration.move_key(&full_key);
+    // One lock in the slot is here, and one is there.
+    ttls_pass(ttl, 2).await;
+    guard.lease().verify().await.expect("moved");
+    other.lease().verify().await.expect("not yet moved");
+    migration.move_keys();
+    ttls_pass(ttl, 2).await;
+    guard.lease().verify().await.expect("all has moved");
+    other.lease().verify().await.expect("all has moved");
+    drop(other);
+    migration.close();
+    ttls_pass(ttl, 2).await;
+    guard.lease().verify().await.expect("the slot has moved");
+    guard.release().await.expect("held");
+    eventually(HANG, "what was dropped meanwhile is gone", async || {
+        target.keys("lock:*{held}").is_empty()
+    })
+    .await;
+    let again = locks
+        .acquire(held, LockOptions::new(ttl))
+        .await
+        .expect("free");
+    again.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
+    let cluster = shared();
+    let locks = connect(&cluster.url()).await;
+    let key = "lets go{while}";
+    let full_key = format!("lock:{key}");
+    let guard = locks.acquire(key, options()).await.expect("free");
+    let source = cluster.node_of(&full_key);
+    let target = node_at(&cluster, another(&cluster, source));
+    let migration = cluster.migration(slot_of(&full_key), target);
+    migration.open();
+    migration.move_keys();
+    let before = source.calls("evalsha") + target.calls("eval");
+    let releasing = tokio::spawn(guard.release());
+    let started = Instant::now();
+    eventually(HANG, "some time has passed", async || {
+        started.elapsed() > SECOND * 2
+    })
+    .await;
+    // Other tests use these nodes, too: far below a busy loop.
+    let asked = source.calls("evalsha") + target.calls("eval") - before;
+    assert!(asked < 2_000, "{asked} questions in 2 s");
+    migration.close();
+    match timeout(HANG, releasing)
+        .await
+        .expect("no hang")
+        .expect("no panic")
+    {
+        Ok(()) | Err(LockError::Unavailable { .. }) => {}
+        odd => panic!("{odd:?}"),
+    }
+    let closed = Instant::now();
+    let again = locks.acquire(key, options()).await.expect("free soon");
+    assert!(closed.elapsed() < SECOND * 5, "long before its ttl");
+    assert!(target.get(&full_key).is_some());
+    again.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn whoever_waits_gets_the_lock_behind_the_move() {
+    let cluster = shared();
+    let url = cluster.url();
+    let (one, two, three) = (
+        connect(&url).await,
+        connect(&url).await,
+        connect(&url).await,
+    );
+    let key = "waits{through}";
+    let full_key = format!("lock:{key}");
+    let guard = one.acquire(key, options()).await.expect("free");
+    let waiting = in_line(&cluster, &two, key).await;
+    let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
+    let migration = cluster.migration(slot_of(&full_key), target);
+    migration.open();
+    assert_eq!(migration.move_keys().len(), 3, "lock, queue and counter");
+    // All is there already, but nobody can subscribe there yet.
+    let busy = three.acquire(key, options().wait(SECOND)).await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    let last = tokio::spawn(async move { three.acquire(key, options()).await });
+    guard.lease().verify().await.expect("held");
+    let before = fencing_token(&guard);
+    guard.release().await.expect("all three are there");
+    migration.close();
+    let closed = Instant::now();
+    let (mut first, mut second) = (waiting, last);
+    let next = tokio::select! {
+        next = &mut first => { first = second; next }
+        next = &mut second => next,
+    };
+    let next = next.expect("no panic").expect("granted");
+    assert!(closed.elapsed() < SECOND * 5, "long before the ttl");
+    assert!(fencing_token(&next) > before);
+    next.release().await.expect("held");
+    granted(first).await.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_grant_finds_its_way_after_the_slot_has_moved() {
+    let cluster = shared();
+    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let key = "granted{there}";
+    let full_key = format!("lock:{key}");
+    let guard = one.acquire(key, options()).await.expect("free");
+    let waiting = in_line(&cluster, &other, key).await;
+    let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
+    let migration = cluster.migration(slot_of(&full_key), target);
+    migration.open();
+    migration.move_keys();
+    migration.close();
+    let channel = format!("*:{{{}}}:*", tag_of_slot(slot_of(&full_key)));
+    eventually(HANG, "it listens at the other node", async || {
+        target.cli(&["PUBSUB", "SHARDCHANNELS", &channel]) != Value::Array(Vec::new())
+            && queue_length(target, key) == 1
+    })
+    .await;
+    let told = target.calls("spublish");
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    assert!(target.calls("spublish") > told, "by a message");
+}
+
+#[tokio::test]
+async fn nodes_come_and_go() {
+    let cluster = Cluster::builder().masters_alone(3).with_a_spare().start();
+    let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let spare = &cluster.nodes()[3];
+    let source = cluster.node_of("lock:k");
+    let short = LockOptions::new(SECOND * 2);
+    let guard = locks.acquire("k", short.clone()).await.expect("free");
+    // The map names no node without slots: this one is heard of by redirections alone.
+    let migration = cluster.migration(slot_of("lock:k"), spare);
+    migration.open();
+    migration.move_keys();
+    migration.close();
+    guard.lease().verify().await.expect("held");
+    let waiting = in_line(&cluster, &others, "k").await;
+    guard.release().await.expect("held");
+    let guard = granted(waiting).await;
+    assert!(spare.get("lock:k").is_some());
+    let migration = cluster.migration(slot_of("lock:k"), source);
+    migration.open();
+    migration.move_keys();
+    migration.close();
+    let id: String = redis::from_redis_value(spare.cli(&["CLUSTER", "MYID"])).expect("text");
+    spare.kill9();
+    for node in &cluster.nodes()[..3] {
+        node.cli(&["CLUSTER", "FORGET", &id]);
+    }
+    eventually(HANG, "the slot is found again", async || {
+        guard.lease().verify().await.is_ok()
+    })
+    .await;
+    let own = locks.clone();
+    let waiting = tokio::spawn(async move { own.acquire("k", short).await });
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn one_live_seed_is_enough() {
+    let cluster = shared();
+    let live = cluster.nodes()[1].port();
+    let silent = [(); 8].map(|()| FakeServer::silent());
+    let silent = silent.each_ref().map(|server| server.port().to_string());
+    let url = format!(
+        "redis+cluster://127.0.0.1:1,127.0.0.1:{},127.0.0.1:2,127.0.0.1:{live}",
+        silent.join(",127.0.0.1:")
+    );
+    let started = Instant::now();
+    let locks = connect(&url).await;
+    let took = started.elapsed();
+    assert!(
+        took < SECOND * 3,
+        "{took:?}: the silent ones one after the other"
+    );
+    for number in 0..10 {
+        let key = format!("seed{number}");
+        let guard = locks.acquire(key, options()).await.expect("free");
+        guard.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn passwords_reach_all_nodes_and_replicas_tell_of_their_masters() {
+    let cluster = Cluster::builder().password("s3cret").start();
+    let replica = cluster.replica_of("lock:k");
+    let seed = |credentials: &str| {
+        let port = replica.port();
+        format!("redis+cluster://{credentials}127.0.0.1:{port}")
+    };
+    let locks = connect(&seed(":s3cret@")).await;
+    for number in 0..10 {
+        let key = format!("k{number}");
+        let guard = locks.acquire(key, options()).await.expect("free");
+        guard.release().await.expect("held");
+    }
+    let built = LockManager::builder()
+        .credentials("", "s3cret")
+        .cluster([format!("127.0.0.1:{}", replica.port())])
+        .await
+        .expect("the nodes are up");
+    built.check().await.expect("well");
+    for credentials in ["", ":hunter2@"] {
+        let refused = LockManager::connect(&seed(credentials)).await;
+        let error = refused.expect_err("no way in");
+        assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+        let text = format!("{error} {error:?}");
+        assert!(
+            !text.contains("hunter2") && text.contains("password"),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_sharded_messages_waiters_ask_and_all_else_works() {
+    let cluster = Cluster::builder()
+        .kind(Kind::Redis62)
+        .masters_alone(3)
+        .start();
+    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let own = other.clone();
+    let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
+    let node = cluster.node_of("lock:k");
+    let before = node.calls("evalsha");
+    eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
+    let first = fencing_token(&guard);
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    assert!(fencing_token(&next) > first);
+    next.release().await.expect("held");
+    let keys: Vec<String> = (0..12).map(|number| format!("several{number}")).collect();
+    let all = other.acquire_all(&keys, options()).await.expect("free");
+    all.release().await.expect("held");
+    one.check().await.expect("well");
+}
+
+#[tokio::test]
+async fn whoever_hears_nothing_any_more_listens_again() {
+    let cluster = Cluster::builder().masters_alone(1).start();
+    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let waiting = in_line(&cluster, &other, "k").await;
+    let node = &cluster.nodes()[0];
+    assert_ne!(
+        node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]),
+        Value::Int(0)
+    );
+    let killed = Instant::now();
+    guard.release().await.expect("held");
+    let next = granted(waiting).await;
+    assert!(killed.elapsed() < SECOND * 4, "{:?}", killed.elapsed());
+    next.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
+    let cluster = Cluster::builder().masters_alone(1).start();
+    let node = &cluster.nodes()[0];
+    let channels = || match node.cli(&["PUBSUB", "SHARDCHANNELS"]) {
+        Value::Array(channels) => channels.len(),
+        odd => panic!("no list: {odd:?}"),
+    };
+    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let guard = one
+        .acquire("k", options().wait(Duration::ZERO))
+        .await
+        .expect("free");
+    let waiting = in_line(&cluster, &other, "k").await;
+    let mut tasks = Vec::new();
+    for number in 0..600 {
+        let (locks, key) = (other.clone(), format!("many{number}"));
+        tasks.push(tokio::spawn(async move {
+            let guard = locks.acquire(key, options()).await.expect("free");
+            guard.release().await.expect("held");
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert!(channels() > 512, "{}", channels());
+    let started = Instant::now();
+    eventually(HANG, "most have not been used for a while", async || {
+        started.elapsed() > SECOND * 11
+    })
+    .await;
+    // One more: of all these, two are of use.
+    let one_more = other.acquire("one more", options()).await.expect("free");
+    eventually(HANG, "the others were given up", async || channels() < 10).await;
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    one_more.release().await.expect("held");
+}
+
+/// A cluster of masters to each of which clients come through a proxy.
+struct Proxied {
+    cluster: Cluster,
+    proxies: Vec<Proxy>,
+}
+
+impl Proxied {
+    async fn start(masters: usize) -> Self {
+        let cluster = Cluster::builder().masters_alone(masters).start();
+        let nodes = cluster.nodes().iter();
+        let proxies: Vec<_> = nodes.map(|node| Proxy::start(node.port())).collect();
+        for (node, proxy) in cluster.nodes().iter().zip(&proxies) {
+            let port = proxy.port().to_string();
+            node.cli(&["CONFIG", "SET", "cluster-announce-port", &port]);
+        }
+        eventually(HANG, "all nodes know of all proxies", async || {
+            let mut nodes = cluster.nodes().iter();
+            nodes.all(|node| {
+                let map: String =
+                    redis::from_redis_value(node.cli(&["CLUSTER", "NODES"])).expect("text");
+                let mut proxies = proxies.iter();
+                proxies.all(|proxy| map.contains(&format!(":{}@", proxy.port())))
+            })
+        })
+        .await;
+        Self { cluster, proxies }
+    }
+
+    fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{}", self.proxies[0].port())
+    }
+
+    fn locks_left(&self) -> usize {
+        let nodes = self.cluster.nodes().iter();
+        nodes.map(|node| node.keys("lock:*").len()).sum()
+    }
+}
+
+#[tokio::test]
+async fn futures_dropped_in_flight_leave_no_lock() {
+    let proxied = Proxied::start(2).await;
+    let locks = connect(&proxied.url()).await;
+    for number in 0..20 {
+        let guard = locks.acquire(format!("warm{number}"), options()).await;
+        guard.expect("free").release().await.expect("held");
+    }
+    for proxy in &proxied.proxies {
+        assert!(
+            proxy.requests("EVALSHA") + proxy.requests("SET") > 0,
+            "none goes past it"
+        );
+        proxy.delay(Direction::Requests, Duration::from_millis(30));
+        proxy.clear_log();
+    }
+    for number in 0..50 {
+        let acquire = locks.acquire(format!("k{number}"), options());
+        assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
+    }
+    let asked = || -> usize {
+        let proxies = proxied.proxies.iter();
+        proxies
+            .map(|proxy| proxy.requests("EVALSHA") + proxy.requests("SET"))
+            .sum()
+    };
+    eventually(HANG, "all requests have left", async || asked() >= 50).await;
+    eventually(
+        SECOND * 5,
+        "long before their ttl, none is left",
+        async || proxied.locks_left() == 0,
+    )
+    .await;
+    // And none comes later.
+    for proxy in &proxied.proxies {
+        proxy.pass();
+    }
+    let guard = locks.acquire("after", options()).await.expect("free");
+    guard.release().await.expect("held");
+    assert_eq!(proxied.locks_left(), 0);
+}
+
+#[tokio::test]
+async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
+    let proxied = Proxied::start(1).await;
+    let proxy = &proxied.proxies[0];
+    let (one, other) = (connect(&proxied.url()).await, connect(&proxied.url()).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    for _ in 0..5 {
+        let asked = proxy.requests("EVALSHA");
+        eventually(HANG, "somebody asks", async || {
+            proxy.requests("EVALSHA") > asked
+        })
+        .await;
+        proxy.reset();
+    }
+    guard.lease().verify().await.ok();
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
+    eventually(HANG, "nothing is left", async || proxied.locks_left() == 0).await;
+}
+
+#[tokio::test]
+async fn a_lock_does_not_depend_on_hearing_of_grants() {
+    let proxied = Proxied::start(1).await;
+    let proxy = &proxied.proxies[0];
+    proxy.lose(Direction::Replies, Which::of("SSUBSCRIBE"), After::Reset);
+    let (one, other) = (connect(&proxied.url()).await, connect(&proxied.url()).await);
+    let guard = one
+        .acquire("k", options().wait(SECOND * 5))
+        .await
+        .expect("free");
+    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    let asked = proxy.requests("SSUBSCRIBE");
+    eventually(HANG, "it tries to listen", async || {
+        proxy.requests("SSUBSCRIBE") > asked + 2
+    })
+    .await;
+    guard.release().await.expect("held");
+    granted(waiting).await.release().await.expect("held");
 }
