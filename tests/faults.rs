@@ -874,3 +874,28 @@ async fn a_waker_that_panics_harms_nobody_else() {
     guard.lease().verify().await.expect("the server has it");
     assert_eq!(proxy.connections(), before);
 }
+
+#[tokio::test]
+async fn a_connection_that_breaks_at_every_question_is_not_made_anew_without_a_pause() {
+    let (_server, proxy, locks) = through_a_proxy().await;
+    let mut guards = Vec::new();
+    for number in 0..10 {
+        let key = format!("k{number}");
+        guards.push(locks.acquire(key, options()).await.expect("free"));
+    }
+    let every = Which::of("EVALSHA");
+    proxy.lose(Direction::Requests, every, After::Reset);
+    let (before, started) = (proxy.connections(), Instant::now());
+    // As after any end of a connection, all are renewed.
+    proxy.reset();
+    eventually(HANG, "some time has passed", async || {
+        started.elapsed() > Duration::from_secs(2)
+    })
+    .await;
+    let connections = proxy.connections() - before;
+    assert!((2..=60).contains(&connections), "{connections} in 2 s");
+    proxy.pass();
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+}

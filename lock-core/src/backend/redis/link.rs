@@ -38,6 +38,10 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
+/// So many connections in a row may last no longer than that before it counts as a failure, too: what is held is renewed
+/// with each new one, and whoever breaks them for that would be stormed.
+const MOST_SHORT_LIVED: u32 = 3;
+
 /// A server is near whose answers can come within this many nanoseconds.
 const NEAR: u64 = 1_000_000;
 
@@ -77,6 +81,10 @@ pub(super) struct Link {
 #[derive(Debug, Default)]
 struct State {
     current: Option<Current>,
+    /// When it was made.
+    since: Option<Moment>,
+    /// How many in a row broke as soon as they were made.
+    short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
     /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
     connecting: Option<watch::Receiver<Option<Opened>>>,
@@ -349,6 +357,7 @@ impl Link {
             current.retire();
         } else {
             state.current = Some(current.clone());
+            state.since = Some(CLOCK.now());
         }
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
@@ -411,10 +420,24 @@ impl Link {
     }
 
     fn forget_if(&self, is_meant: impl FnOnce(&mut Current) -> bool) -> bool {
-        let forgotten = self.lock().current.take_if(is_meant);
-        let Some(current) = forgotten else {
+        let mut state = self.lock();
+        let Some(current) = state.current.take_if(is_meant) else {
             return false;
         };
+        let now = CLOCK.now();
+        let is_short = |since| now.since(since) < RECONNECT_PAUSE;
+        state.short_lived = match state.since {
+            Some(since) if is_short(since) => state.short_lived + 1,
+            _ => 0,
+        };
+        if state.short_lived > MOST_SHORT_LIVED {
+            let failure = Failure::not_now(format!(
+                "connections to {} break as soon as they are made",
+                self.address.shown()
+            ));
+            state.last_failure = Some((now, failure));
+        }
+        drop(state);
         current.retire();
         self.mailbox.unsettle();
         true
