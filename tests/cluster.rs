@@ -537,6 +537,8 @@ async fn nodes_come_and_go() {
     let cluster = Cluster::builder().masters_alone(3).with_a_spare().start();
     let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let spare = &cluster.nodes()[3];
+    // Or it would follow whoever gets its only slot.
+    spare.cli(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]);
     let source = cluster.node_of("lock:k");
     let short = LockOptions::new(SECOND * 2);
     let guard = locks.acquire("k", short.clone()).await.expect("free");
