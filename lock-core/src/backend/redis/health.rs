@@ -41,7 +41,14 @@ pub(super) async fn check(backend: &RedisBackend) -> Result<Health, Failure> {
         let clock = clock_warning(link, within).await?;
         health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
         let eviction = eviction_warning(link, within).await?;
-        health.warnings.extend(clock.into_iter().chain(eviction));
+        let warnings = clock.into_iter().chain(eviction);
+        health.warnings.extend(warnings.map(|warning| {
+            if backend.0.servers.are_several() {
+                format!("{}: {warning}", link.address().shown())
+            } else {
+                warning
+            }
+        }));
     }
     Ok(health)
 }

@@ -154,6 +154,10 @@ impl Servers {
         }
     }
 
+    pub(super) fn are_several(&self) -> bool {
+        matches!(self, Self::Several(_))
+    }
+
     /// Each server that has locks, with the names of one place there.
     pub(super) fn each(&self) -> Vec<(Arc<Server>, Arc<Names>)> {
         match self {
