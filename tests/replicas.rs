@@ -141,6 +141,7 @@ async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
         let key = format!("held{number}");
         guards.push(locks.acquire(key, short).await.expect("free"));
     }
+    let connections = connections(&primary);
     replica.stop();
     let mut tries = Vec::new();
     for number in 0..10 {
@@ -156,6 +157,8 @@ async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
             "{refused:?}"
         );
     }
+    // Nor was a connection given up for it.
+    none_is_newer(&primary, connections);
     for guard in &guards {
         guard.lease().verify().await.expect("held");
     }
@@ -195,8 +198,12 @@ async fn a_replica_that_is_late_but_in_time_costs_no_connection() {
     for waiting in waiting {
         granted(waiting).await.release().await.expect("held");
     }
-    // The harness has made some of its own.
-    let clients = primary.cli(&["CLIENT", "LIST"]);
+    none_is_newer(&primary, connections);
+}
+
+/// The harness makes some of its own, of which only the last one is there.
+fn none_is_newer(server: &RedisServer, connections: u64) {
+    let clients = server.cli(&["CLIENT", "LIST"]);
     let clients: String = redis::from_redis_value(clients).expect("text");
     let newer = clients.lines().filter(|line| id(line) > connections);
     assert_eq!(newer.count(), 1, "only the one that asks: {clients}");
