@@ -18,6 +18,7 @@ use crate::{
             counting::Counting,
             failure,
             link::{Link, Purpose},
+            lua::Asking,
             millis,
             probe::Compare,
             resp::{
@@ -160,14 +161,15 @@ impl Commands {
     pub(super) async fn renew(
         &self,
         by: Compare,
+        asking: Asking,
         batch: &[RenewRequest],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
         if by == Compare::Watch {
-            return self.renew_in_a_transaction(batch, within).await;
+            return self.renew_in_a_transaction(asking, batch, within).await;
         }
         let looks: Vec<_> = batch.iter().flat_map(look_at).collect();
-        let (_, answers) = send_all(&self.link, &looks, within, None).await?;
+        let (_, answers) = send_all(&self.link, asking, &looks, within).await?;
         let mut renewed = read_looks(batch, answers)?;
         let due: Vec<usize> = due(batch, &renewed).collect();
         let changes: Vec<_> = due
@@ -183,7 +185,7 @@ impl Commands {
             })
             .collect();
         if !changes.is_empty() {
-            let (_, answers) = send_all(&self.link, &changes, within, None).await?;
+            let (_, answers) = send_all(&self.link, asking, &changes, within).await?;
             for (index, answer) in due.into_iter().zip(answers) {
                 renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
             }
@@ -193,18 +195,19 @@ impl Commands {
 
     async fn renew_in_a_transaction(
         &self,
+        asking: Asking,
         batch: &[RenewRequest],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
         let (_turn, link) = (self.turn.lock().await, &self.transactions);
-        if let Some(renewed) = transact(link, batch, within).await? {
+        if let Some(renewed) = transact(link, asking, batch, within).await? {
             return Ok(renewed);
         }
         let started = CLOCK.now();
         let mut all = Vec::with_capacity(batch.len());
         for one in batch.chunks(1) {
             let left = within.saturating_sub(CLOCK.now().since(started));
-            match transact(link, one, left).await {
+            match transact(link, asking, one, left).await {
                 Ok(renewed) => all.extend(renewed.into_iter().flatten()),
                 Err(failure) => all.push(Err(failure)),
             }
@@ -277,7 +280,9 @@ impl Commands {
             ttl,
             acquired: Arc::default(),
         };
-        let renewed = self.renew(by, &[request], self.within).await?;
+        let renewed = self
+            .renew(by, Asking::ForItsOwn, &[request], self.within)
+            .await?;
         let none = || Err(failure::nonsense("a renewal"));
         renewed.into_iter().next().unwrap_or_else(none)
     }
@@ -450,6 +455,7 @@ async fn send(
 /// way to another node.
 async fn transact(
     link: &Arc<Link>,
+    asking: Asking,
     batch: &[RenewRequest],
     within: Duration,
 ) -> Result<Option<Vec<Result<Renewed, Failure>>>, Failure> {
@@ -459,7 +465,7 @@ async fn transact(
         looks.push([Text("WATCH")].into_iter().chain(keys).collect());
         looks.extend(batch.iter().flat_map(look_at));
         looks.push(vec![Text("MULTI")]);
-        let (_, mut answers) = send_all(link, &looks, within, None).await?;
+        let (_, mut answers) = send_all(link, asking, &looks, within).await?;
         let multi = answers.pop().unwrap_or(Value::Nil);
         let left = answers.split_off(3);
         match answers.pop() {
@@ -480,7 +486,8 @@ async fn transact(
             })
             .collect();
         changes.push(vec![Text("EXEC")]);
-        let (_, answers) = send_all(link, &changes, within, None).await?;
+        // A transaction that was begun for a guest is about one until its end.
+        let (_, answers) = send_all(link, Asking::ForItsOwn, &changes, within).await?;
         if let Some(done) = committed(answers)? {
             for (index, answer) in due.into_iter().zip(done) {
                 renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
@@ -493,12 +500,21 @@ async fn transact(
 
 async fn send_all(
     link: &Arc<Link>,
+    asking: Asking,
     commands: &[Vec<Word<'_>>],
     within: Duration,
-    trail: Option<&Trail>,
 ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-    let commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
-    send(link, &commands, within, trail).await
+    let mut commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
+    if asking == Asking::ForItsOwn {
+        return send(link, &commands, within, None).await;
+    }
+    // Each is about the one after it.
+    commands = commands
+        .into_iter()
+        .flat_map(|command| [&[Text("ASKING")][..], command])
+        .collect();
+    let (id, answers) = send(link, &commands, within, None).await?;
+    Ok((id, answers.into_iter().skip(1).step_by(2).collect()))
 }
 
 fn look_at(request: &RenewRequest) -> [Vec<Word<'_>>; 2] {

@@ -148,7 +148,8 @@ async fn renew_at(
     within: Duration,
 ) -> Result<Renewals, Failure> {
     if let Ways::Commands(by) = home.ways(within).await? {
-        return home.server.commands.renew(by, batch, within).await;
+        let commands = &home.server.commands;
+        return commands.renew(by, home.asking, batch, within).await;
     }
     let words: Vec<_> = batch
         .iter()
