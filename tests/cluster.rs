@@ -115,7 +115,8 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     }
     let masters = cluster.masters();
     let locks = connect(&cluster.url()).await;
-    let short = LockOptions::new(SECOND * 2);
+    let ttl = SECOND * 3 / 2;
+    let short = LockOptions::new(ttl);
     let mut lost = Vec::new();
     for key in keys_of(&cluster, masters[0], "lost", 40) {
         lost.push(locks.acquire(key, short.clone()).await.expect("free"));
@@ -129,11 +130,7 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
         let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
         assert_eq!(reason, LeaseLost::Expired);
     }
-    let end = Instant::now() + SECOND * 4;
-    eventually(HANG, "two more ttls are over", async || {
-        Instant::now() > end
-    })
-    .await;
+    ttls_pass(ttl, 2).await;
     for guard in kept {
         guard.lease().verify().await.expect("held");
         guard.release().await.expect("held");
@@ -158,24 +155,28 @@ async fn in_the_second_version_of_the_protocol_waiters_ask_again_and_again() {
     next.release().await.expect("held");
 }
 
-#[tokio::test]
-async fn users_without_scripts_keep_many_leases_in_many_slots() {
-    let cluster = shared();
+/// The url for a user who may do everything but run scripts.
+fn url_without_scripts(cluster: &Cluster) -> String {
     let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
     for node in cluster.nodes() {
         node.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
     }
-    let url = cluster.url_as("plain", "word");
+    cluster.url_as("plain", "word")
+}
+
+#[tokio::test]
+async fn users_without_scripts_keep_many_leases_in_many_slots() {
+    let cluster = shared();
+    let url = url_without_scripts(&cluster);
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let short = LockOptions::new(SECOND);
+    let short = LockOptions::new(SECOND / 2);
     let mut guards = Vec::new();
     for number in 0..60 {
         let key = format!("plain{number}");
         guards.push(one.acquire(key, short.clone()).await.expect("free"));
     }
     let waiting = tokio::spawn(async move { other.acquire("plain0", options()).await });
-    let end = Instant::now() + SECOND * 3;
-    eventually(HANG, "three ttls are over", async || Instant::now() > end).await;
+    ttls_pass(SECOND / 2, 3).await;
     for guard in guards {
         guard.lease().verify().await.expect("held");
         guard.release().await.expect("held");
@@ -437,6 +438,29 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
         .await
         .expect("free");
     again.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn users_without_scripts_keep_their_leases_while_a_slot_moves() {
+    let cluster = shared();
+    let locks = connect(&url_without_scripts(&cluster)).await;
+    let ttl = Duration::from_millis(600);
+    let (gone, left) = ("gone{plainly}", "left{plainly}");
+    let options = LockOptions::new(ttl);
+    let first = locks.acquire(gone, options.clone()).await.expect("free");
+    let second = locks.acquire(left, options).await.expect("free");
+    let full_key = format!("lock:{gone}");
+    let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
+    let migration = cluster.migration(slot_of(&full_key), target);
+    migration.open();
+    migration.move_key(&full_key);
+    ttls_pass(ttl, 3).await;
+    first.lease().verify().await.expect("it has moved");
+    second.lease().verify().await.expect("it has not");
+    migration.move_keys();
+    migration.close();
+    first.release().await.expect("held");
+    second.release().await.expect("held");
 }
 
 #[tokio::test]
