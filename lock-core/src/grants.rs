@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{token::FencingToken, trail::ConnectionId};
+use crate::{clock::Moment, token::FencingToken, trail::ConnectionId};
 
 /// Names one entry for a key inside a manager; never zero, never reused.
 pub(crate) type EntryNumber = u64;
@@ -20,6 +20,8 @@ pub(crate) type EntryNumber = u64;
 pub(crate) struct Grants {
     last_number: AtomicU64,
     unsettled: Notify,
+    /// When that was told last, in nanoseconds of the clock.
+    unsettled_at: AtomicU64,
     waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
 }
 
@@ -78,8 +80,8 @@ impl Grants {
 
     /// There is a new connection, and messages may have been missed: everybody shall ask.
     #[cfg(feature = "redis")]
-    pub(crate) fn rouse_all(&self) {
-        self.unsettle();
+    pub(crate) fn rouse_all(&self, now: Moment) {
+        self.unsettle(now);
         for inbox in self.lock().values() {
             inbox.news.notify_one();
         }
@@ -87,13 +89,16 @@ impl Grants {
 
     /// The connection is gone: what is held shall be renewed, which makes a new one.
     #[cfg(feature = "redis")]
-    pub(crate) fn unsettle(&self) {
+    pub(crate) fn unsettle(&self, now: Moment) {
+        self.unsettled_at
+            .fetch_max(now.as_nanos(), Ordering::AcqRel);
         self.unsettled.notify_one();
     }
 
-    /// Waits for a connection to end, or for a new one. For one task.
-    pub(crate) async fn unsettled(&self) {
+    /// Waits for a connection to end, or for a new one; returns when that was. For one task.
+    pub(crate) async fn unsettled(&self) -> Moment {
         self.unsettled.notified().await;
+        Moment::from_nanos(self.unsettled_at.load(Ordering::Acquire))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<EntryNumber, Arc<Inbox>>> {

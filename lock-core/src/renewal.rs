@@ -153,7 +153,7 @@ impl Rounds {
             let mut batches: BTreeMap<Duration, Vec<Arc<Tenure>>> = BTreeMap::new();
             let due = tokio::select! {
                 biased;
-                () = self.grants.unsettled() => self.all_now(),
+                since = self.grants.unsettled() => self.all_from_before(since),
                 due = self.held.due(&self.clock, BATCHED_WITHIN) => due,
             };
             for tenure in due {
@@ -182,9 +182,11 @@ impl Rounds {
     }
 
     /// All that are renewed, whether it is time or not: the connection is gone, or a new one. Behind it there may be another
-    /// server, after a fail-over, or one that was restarted: what it does not know is lost, and shall be known to be.
-    fn all_now(&self) -> Vec<Arc<Tenure>> {
-        let (all, now) = (self.held.snapshot(), self.clock.now());
+    /// server, after a fail-over, or one that was restarted: what it does not know is lost, and shall be known to be. What was
+    /// taken or renewed since then is known to it.
+    fn all_from_before(&self, since: Moment) -> Vec<Arc<Tenure>> {
+        let (mut all, now) = (self.held.snapshot(), self.clock.now());
+        all.retain(|tenure| tenure.valid_until() < validity(since, tenure.ttl));
         for tenure in all.iter().filter(|tenure| tenure.renew() == Renew::On) {
             tenure.renew_at.store(now.as_nanos(), Ordering::Relaxed);
         }

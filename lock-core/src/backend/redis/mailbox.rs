@@ -3,7 +3,12 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::redis::{connection::is, listener::Heard, resp::Value, slots::GRANTS},
+    backend::redis::{
+        connection::{CLOCK, is},
+        listener::Heard,
+        resp::Value,
+        slots::GRANTS,
+    },
     grants::{Grants, Message},
     token::FencingToken,
     trail::ConnectionId,
@@ -89,12 +94,12 @@ impl Mailbox {
 
     /// The connection is gone.
     pub(super) fn unsettle(&self) {
-        self.grants.unsettle();
+        self.grants.unsettle(CLOCK.now());
     }
 
     /// There is a new connection, and messages may have been missed.
     pub(super) fn rouse_all(&self) {
-        self.grants.rouse_all();
+        self.grants.rouse_all(CLOCK.now());
     }
 }
 
