@@ -899,3 +899,30 @@ async fn a_connection_that_breaks_at_every_question_is_not_made_anew_without_a_p
         guard.release().await.expect("held");
     }
 }
+
+#[tokio::test]
+async fn what_was_taken_on_a_new_connection_is_not_renewed_at_once() {
+    const MANAGERS: usize = 20;
+    let (server, proxy, _scripts_are_known) = through_a_proxy().await;
+    let mut guards = Vec::new();
+    for number in 0..MANAGERS {
+        let locks = LockManager::connect(&proxy.url()).await.expect("up");
+        let guard = locks.acquire(format!("k{number}"), options()).await;
+        guards.push(guard.expect("free"));
+    }
+    let started = Instant::now();
+    eventually(HANG, "some time has passed", async || {
+        started.elapsed() > Duration::from_millis(300)
+    })
+    .await;
+    assert_eq!(proxy.requests("EVALSHA"), MANAGERS, "the acquires alone");
+    // But they are when the connections break.
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually(Duration::from_secs(2), "all are renewed", async || {
+        proxy.requests("EVALSHA") >= 2 * MANAGERS
+    })
+    .await;
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+}
