@@ -227,7 +227,8 @@ impl RedisBackend {
         is_plain: bool,
     ) -> Result<Released, Failure> {
         if let Ways::Commands(by) = home.ways(self.within()).await? {
-            return home.server.commands.release(by, request).await;
+            let link = home.server.releasing(&request.acquired);
+            return home.server.commands.release(by, link, request).await;
         }
         let call = Call {
             keys: &home.keys(&request.full_key),

@@ -45,6 +45,8 @@ const LARGEST_LEAD: u64 = 3_600_000_000;
 #[derive(Debug)]
 pub(super) struct Commands {
     link: Arc<Link>,
+    /// Where locks are taken.
+    holding: Arc<Link>,
     /// For transactions.
     transactions: Arc<Link>,
     /// Of which there is one at a time.
@@ -61,12 +63,13 @@ pub(super) struct Counter<'a> {
 }
 
 impl Commands {
-    pub(super) fn new(link: Arc<Link>) -> Self {
+    pub(super) fn new(link: Arc<Link>, holding: Arc<Link>) -> Self {
         Self {
             within: link.timing().command_timeout,
             transactions: Arc::new(link.another(Purpose::Questions, link.timing())),
             turn: Mutex::default(),
             link,
+            holding,
         }
     }
 
@@ -87,7 +90,9 @@ impl Commands {
             &[Text("PTTL"), Text(key)],
             &[Text("INCR"), Text(counter.fence)],
         ];
-        let (connection, answers) = self.send(&commands, Some(&request.trail)).await?;
+        let within = self.holding.timing().command_timeout;
+        let trail = Some(&*request.trail);
+        let (connection, answers) = send(&self.holding, &commands, within, trail).await?;
         let [set, holder, remaining, incremented] =
             <[Value; 4]>::try_from(answers).map_err(|_| failure::nonsense("an acquire"))?;
         let set = failure::of_answer(set, connection, &request.trail)?;
@@ -218,15 +223,17 @@ impl Commands {
     pub(super) async fn release(
         &self,
         by: Compare,
+        link: &Arc<Link>,
         request: &ReleaseRequest,
     ) -> Result<Released, Failure> {
+        let within = link.timing().command_timeout;
         let (key, token) = (&*request.full_key, request.token.expose());
         let keep = request.keep.map_or(0, millis);
         let trail = Some(&*request.trail);
         let command = match (by, request.keep) {
             (Compare::Watch, keep) => {
                 // A transaction is on another connection, and must not overtake the acquire.
-                let (connection, _) = self.send(&[&[Text("PING")]], trail).await?;
+                let (connection, _) = send(link, &[&[Text("PING")]], within, trail).await?;
                 let change = keep.map_or(Change::Delete, Change::Expire);
                 let outcome = self.change(key, token, change).await?;
                 return Ok(released(outcome, connection));
@@ -235,7 +242,7 @@ impl Commands {
             (Compare::Delex, None) => vec![Text("DELEX"), Text(key), Text("IFEQ"), Text(token)],
             (Compare::Delifeq, None) => vec![Text("DELIFEQ"), Text(key), Text(token)],
         };
-        let (connection, answers) = self.send(&[&command], trail).await?;
+        let (connection, answers) = send(link, &[&command], within, trail).await?;
         Ok(released(is_done(answers.into_iter().next())?, connection))
     }
 

@@ -76,9 +76,11 @@ impl Server {
 
     fn new(link: Link, counting: Counting, listener: Option<Listener>, making: &Making) -> Self {
         let link = Arc::new(link);
+        let acks = making.replicas.map(|replicas| Acks::new(&link, replicas));
+        let holding = acks.as_ref().map_or(&link, Acks::link).clone();
         Self {
-            commands: Commands::new(link.clone()),
-            acks: making.replicas.map(|replicas| Acks::new(&link, replicas)),
+            commands: Commands::new(link.clone(), holding),
+            acks,
             link,
             counting,
             listener,
