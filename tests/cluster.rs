@@ -804,20 +804,22 @@ async fn futures_dropped_in_flight_leave_no_lock() {
             .map(|proxy| proxy.requests("EVALSHA") + proxy.requests("SET"))
             .sum()
     };
-    eventually(HANG, "all requests have left", async || asked() >= 50).await;
+    // A few may have been dropped before they left.
+    eventually(HANG, "most requests have left", async || asked() >= 25).await;
+    for proxy in &proxied.proxies {
+        proxy.pass();
+    }
+    // These come behind all that left, at both nodes.
+    for number in 0..20 {
+        let guard = locks.acquire(format!("warm{number}"), options()).await;
+        guard.expect("free").release().await.expect("held");
+    }
     eventually(
         SECOND * 5,
         "long before their ttl, none is left",
         async || proxied.locks_left() == 0,
     )
     .await;
-    // And none comes later.
-    for proxy in &proxied.proxies {
-        proxy.pass();
-    }
-    let guard = locks.acquire("after", options()).await.expect("free");
-    guard.release().await.expect("held");
-    assert_eq!(proxied.locks_left(), 0);
 }
 
 #[tokio::test]

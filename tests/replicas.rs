@@ -316,3 +316,22 @@ async fn in_a_cluster_each_master_has_its_own() {
     .await;
     guard.release().await.ok();
 }
+
+#[tokio::test]
+async fn users_without_scripts_wait_for_replicas_too() {
+    let (primary, replica) = with_a_replica().await;
+    let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
+    primary.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
+    let url = primary.url_as("plain", "word");
+    let locks = connect(&url, 1, SECOND).await;
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert_eq!(replica.get("lock:k"), primary.get("lock:k"));
+    guard.release().await.expect("held");
+    replica.stop();
+    let refused = locks.acquire("k", options().no_wait()).await;
+    assert!(is_short_of_replicas(&refused), "{refused:?}");
+    no_lock_is_left(&primary).await;
+    replica.cont();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    guard.release().await.expect("held");
+}
