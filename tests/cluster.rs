@@ -783,7 +783,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
     let proxied = Proxied::start(2).await;
     let locks = connect(&proxied.url()).await;
     for number in 0..20 {
-        let guard = locks.acquire(format!("warm{number}"), options()).await;
+        let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release().await.expect("held");
     }
     for proxy in &proxied.proxies {
@@ -795,7 +795,9 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         proxy.clear_log();
     }
     for number in 0..50 {
-        let acquire = locks.acquire(format!("k{number}"), options());
+        // In slots of which its process hears already: else it would begin with listening.
+        let key = format!("{{{}}}k{number}", number % 20);
+        let acquire = locks.acquire(key, options());
         assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
     }
     let asked = || -> usize {
@@ -804,14 +806,14 @@ async fn futures_dropped_in_flight_leave_no_lock() {
             .map(|proxy| proxy.requests("EVALSHA") + proxy.requests("SET"))
             .sum()
     };
-    // A few may have been dropped before they left.
-    eventually(HANG, "most requests have left", async || asked() >= 25).await;
+    // A few may have begun otherwise, and were dropped before they left.
+    eventually(HANG, "most requests have left", async || asked() >= 30).await;
     for proxy in &proxied.proxies {
         proxy.pass();
     }
     // These come behind all that left, at both nodes.
     for number in 0..20 {
-        let guard = locks.acquire(format!("warm{number}"), options()).await;
+        let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release().await.expect("held");
     }
     eventually(

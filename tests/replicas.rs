@@ -307,7 +307,9 @@ async fn in_a_cluster_each_master_has_its_own() {
     assert!(is_short_of_replicas(&refused), "{refused:?}");
     no_lock_is_left(master).await;
     cluster.cont();
-    let guard = one.acquire("k", options()).await.expect("free again");
+    cluster.whole();
+    let long = LockOptions::new(SECOND * 60);
+    let guard = one.acquire("k", long).await.expect("free again");
     let killed = cluster.kill_master_of("lock:k");
     cluster.failed_over(killed);
     eventually(HANG, "the next master knows it", async || {
