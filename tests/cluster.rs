@@ -802,9 +802,8 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
     }
     let asked = || -> usize {
-        let proxies = proxied.proxies.iter();
-        proxies
-            .map(|proxy| proxy.requests("EVALSHA") + proxy.requests("SET"))
+        let all = proxied.proxies.iter();
+        all.map(|proxy| proxy.requests("EVALSHA") + proxy.requests("SET"))
             .sum()
     };
     // A few may have begun otherwise, and were dropped before they left.

@@ -58,7 +58,7 @@ use contention::Contention;
 use counting::Last;
 use home::{Home, Servers};
 use listener::Hears;
-use lua::{ACQUIRE, AHEAD, Asking, Call, FORCE_RELEASE, INSPECT, RELEASE};
+use lua::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE};
 use probe::Ways;
 use resp::{
     Value,

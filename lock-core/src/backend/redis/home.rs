@@ -10,8 +10,8 @@ use crate::{
             cluster::Cluster,
             commands::Counter,
             failure,
-            listener::Hears,
             link::Link,
+            listener::Hears,
             lua::{Asking, Call, Lua},
             probe::Ways,
             resp::{
