@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use lock_core::{LeaseLost, LockManager, LockOptions};
-use lock_tests::{Holders, Load, RedisServer, ShiftedClock, eventually};
+use lock_tests::{
+    Holders, Load, RedisServer, ShiftedClock, eventually,
+    history::{Event, Step},
+};
 use tokio::time::timeout;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -82,8 +85,7 @@ async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
     let (overlaps, regressions) = (history.overlaps(&[]), history.regressions(&[]));
     assert!(overlaps.is_empty(), "{overlaps:#?}");
     assert!(regressions.is_empty(), "{regressions:#?}");
-    let lost =
-        |event: &&lock_tests::history::Event| matches!(event.step, lock_tests::history::Step::Lost);
-    let lost = history.events().iter().filter(lost).count();
-    assert_eq!(lost, 0, "renewals keep up with it");
+    let released = |event: &&Event| event.step == Step::Released;
+    let released = history.events().iter().filter(released).count();
+    assert!(released > 1, "some were renewed, beyond their ttl");
 }

@@ -715,29 +715,39 @@ async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
         .await
         .expect("free");
     let waiting = in_line(&cluster, &other, "k").await;
+    let mut held = Vec::new();
     let mut tasks = Vec::new();
     for number in 0..600 {
-        let (locks, key) = (other.clone(), format!("many{number}"));
+        let key = format!("many{number}");
+        held.push(one.acquire(key.as_str(), options()).await.expect("free"));
+        let locks = other.clone();
         tasks.push(tokio::spawn(async move {
-            let guard = locks.acquire(key, options()).await.expect("free");
+            let guard = locks.acquire(key, options()).await.expect("waited for");
             guard.release().await.expect("held");
         }));
+    }
+    eventually(HANG, "all wait", async || channels() > 512).await;
+    for guard in held {
+        guard.release().await.expect("held");
     }
     for task in tasks {
         task.await.expect("no panic");
     }
-    assert!(channels() > 512, "{}", channels());
     let started = Instant::now();
     eventually(HANG, "most have not been used for a while", async || {
         started.elapsed() > SECOND * 11
     })
     .await;
     // One more: of all these, two are of use.
-    let one_more = other.acquire("one more", options()).await.expect("free");
+    let blocks = one.acquire("one more", options()).await.expect("free");
+    let one_more = tokio::spawn(async move { other.acquire("one more", options()).await });
     eventually(HANG, "the others were given up", async || channels() < 10).await;
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
-    one_more.release().await.expect("held");
+    for guard in [guard, blocks] {
+        guard.release().await.expect("held");
+    }
+    for waiting in [waiting, one_more] {
+        granted(waiting).await.release().await.expect("held");
+    }
 }
 
 /// A cluster of masters to each of which clients come through a proxy.

@@ -24,7 +24,6 @@ async fn through_a_proxy() -> (RedisServer, Proxy, LockManager) {
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(COMMAND)
-        .connect_timeout(COMMAND)
         .connect(&proxy.url())
         .await
         .expect("the server is up");

@@ -49,7 +49,9 @@ the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start(
 the_suite_on! { tls: over_tls() }
 the_suite_on! { sentinels: Sentinels::start() }
 the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }
+the_suite_on! { sentinels_over_tls: sentinels_over_tls() }
 the_suite_on! { cluster: Cluster::start() }
+the_suite_on! { cluster_over_tls: cluster_over_tls() }
 the_suite_on! { cluster_of_redis_6_2: Deployment::from(Cluster::of(Kind::Redis62)).without_messages() }
 the_suite_on! { cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
 
@@ -94,6 +96,21 @@ fn sentinels_with_passwords() -> Sentinels {
         .password("s3cret")
         .sentinel_password("watch")
         .start()
+}
+
+fn sentinels_over_tls() -> Deployment {
+    let certificates = Arc::new(Certificates::new());
+    let sentinels = Sentinels::builder().tls(&certificates).start();
+    Deployment::from(sentinels).trusting(&certificates)
+}
+
+fn cluster_over_tls() -> Deployment {
+    let certificates = Arc::new(Certificates::new());
+    let cluster = Cluster::builder()
+        .masters_alone(3)
+        .tls(&certificates)
+        .start();
+    Deployment::from(cluster).trusting(&certificates)
 }
 
 fn options() -> LockOptions {

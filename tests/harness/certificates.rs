@@ -104,7 +104,11 @@ fn server_parameters(hosts: &[&str]) -> CertificateParams {
     let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
     let mut parameters = CertificateParams::new(hosts).expect("names of hosts");
     name(&mut parameters, "a server");
-    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // The nodes of a cluster are clients of each other.
+    parameters.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     parameters
 }
 

@@ -1,9 +1,10 @@
 //! A cluster of three masters with a replica each, that survives the death of a master and moves slots.
 
-use std::{fmt::Write, ops::RangeInclusive, time::Duration};
+use std::{fmt::Write, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use crate::{
-    server::{Kind, RedisServer},
+    certificates::Certificates,
+    server::{AskClients, Kind, RedisServer},
     slot::{SLOTS, slot_of},
     wait::eventually_blocking,
 };
@@ -38,6 +39,7 @@ pub struct ClusterBuilder {
     spares: usize,
     password: Option<String>,
     acl: Vec<String>,
+    tls: Option<Arc<Certificates>>,
 }
 
 impl Default for ClusterBuilder {
@@ -49,6 +51,7 @@ impl Default for ClusterBuilder {
             spares: 0,
             password: None,
             acl: Vec::new(),
+            tls: None,
         }
     }
 }
@@ -90,6 +93,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Has the nodes talk to each other and to clients through TLS. The harness goes on without.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
+        self.tls = Some(Arc::clone(certificates));
+        self
+    }
+
     /// Starts them and waits until they serve all slots and the replicas have all data.
     pub fn start(self) -> Cluster {
         let nodes = self.masters * (1 + self.replicas) + self.spares;
@@ -122,6 +132,12 @@ impl ClusterBuilder {
             node = node
                 .setting("masteruser", user)
                 .setting("masterauth", password);
+        }
+        if let Some(certificates) = &self.tls {
+            node = node
+                .tls(certificates, AskClients::Never)
+                .setting("tls-cluster", "yes")
+                .setting("tls-replication", "yes");
         }
         let lines = self.acl.iter();
         lines.fold(node, |node, line| node.acl(line)).start()
@@ -266,10 +282,15 @@ impl Cluster {
     }
 
     fn url_with(&self, credentials: &str) -> String {
-        let mut url = format!("redis+cluster://{credentials}");
+        let scheme = if self.options.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        let mut url = format!("{scheme}+cluster://{credentials}");
         for (number, node) in self.nodes.iter().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            write!(url, "{comma}127.0.0.1:{}", node.port()).expect("a string takes everything");
+            let (comma, port) = (if number == 0 { "" } else { "," }, node.told_port());
+            write!(url, "{comma}127.0.0.1:{port}").expect("a string takes everything");
         }
         url
     }
@@ -282,7 +303,8 @@ impl Cluster {
         }
         for (number, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[number + 1..] {
-                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()]);
+                let port = other.told_port().to_string();
+                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
         }
         eventually_blocking(SOON, "all nodes know each other", || {

@@ -91,9 +91,15 @@ impl Deployment {
         let url = server.tls_url();
         Self {
             url: Some(url),
-            authority: Some(certificates.authority()),
-            ..Self::from(server)
+            ..Self::from(server).trusting(certificates)
         }
+    }
+
+    /// The same, whose servers have these certificates.
+    #[must_use = "it is another one"]
+    pub fn trusting(self, certificates: &Certificates) -> Self {
+        let authority = Some(certificates.authority());
+        Self { authority, ..self }
     }
 
     /// Returns the authority that clients are to trust, where there is TLS.

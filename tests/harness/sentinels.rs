@@ -1,11 +1,12 @@
 //! A primary with replicas, and the sentinels that make one of them the primary when it dies.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::{
-    server::{Kind, RedisServer, RedisServerBuilder},
+    certificates::Certificates,
+    server::{AskClients, Kind, RedisServer, RedisServerBuilder},
     wait::eventually_blocking,
 };
 
@@ -36,6 +37,7 @@ pub struct SentinelsBuilder {
     password: Option<String>,
     user: Option<User>,
     sentinel_password: Option<String>,
+    tls: Option<Arc<Certificates>>,
 }
 
 #[derive(Debug, Clone)]
@@ -78,15 +80,22 @@ impl SentinelsBuilder {
         self
     }
 
+    /// Has all of them talk to each other and to clients through TLS. The harness goes on without.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
+        self.tls = Some(Arc::clone(certificates));
+        self
+    }
+
     /// Starts them and waits until the sentinels know each other and both replicas, which have all data.
     pub fn start(self) -> Sentinels {
         let primary = self.data_server().start();
-        let source = primary.port();
+        let source = primary.told_port();
         let mut servers = vec![primary];
         for _ in 1..SERVERS {
             servers.push(self.data_server().replica_of(source).start());
         }
-        let lines = self.sentinel_lines(servers[0].port());
+        let lines = self.sentinel_lines(source);
         let mut watchers = Vec::new();
         for _ in 0..SENTINELS {
             let mut sentinel = RedisServer::builder()
@@ -94,6 +103,9 @@ impl SentinelsBuilder {
                 .sentinel(lines.clone());
             if let Some(password) = &self.sentinel_password {
                 sentinel = sentinel.password(password);
+            }
+            if let Some(certificates) = &self.tls {
+                sentinel = sentinel.tls(certificates, AskClients::Never);
             }
             let sentinel = sentinel.start();
             self.quicken(&sentinel);
@@ -127,6 +139,11 @@ impl SentinelsBuilder {
             if let Some(password) = &self.password {
                 server = server.acl(&format!("user default on >{password} ~* &* +@all"));
             }
+        }
+        if let Some(certificates) = &self.tls {
+            server = server
+                .tls(certificates, AskClients::Never)
+                .setting("tls-replication", "yes");
         }
         if let Some((user, password)) = self.replication() {
             server = server
@@ -200,7 +217,7 @@ impl Sentinels {
     ///
     /// As the primary that it was, it would teach the others that there are no data: another must be it already.
     pub fn rejoin(&self, killed: &RedisServer) {
-        killed.restart_as_replica_of(self.primary().port());
+        killed.restart_as_replica_of(self.primary().told_port());
         self.whole();
     }
 
@@ -225,7 +242,7 @@ impl Sentinels {
             self.agreed().is_some_and(|primary| {
                 takes_writes(primary)
                     && self.servers.iter().all(|server| {
-                        server.port() == primary.port() || follows(server, primary.port())
+                        server.port() == primary.port() || follows(server, primary.told_port())
                     })
             }) && self.running_sentinels().all(sees_all)
         });
@@ -291,10 +308,15 @@ impl Sentinels {
         let hosts: Vec<String> = self
             .watchers
             .iter()
-            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.told_port()))
             .collect();
+        let scheme = if self.options.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
         let url = format!(
-            "redis+sentinel://{credentials}{}/{SERVICE}",
+            "{scheme}+sentinel://{credentials}{}/{SERVICE}",
             hosts.join(",")
         );
         match &self.options.sentinel_password {
@@ -315,7 +337,9 @@ impl Sentinels {
         if others.is_empty() || others.iter().any(|port| port != first) {
             return None;
         }
-        self.servers.iter().find(|server| server.port() == *first)
+        self.servers
+            .iter()
+            .find(|server| server.told_port() == *first)
     }
 }
 

@@ -175,7 +175,10 @@ impl RedisServerBuilder {
                     Role::ClusterNode => free_port_and_bus(),
                     Role::Data | Role::Sentinel(_) => free_port(),
                 },
-                tls_port: self.tls.as_ref().map(|_| free_port()),
+                tls_port: self.tls.as_ref().map(|_| match self.role {
+                    Role::ClusterNode => free_port_and_bus(),
+                    Role::Data | Role::Sentinel(_) => free_port(),
+                }),
                 options: self.clone(),
                 folder: tempfile::tempdir().expect("a temporary folder"),
                 process: Mutex::new(None),
@@ -309,6 +312,11 @@ impl RedisServer {
             .expect("the builder was given no certificates")
     }
 
+    /// The port that other servers and their clients are told: the one for TLS, if it has one.
+    pub(crate) fn told_port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
+    }
+
     /// Returns the path of the server's unix socket.
     pub fn unix_socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
@@ -399,7 +407,9 @@ impl RedisServer {
         if let Some(password) = &self.options.password {
             command.args(["--requirepass", password]);
         }
-        self.add_tls(&mut command);
+        for pair in self.tls_settings().chunks(2) {
+            command.arg(format!("--{}", pair[0])).arg(&pair[1]);
+        }
         if !self.options.acl.is_empty() {
             command.arg("--aclfile").arg(self.write_acl());
         }
@@ -418,28 +428,39 @@ impl RedisServer {
             format!("dir {}", self.folder.path().display()),
             password.map_or(String::new(), |password| format!("requirepass {password}")),
         ];
-        let text = [&own, lines.as_slice()].concat().join("\n") + "\n";
+        let mut tls: Vec<String> = self
+            .tls_settings()
+            .chunks(2)
+            .map(|pair| pair.join(" "))
+            .collect();
+        if !tls.is_empty() {
+            tls.push("tls-replication yes".to_owned());
+        }
+        let text = [&own, lines.as_slice(), &tls].concat().join("\n") + "\n";
         fs::write(self.configuration_path(), text).expect("a file in the temporary folder");
     }
 
-    fn add_tls(&self, command: &mut std::process::Command) {
+    /// Names and values in turn.
+    fn tls_settings(&self) -> Vec<String> {
         let Some((certificates, ask)) = &self.options.tls else {
-            return;
+            return Vec::new();
         };
         let [certificate, key, authority] = certificates.write(self.folder.path());
+        let path = |path: PathBuf| path.to_str().expect("a path that is text").to_owned();
         let ask = match ask {
             AskClients::Always => "yes",
             AskClients::Never => "no",
         };
-        command
-            .args(["--tls-port", &self.tls_port().to_string()])
-            .arg("--tls-cert-file")
-            .arg(certificate)
-            .arg("--tls-key-file")
-            .arg(key)
-            .arg("--tls-ca-cert-file")
-            .arg(authority)
-            .args(["--tls-auth-clients", ask]);
+        [
+            ("tls-port", self.tls_port().to_string()),
+            ("tls-cert-file", path(certificate)),
+            ("tls-key-file", path(key)),
+            ("tls-ca-cert-file", path(authority)),
+            ("tls-auth-clients", ask.to_owned()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
     }
 
     /// The lines of the test, and a user for the harness, whatever those lines forbid.
