@@ -13,13 +13,13 @@ use crate::{
     clock::Moment,
     engine::{Engine, validity},
     error::LockError,
-    grants::{Entry, Message},
+    grants::Entry,
     key::LockKey,
     options::{Terms, Wait},
     release::Release,
     tenure::Grant,
-    token::{FencingBlock, OwnerToken},
-    trail::{ConnectionId, Trail},
+    token::{FencingBlock, FencingToken, OwnerToken},
+    trail::Trail,
 };
 
 /// One owner token on its way.
@@ -31,11 +31,10 @@ pub(crate) struct Attempt {
     asks: Asks,
     /// The last ttl asked for, which only grows: for so long a request that is executed late can block others.
     pub(crate) ttl: Duration,
-    /// The first question that may have put the entry into the queue: any grant is younger.
-    queued: Queued,
-    /// The last question that was answered with "wait", and the connection of that answer: a grant that comes on it
-    /// afterwards is younger. On another one it may have been on its way for longer.
-    waits: Option<(Queued, ConnectionId)>,
+    /// The ttl that a grant by a message certainly has.
+    queued_ttl: Duration,
+    /// Before the last question left that was answered with "wait", or the first one of all: a grant is younger.
+    waits_since: Moment,
     /// The largest fencing token that was known then: that of a grant is larger.
     known_since: u64,
     /// Whether a request left that has no definite answer, or an entry is in the queue: the key may be ours without our
@@ -52,24 +51,6 @@ pub(crate) struct Question {
     sent: Moment,
     was_armed: bool,
     asked_before: Asks,
-}
-
-/// An entry as it was sent.
-#[derive(Clone, Copy)]
-struct Queued {
-    /// Before it left.
-    since: Moment,
-    /// That a grant has.
-    ttl: Duration,
-}
-
-impl Question {
-    fn queued(&self) -> Queued {
-        Queued {
-            since: self.sent,
-            ttl: self.ttl,
-        }
-    }
 }
 
 /// What one round ended with.
@@ -100,11 +81,8 @@ impl Attempt {
             trail: Arc::default(),
             asks: Asks::Once,
             ttl: Duration::ZERO,
-            queued: Queued {
-                since: Moment::from_nanos(0),
-                ttl: Duration::ZERO,
-            },
-            waits: None,
+            queued_ttl: Duration::ZERO,
+            waits_since: Moment::from_nanos(0),
             known_since: 0,
             armed: false,
         }
@@ -144,9 +122,9 @@ impl Attempt {
         if asks == Asks::ToWait {
             // Only the first request of its kind may put an entry into the queue without looking for one.
             self.asks = Asks::AfterIts(None);
-            self.queued = question.queued();
-            self.waits = None;
+            self.waits_since = question.sent;
             self.known_since = engine.known_fencing();
+            self.queued_ttl = terms.ttl;
         }
         self.ttl = terms.ttl;
         let request = AcquireRequest {
@@ -194,7 +172,8 @@ impl Attempt {
                 } else if question.asks != Asks::Once {
                     // The entry is in the queue, as it was sent.
                     self.armed = true;
-                    self.waits = Some((question.queued(), acquired.connection));
+                    self.waits_since = question.sent;
+                    self.queued_ttl = question.ttl;
                     self.asks = Asks::AfterIts(busy.place);
                 }
                 Reply::Busy(busy)
@@ -204,11 +183,10 @@ impl Attempt {
 
     /// A grant has arrived by a message.
     ///
-    /// It is younger than the last check that was answered with "wait" on its connection, or else than the entry, and counts from
-    /// there: so it may look older than it is, and then it is confirmed.
-    pub(crate) async fn accept(&mut self, engine: &Engine, message: Message) -> Round {
-        let fencing = u64::from(message.fencing);
-        if fencing <= self.known_since {
+    /// It is younger than the last check that was answered with "wait", and counts from there: so it may look older than it
+    /// is, and then it is confirmed.
+    pub(crate) async fn accept(&mut self, engine: &Engine, fencing: FencingToken) -> Round {
+        if u64::from(fencing) <= self.known_since {
             // No server that has its data gives such a one. Asking again, with the same owner token, takes a larger.
             return Round::Busy(Busy {
                 expiry: Expiry::In(Duration::ZERO),
@@ -216,12 +194,8 @@ impl Attempt {
                 comes: Comes::ByGrant,
             });
         }
-        let tokens = FencingBlock::new(fencing, 1);
-        let Queued { since, ttl } = match self.waits {
-            Some((queued, connection)) if connection == message.connection => queued,
-            _ => self.queued,
-        };
-        let grant = self.grant(engine, since, ttl, tokens);
+        let tokens = FencingBlock::new(fencing.into(), 1);
+        let grant = self.grant(engine, self.waits_since, self.queued_ttl, tokens);
         self.make_sure(engine, Reply::Granted(grant)).await
     }
 
@@ -311,66 +285,5 @@ impl Attempt {
         };
         release.start(engine, None);
         engine.backend.flush();
-    }
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-    use crate::{
-        FencingToken, LockOptions, alarm::Alarm, backend::memory::MemoryBackend, clock::Clock,
-        options::Defaults, spawner::Spawner,
-    };
-
-    const TTL: Duration = Duration::from_secs(1);
-
-    fn engine() -> Engine {
-        let clock = Clock::tokio();
-        Engine::new(
-            Arc::new(MemoryBackend::new(clock.clone())),
-            Arc::default(),
-            Spawner::Caller,
-            clock.clone(),
-            Alarm::of_the_caller(clock),
-            crate::engine::Timing::default(),
-        )
-    }
-
-    fn is_told_to_wait(attempt: &mut Attempt, engine: &Engine, connection: ConnectionId) {
-        let terms = Terms::new(&LockOptions::new(TTL), Defaults::default()).expect("in bounds");
-        let (_, question) = attempt.prepare(engine, &terms, 1);
-        let busy = Busy {
-            expiry: Expiry::Unknown,
-            place: None,
-            comes: Comes::ByGrant,
-        };
-        let outcome = AcquireOutcome::Busy(busy);
-        let answer = Ok(Acquired {
-            outcome,
-            connection,
-        });
-        assert!(matches!(
-            attempt.read(engine, question, answer),
-            Reply::Busy(_)
-        ));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_grant_that_may_be_from_before_the_last_answer_is_confirmed() {
-        let (asked, heard) = (ConnectionId::new(1), ConnectionId::new(2));
-        for (connection, is_believed) in [(asked, true), (heard, false)] {
-            let engine = engine();
-            let mut attempt = Attempt::new(&engine, "lock:k".into());
-            is_told_to_wait(&mut attempt, &engine, asked);
-            tokio::time::advance(TTL).await;
-            is_told_to_wait(&mut attempt, &engine, asked);
-            let message = Message {
-                fencing: FencingToken::new(7),
-                connection,
-            };
-            // The backend knows of no such lock.
-            let round = attempt.accept(&engine, message).await;
-            assert_eq!(matches!(round, Round::Granted(_)), is_believed);
-        }
     }
 }

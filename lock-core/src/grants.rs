@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{clock::Moment, token::FencingToken, trail::ConnectionId};
+use crate::{clock::Moment, token::FencingToken};
 
 /// Names one entry for a key inside a manager; never zero, never reused.
 pub(crate) type EntryNumber = u64;
@@ -25,18 +25,11 @@ pub(crate) struct Grants {
     waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
 }
 
-/// A grant, and the connection that it came on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) fencing: FencingToken,
-    pub(crate) connection: ConnectionId,
-}
-
 /// What arrived for one entry.
 #[derive(Debug, Default)]
 struct Inbox {
     news: Notify,
-    granted: Mutex<Option<Message>>,
+    granted: Mutex<Option<FencingToken>>,
 }
 
 /// One entry; forgotten when dropped.
@@ -62,10 +55,10 @@ impl Grants {
     /// A grant has arrived. For an entry that nobody has any more there is nothing to do: whoever gave it up has the server
     /// take it back, which gives the lock to the next one if it was granted before.
     #[cfg(feature = "redis")]
-    pub(crate) fn deliver(&self, number: EntryNumber, message: Message) {
+    pub(crate) fn deliver(&self, number: EntryNumber, token: FencingToken) {
         let inbox = self.lock().get(&number).cloned();
         if let Some(inbox) = inbox {
-            *inbox.lock() = Some(message);
+            *inbox.lock() = Some(token);
             inbox.news.notify_one();
         }
     }
@@ -107,7 +100,7 @@ impl Grants {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Option<Message>> {
+    fn lock(&self) -> MutexGuard<'_, Option<FencingToken>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,7 +113,7 @@ impl Entry {
     /// Waits for news: a grant, if there is one, or a reason to ask.
     ///
     /// Dropping the future loses no grant.
-    pub(crate) async fn news(&self) -> Option<Message> {
+    pub(crate) async fn news(&self) -> Option<FencingToken> {
         self.inbox.news.notified().await;
         self.inbox.lock().take()
     }

@@ -19,11 +19,11 @@ use crate::{
     backend::{Acquired, Busy, Comes, Expiry, Failure},
     clock::Moment,
     engine::{Open, jittered},
-    grants::Message,
     key::LockKey,
     options::Terms,
     slot::LastWord,
     tenure::Grant,
+    token::FencingToken,
 };
 
 /// The longest pause between two tries while the backend is away.
@@ -93,7 +93,7 @@ enum Heeds {
 /// What a pause ended with.
 enum Pause {
     Over,
-    Granted(Message),
+    Granted(FencingToken),
 }
 
 impl Seeker {
@@ -180,8 +180,8 @@ impl Seeker {
             if self.arbiter.head(&self.key).is_none() {
                 break;
             }
-            if let Pause::Granted(message) = self.pause(pause, heeds).await
-                && let Round::Granted(grant) = self.accept(message).await
+            if let Pause::Granted(fencing) = self.pause(pause, heeds).await
+                && let Round::Granted(grant) = self.accept(fencing).await
             {
                 match self.hand_over(grant) {
                     Some(seeker) => self = seeker,
@@ -247,7 +247,7 @@ impl Seeker {
     }
 
     /// A grant has arrived.
-    async fn accept(&mut self, message: Message) -> Round {
+    async fn accept(&mut self, fencing: FencingToken) -> Round {
         let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
         let engine = arbiter.engine.clone();
         let Some(attempt) = &mut self.attempt else {
@@ -255,7 +255,7 @@ impl Seeker {
         };
         tokio::select! {
             biased;
-            round = attempt.accept(&engine, message) => round,
+            round = attempt.accept(&engine, fencing) => round,
             () = arbiter.deserted(&key, &signal) => Round::Deserted,
         }
     }

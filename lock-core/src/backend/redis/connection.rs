@@ -369,7 +369,7 @@ impl Connection {
                     taken += length;
                     match self.sort(frame) {
                         Sorted::Answer(value) => answers.push(value),
-                        Sorted::Message(words) => mailbox.take(self.id, &words),
+                        Sorted::Message(words) => mailbox.take(&words),
                         Sorted::Nothing => {}
                     }
                 }

@@ -9,9 +9,8 @@ use crate::{
         resp::Value,
         slots::GRANTS,
     },
-    grants::{Grants, Message},
+    grants::Grants,
     token::FencingToken,
-    trail::ConnectionId,
 };
 
 /// The channels of a manager, and who wants to know of its messages.
@@ -65,7 +64,7 @@ impl Mailbox {
     }
 
     /// Takes a message that the server sent by itself. What is no grant is none of ours.
-    pub(super) fn take(&self, connection: ConnectionId, words: &[Value]) {
+    pub(super) fn take(&self, words: &[Value]) {
         let [_kind, Value::BulkString(channel), rest @ ..] = words else {
             return;
         };
@@ -80,13 +79,7 @@ impl Mailbox {
             && let Some((number, token)) = read(message)
         {
             match self.counts {
-                Counts::AsAGrant => self.grants.deliver(
-                    number,
-                    Message {
-                        fencing: FencingToken::new(token),
-                        connection,
-                    },
-                ),
+                Counts::AsAGrant => self.grants.deliver(number, FencingToken::new(token)),
                 Counts::AsAHint => self.grants.rouse(number),
             }
         }
