@@ -139,8 +139,11 @@ impl Arbiter {
     pub(crate) fn close(&self) {
         let mut slots = self.lock();
         slots.closed = true;
+        // In an order that does not depend on the map's, which differs from run to run.
+        let mut keys: Vec<_> = slots.keys.iter_mut().collect();
+        keys.sort_by_key(|(key, _)| *key);
         let mut all = Vec::new();
-        for (key, slot) in &mut slots.keys {
+        for (key, slot) in keys {
             all.extend(
                 slot.line
                     .take_all()

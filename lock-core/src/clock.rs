@@ -1,7 +1,7 @@
 //! The clock of a manager, as a seam: the real one also runs while the machine sleeps, the other one follows tokio's
 //! virtual time.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A point in time on one manager's [`Clock`], in nanoseconds since an arbitrary origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ impl Clock {
 
     pub(crate) fn now(&self) -> Moment {
         match self {
-            Self::Boot => Moment(since_boot()),
+            Self::Boot => Moment(boot_nanos()),
             Self::Tokio(origin) => Moment(nanos(origin.elapsed())),
         }
     }
@@ -78,6 +78,25 @@ impl Clock {
             tokio::time::sleep(nap).await;
         }
     }
+}
+
+/// The time since the Unix epoch, by the machine's wall clock, which can be set.
+pub(crate) fn wall_clock() -> Duration {
+    #[cfg(feature = "simulation")]
+    if let Some(time) = crate::simulation::ask(|world| world.wall_clock()) {
+        return time;
+    }
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+fn boot_nanos() -> u64 {
+    #[cfg(feature = "simulation")]
+    if let Some(time) = crate::simulation::ask(|world| world.since_boot()) {
+        return nanos(time);
+    }
+    since_boot()
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

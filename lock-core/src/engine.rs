@@ -179,6 +179,10 @@ pub(crate) fn jittered(span: Duration) -> Duration {
 fn scattered() -> u64 {
     static STATE: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(std::process::id().into()));
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    #[cfg(feature = "simulation")]
+    if let Some(number) = crate::simulation::ask(|world| world.random()) {
+        return number;
+    }
     // Processes that were started together differ by their ids, and hosts by when they start to count.
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,7 +1,7 @@
 //! Where grants arrive: the server passes a lock straight to a waiter, and tells the waiter's process by a message.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -22,7 +22,8 @@ pub(crate) struct Grants {
     unsettled: Notify,
     /// When that was told last, in nanoseconds of the clock.
     unsettled_at: AtomicU64,
-    waiting: Mutex<HashMap<EntryNumber, Arc<Inbox>>>,
+    /// In order, so that those who are roused together always ask in the same one: first come, first served.
+    waiting: Mutex<BTreeMap<EntryNumber, Arc<Inbox>>>,
 }
 
 /// What arrived for one entry.
@@ -94,7 +95,7 @@ impl Grants {
         Moment::from_nanos(self.unsettled_at.load(Ordering::Acquire))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<EntryNumber, Arc<Inbox>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<EntryNumber, Arc<Inbox>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,15 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 const AT_A_TIME: usize = 128;
 
 #[derive(Debug)]
-pub(crate) struct IoThread {
+pub(crate) enum IoThread {
+    Real(Started),
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<dyn crate::simulation::Thread>),
+}
+
+/// A thread of the system.
+#[derive(Debug)]
+pub(crate) struct Started {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
     /// cut short. Not bounded by itself: each caller has one piece of work in it at a time, and their number is.
     work: mpsc::UnboundedSender<Work>,
@@ -22,6 +30,10 @@ pub(crate) struct IoThread {
 
 impl IoThread {
     pub(crate) fn start() -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(thread) = crate::simulation::ask(|world| world.start_thread()) {
+            return Ok(Self::Simulated(thread));
+        }
         let (work, taken) = mpsc::unbounded_channel();
         let (built, result) = std_mpsc::sync_channel(1);
         // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
@@ -41,13 +53,17 @@ impl IoThread {
         result
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
-        Ok(Self { work })
+        Ok(Self::Real(Started { work }))
     }
 
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        // The thread ends only after the last handle, so it is there.
-        drop(self.work.send(Box::pin(work)));
+        match self {
+            // The thread ends only after the last handle, so it is there.
+            Self::Real(thread) => drop(thread.work.send(Box::pin(work))),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(thread) => thread.spawn(Box::pin(work)),
+        }
     }
 }
 

@@ -375,6 +375,14 @@ impl LeaseState {
         }
     }
 
+    #[cfg(feature = "simulation")]
+    pub(crate) fn certain_for(&self) -> Duration {
+        if self.end.get().is_some() || self.tenure.lost().is_some() {
+            return Duration::ZERO;
+        }
+        self.deadline().since(self.engine().clock.now())
+    }
+
     pub(crate) fn lost_error(&self, reason: LeaseLost) -> LockError {
         LockError::Lost {
             key: self.key().clone(),

@@ -83,6 +83,13 @@ impl Leases {
         self.ended().map_or(reason, |(_, reason)| reason)
     }
 
+    /// The same for an observer, who does not end what has run out.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn certain_for(&self) -> Duration {
+        let each = self.all().iter().map(|lease| lease.certain_for());
+        each.min().unwrap_or_default()
+    }
+
     /// Until the first of them ends.
     pub(crate) fn remaining(&self) -> Duration {
         let each = self.all().iter().map(|lease| lease.remaining());

@@ -77,6 +77,8 @@ mod release;
 mod renewal;
 mod schedule;
 mod seeker;
+#[cfg(feature = "simulation")]
+mod simulation;
 mod slot;
 mod spawner;
 mod tenure;
@@ -90,6 +92,15 @@ mod waking;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{private::*, reentry::assert_holds};
+}
+
+/// For lock-core's own tests. Not covered by any promise of stability.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod __simulation {
+    pub use crate::simulation::{
+        Connecting, Ends, Entered, Thread, Wire, Work, World, certain_for, enter,
+    };
 }
 
 pub use error::{FromLockError, LockError, Skipped};

@@ -21,7 +21,7 @@ use crate::{
     lease::{LeaseLost, LeaseState},
     options::Renew,
     schedule::Schedule,
-    spawner::Spawner,
+    spawner::{Spawner, spawn_beside},
     tenure::Tenure,
 };
 
@@ -173,9 +173,7 @@ impl Rounds {
                 for batch in tenures.chunks(LARGEST_BATCH) {
                     // Apart from this loop, so that a slow answer delays neither other renewals nor the end of a lease.
                     let (rounds, batch) = (self.clone(), batch.to_vec());
-                    drop(tokio::spawn(
-                        async move { rounds.renew(&batch, within).await },
-                    ));
+                    spawn_beside(async move { rounds.renew(&batch, within).await });
                 }
             }
         }

@@ -91,6 +91,7 @@ impl<T> Schedule<T> {
                 None => self.earlier.notified().await,
                 Some(moment) => {
                     tokio::select! {
+                        biased;
                         () = clock.sleep_until(moment) => {}
                         () = self.earlier.notified() => {}
                     }

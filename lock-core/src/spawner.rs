@@ -29,6 +29,16 @@ impl Spawner {
     }
 }
 
+/// Starts a task beside the one that runs, on the same runtime. It goes on when whoever started it is dropped.
+pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
+    #[cfg(feature = "simulation")]
+    if crate::simulation::ask(|_| ()).is_some() {
+        crate::simulation::ask(|world| world.spawn(Box::pin(work)));
+        return;
+    }
+    drop(tokio::spawn(work));
+}
+
 /// The in-memory backend answers at once, so nearly all work is done by one poll on the spot, without a task.
 fn run_with_caller(mut work: Work) {
     // Polled inside a runtime only: a timer that is made outside one panics.

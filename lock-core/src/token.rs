@@ -15,8 +15,7 @@ const SCHEME: &str = "lc1:";
 impl OwnerToken {
     /// Makes a new one: 122 random bits of the system's generator.
     pub(crate) fn new(label: &HolderLabel) -> Self {
-        let secret = uuid::Builder::from_random_bytes(random_bytes()).into_uuid();
-        Self(format!("{SCHEME}{}:{}", label.0, secret.simple()))
+        Self(format!("{SCHEME}{}:{}", label.0, random_name()))
     }
 
     /// The value itself, for the backend only.
@@ -25,12 +24,24 @@ impl OwnerToken {
     }
 }
 
+/// A name that nothing else has: 122 random bits of the system's generator.
+pub(crate) fn random_name() -> String {
+    let random = uuid::Builder::from_random_bytes(random_bytes()).into_uuid();
+    random.simple().to_string()
+}
+
 /// Random bytes of the system's generator, which is asked for many tokens at a time: a call costs more than all the rest of
 /// making one.
 fn random_bytes() -> [u8; 16] {
     const AHEAD: usize = 64;
     thread_local! {
         static LEFT: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
+    }
+    #[cfg(feature = "simulation")]
+    if let Some(bytes) = crate::simulation::ask(|world| {
+        (u128::from(world.random()) << 64 | u128::from(world.random())).to_be_bytes()
+    }) {
+        return bytes;
     }
     LEFT.with_borrow_mut(|left| {
         if left.is_empty() {
@@ -75,6 +86,10 @@ pub(crate) struct HolderLabel(String);
 
 impl HolderLabel {
     pub(crate) fn of_this_process() -> Self {
+        #[cfg(feature = "simulation")]
+        if let Some(label) = crate::simulation::ask(|world| world.label()) {
+            return Self(label);
+        }
         let host: String = host_name()
             .chars()
             .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
         Renewed, Then,
     },
-    clock::{Clock, Moment},
+    clock::{Clock, Moment, wall_clock},
     inspect::{Health, Sighting},
     token::FencingBlock,
     trail::ConnectionId,
@@ -125,9 +125,7 @@ impl State {
     /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that
     /// outlives the process accepts the tokens of the next one. As a server does, gives out no more than the clock is ahead.
     fn take_fencing(&mut self, known: u64, count: u32) -> FencingBlock {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = wall_clock();
         let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(0);
         let counter = self.last_token.max(known);
         let ahead = u32::try_from(micros.saturating_sub(counter)).unwrap_or(u32::MAX);

@@ -16,12 +16,15 @@ use crate::{
     error::LockError,
     grants::Grants,
     inspect::{Health, Sighting},
+    spawner::spawn_beside,
+    token::random_name,
 };
 
 mod acks;
 mod address;
 mod answers;
 mod cluster;
+mod coming;
 mod commands;
 mod connection;
 mod contention;
@@ -100,7 +103,7 @@ impl RedisBackend {
         let topology = Topology::parse(url, &settings.access, &settings.security)?;
         let making = Making {
             timing: settings.timing,
-            manager: uuid::Uuid::new_v4().simple().to_string().into(),
+            manager: random_name().into(),
             grants,
             replicas: settings.replicas,
         };
@@ -135,7 +138,7 @@ impl RedisBackend {
         };
         let link = &server.link;
         if link.sentinels().is_some() {
-            drop(tokio::spawn(sentinel::watch(Arc::downgrade(server))));
+            spawn_beside(sentinel::watch(Arc::downgrade(server)));
         }
         match link.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => health::look_at_eviction(self),

@@ -15,7 +15,7 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use tokio::sync::{mpsc, oneshot};
@@ -32,10 +32,12 @@ use crate::{
             quorum::{Tally, majority, reached_by_majority},
         },
     },
-    clock::Clock,
+    clock::{Clock, wall_clock},
     engine::Timing,
     error::LockError,
     inspect::{Health, Sighting},
+    spawner::spawn_beside,
+    token::random_name,
 };
 
 mod acquiring;
@@ -92,7 +94,7 @@ impl RedlockBackend {
         Ok(Self(Arc::new(Servers {
             members,
             timing: settings.timing,
-            name: uuid::Uuid::new_v4().simple().to_string().into(),
+            name: random_name().into(),
             last_number: Mutex::new(0),
             courtesy: Courtesy::default(),
         })))
@@ -167,10 +169,10 @@ impl Servers {
         let (tell, answers) = mpsc::unbounded_channel();
         for (server, member) in self.members.iter().enumerate() {
             let (tell, answer) = (tell.clone(), question(server, member.clone()));
-            drop(tokio::spawn(async move {
+            spawn_beside(async move {
                 // Nobody listens any more once it is decided.
                 drop(tell.send((server, answer.await)));
-            }));
+            });
         }
         answers
     }
@@ -224,10 +226,7 @@ fn micros(span: Duration) -> u64 {
 }
 
 fn own_wall_clock() -> u64 {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    micros(since_epoch)
+    micros(wall_clock())
 }
 
 impl fmt::Debug for RedlockBackend {
@@ -257,7 +256,7 @@ impl Backend for RedlockBackend {
         Box::pin(async move {
             let (tell, told) = oneshot::channel();
             // Apart from whoever asked: what comes after the majority's word is of use, too.
-            drop(tokio::spawn(keeping::renew(servers, batch, within, tell)));
+            spawn_beside(keeping::renew(servers, batch, within, tell));
             told.await
                 .map_err(|_| Failure::no_answer("the renewal ended without a word"))
         })

@@ -15,19 +15,22 @@ use std::{
 
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::backend::{
-    Failure,
-    redis::{
-        address::{Address, Place},
-        failure::{self, Reach, Redirect},
-        home::Home,
-        lua::Asking,
-        probe,
-        resp::{ServerError, Value, Word::Text},
-        server::{Making, Server},
-        slots::{Names, SLOTS, slot_of},
-        topology::Seeds,
+use crate::{
+    backend::{
+        Failure,
+        redis::{
+            address::{Address, Place},
+            failure::{self, Reach, Redirect},
+            home::Home,
+            lua::Asking,
+            probe,
+            resp::{ServerError, Value, Word::Text},
+            server::{Making, Server},
+            slots::{Names, SLOTS, slot_of},
+            topology::Seeds,
+        },
     },
+    spawner::spawn_beside,
 };
 
 /// The map is asked for no more often than this.
@@ -216,7 +219,7 @@ impl Cluster {
         }
         let cluster = Arc::downgrade(self);
         let within = self.making.timing.command_timeout;
-        drop(tokio::spawn(async move {
+        spawn_beside(async move {
             if let Some(cluster) = cluster.upgrade() {
                 // Whoever needs it asks again if this failed.
                 if let Err(failure) = cluster.look(within).await {
@@ -227,7 +230,7 @@ impl Cluster {
             if let Some(cluster) = cluster.upgrade() {
                 cluster.is_looking.store(false, Ordering::Release);
             }
-        }));
+        });
     }
 
     /// Asks nodes for the map, first those to which there is a connection, and the next one when one takes its time; returns

@@ -5,7 +5,6 @@
 //! sent at once.
 
 use std::{
-    collections::hash_map::RandomState,
     hash::BuildHasher,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -13,16 +12,24 @@ use std::{
 /// Some keys share a mark, which costs them speed and nothing else.
 const MARKS: usize = 1024;
 
+/// Which keys share a mark nobody can know, so that nobody can slow down another's key by choosing an own one.
+#[cfg(not(feature = "simulation"))]
+type Hasher = std::hash::RandomState;
+
+/// And in a simulation it is the same each time.
+#[cfg(feature = "simulation")]
+type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
 #[derive(Debug)]
 pub(super) struct Contention {
-    hasher: RandomState,
+    hasher: Hasher,
     marks: Box<[AtomicBool]>,
 }
 
 impl Default for Contention {
     fn default() -> Self {
         Self {
-            hasher: RandomState::new(),
+            hasher: Hasher::default(),
             marks: (0..MARKS).map(|_| AtomicBool::new(false)).collect(),
         }
     }

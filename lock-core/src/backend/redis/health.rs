@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use crate::{
@@ -18,9 +18,10 @@ use crate::{
             slots::Names,
         },
     },
-    clock::Clock,
+    clock::{Clock, wall_clock},
     inspect::Health,
-    token::{HolderLabel, OwnerToken},
+    spawner::spawn_beside,
+    token::{HolderLabel, OwnerToken, random_name},
 };
 
 /// How long the probe's lock lasts if it is not released.
@@ -55,7 +56,7 @@ pub(super) async fn check(backend: &RedisBackend) -> Result<Health, Failure> {
 
 /// Does once what every lock does.
 async fn lock_and_unlock(backend: &RedisBackend, names: &Names) -> Result<(), Failure> {
-    let full_key: Arc<str> = format!("{}{}", names.check, uuid::Uuid::new_v4().simple()).into();
+    let full_key: Arc<str> = format!("{}{}", names.check, random_name()).into();
     let token = OwnerToken::new(&HolderLabel::of_this_process());
     let acquired = backend
         .acquire(AcquireRequest {
@@ -109,9 +110,7 @@ async fn clock_warning(link: &Arc<Link>, within: Duration) -> Result<Option<Stri
     }
     let micros = read_micros(&answer).ok_or_else(|| failure::nonsense("the time"))?;
     let theirs = Duration::from_micros(micros);
-    let ours = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let ours = wall_clock();
     let apart = theirs.abs_diff(ours);
     Ok((apart > CLOCK_TOLERANCE).then(|| {
         format!(
@@ -129,12 +128,12 @@ pub(super) fn look_at_eviction(backend: &RedisBackend) {
     }
     for (server, _) in backend.0.servers.each() {
         let within = backend.within();
-        drop(tokio::spawn(async move {
+        spawn_beside(async move {
             if let Ok(Eviction::Threatens(policy)) = eviction(&server.link, within).await {
                 let server = server.link.address().shown();
                 tracing::warn!(server, "{}", warning_of(&policy));
             }
-        }));
+        });
     }
 }
 

@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::{
     backend::{
         Failure, Then,
         redis::{
             address::Address,
+            coming::Coming,
             connection::{CLOCK, Connection, Handler, NoValue},
             failure,
             mailbox::Mailbox,
@@ -29,6 +30,7 @@ use crate::{
     },
     clock::Moment,
     engine::Timing,
+    spawner::spawn_beside,
     trail::{ConnectionId, Trail},
 };
 
@@ -87,7 +89,7 @@ struct State {
     short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
     /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
-    connecting: Option<watch::Receiver<Option<Opened>>>,
+    connecting: Option<Arc<Coming<Opened>>>,
 }
 
 /// A connection that is ready for use.
@@ -305,7 +307,7 @@ impl Link {
     ///
     /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
     async fn current(self: &Arc<Self>) -> Result<Current, Failure> {
-        let mut made = {
+        let made = {
             let mut state = self.lock();
             if let Some(current) = &state.current {
                 return Ok(current.clone());
@@ -320,19 +322,16 @@ impl Link {
                 .get_or_insert_with(|| self.start_connecting())
                 .clone()
         };
-        let result = made
-            .wait_for(Option::is_some)
+        made.wait()
             .await
-            .ok()
-            .and_then(|result| result.clone());
-        result.unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
+            .unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
     }
 
     /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
-    fn start_connecting(self: &Arc<Self>) -> watch::Receiver<Option<Opened>> {
-        let (tell, made) = watch::channel(None);
+    fn start_connecting(self: &Arc<Self>) -> Arc<Coming<Opened>> {
+        let (maker, made) = Coming::new();
         let link = self.clone();
-        drop(tokio::spawn(async move {
+        spawn_beside(async move {
             let timeout = link.timing.connect_timeout;
             let opened = tokio::time::timeout(timeout, opening::open(&link)).await;
             let result =
@@ -345,8 +344,8 @@ impl Link {
                 .err()
                 .map(|failure| (CLOCK.now(), failure.clone()));
             drop(state);
-            tell.send_replace(Some(result));
-        }));
+            maker.tell(result);
+        });
         made
     }
 
@@ -385,7 +384,7 @@ impl Link {
         let (link, connection) = (Arc::downgrade(self), connection.clone());
         // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
-        drop(tokio::spawn(async move {
+        spawn_beside(async move {
             let asked = CLOCK.now();
             // An answer is heard of by the connection itself.
             drop(tokio::time::timeout(patience, connection.ask(&[Word::Text("PING")])).await);
@@ -399,7 +398,7 @@ impl Link {
                 );
                 link.forget(connection.id);
             }
-        }));
+        });
     }
 
     /// Never uses a connection again.

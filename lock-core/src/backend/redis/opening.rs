@@ -16,6 +16,7 @@ use crate::{
         },
     },
     options::RESERVED,
+    spawner::spawn_beside,
     trail::ConnectionId,
 };
 
@@ -159,11 +160,7 @@ async fn open_beside(link: &Arc<Link>, address: &Address) -> Result<Opening, Unh
 /// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
 fn watch_over(link: &Arc<Link>, connection: &Arc<Connection>) {
     let pause = link.timing().command_timeout;
-    drop(tokio::spawn(watch(
-        Arc::downgrade(link),
-        connection.clone(),
-        pause,
-    )));
+    spawn_beside(watch(Arc::downgrade(link), connection.clone(), pause));
 }
 
 async fn watch(link: std::sync::Weak<Link>, beside: Arc<Connection>, pause: Duration) {
@@ -237,7 +234,7 @@ async fn start(
         link.mailbox().clone(),
         Arc::downgrade(link),
     );
-    drop(tokio::spawn(async move {
+    spawn_beside(async move {
         let late = || {
             if let Some(link) = link.upgrade() {
                 link.suspect(&driven, CLOCK.now().before(patience), patience);
@@ -249,7 +246,7 @@ async fn start(
             link.forget(driven.id);
         }
         driven.end(&why);
-    }));
+    });
     Ok(Opening(Some(connection)))
 }
 

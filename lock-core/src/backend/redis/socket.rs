@@ -30,6 +30,8 @@ pub(super) enum Writing {
     Unix(unix::OwnedWriteHalf),
     #[cfg(feature = "tls")]
     Tls(Arc<tls::Session>),
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<dyn crate::simulation::Wire>),
 }
 
 /// Connects. A name is looked up anew each time.
@@ -39,6 +41,11 @@ pub(super) async fn connect(
 ) -> io::Result<(Reading, Writing)> {
     match address.place() {
         Place::Tcp { host, port } => {
+            #[cfg(feature = "simulation")]
+            if let Some(connecting) = crate::simulation::ask(|world| world.connect(host, *port)) {
+                let ends = connecting.await?;
+                return Ok((ends.reading, Writing::Simulated(ends.writing)));
+            }
             let stream = TcpStream::connect((&**host, *port)).await?;
             set_up(&stream, command_timeout)?;
             match &address.transport {
@@ -89,6 +96,8 @@ impl Writing {
             Self::Unix(half) => half.try_write(bytes),
             #[cfg(feature = "tls")]
             Self::Tls(session) => session.try_write(bytes),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(wire) => wire.try_write(bytes),
         }
     }
 
@@ -107,6 +116,8 @@ impl Writing {
             Self::Unix(_) => Ok(()),
             #[cfg(feature = "tls")]
             Self::Tls(session) => session.flush(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => Ok(()),
         }
     }
 
@@ -118,6 +129,8 @@ impl Writing {
             Self::Unix(half) => half.writable().await,
             #[cfg(feature = "tls")]
             Self::Tls(session) => session.writable().await,
+            #[cfg(feature = "simulation")]
+            Self::Simulated(wire) => crate::simulation::writable(&**wire).await,
         }
     }
 }

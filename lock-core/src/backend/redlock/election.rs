@@ -13,6 +13,7 @@ use crate::{
             ballot::{Ballot, Loss, Step},
         },
     },
+    spawner::spawn_beside,
     trail::{ConnectionId, Track, Trail},
 };
 
@@ -122,12 +123,12 @@ fn propose(
     for (server, member) in servers.members.iter().enumerate() {
         let (member, proposal) = (member.clone(), proposal.clone());
         let (trail, tell) = (trail.cloned(), tell.clone());
-        drop(tokio::spawn(async move {
+        spawn_beside(async move {
             let track = trail.as_ref().map(|trail| &trail.tracks(count)[server]);
             let answer = member.vote(&proposal, within, track).await;
             // Nobody listens any more once it is decided.
             drop(tell.send((server, place, answer)));
-        }));
+        });
     }
 }
 
