@@ -33,9 +33,10 @@ pub(crate) struct Attempt {
     pub(crate) ttl: Duration,
     /// The ttl that a grant by a message certainly has.
     queued_ttl: Duration,
-    /// Before the last question left that was answered with "wait", or the first one of all: a grant is younger.
+    /// Before the last question left that was answered with "wait" and the counter, or the first one of all: a grant with a
+    /// larger token is younger.
     waits_since: Moment,
-    /// The largest fencing token that was known then: that of a grant is larger.
+    /// The largest fencing token that was known then, or given out by then: that of a grant is larger.
     known_since: u64,
     /// Whether a request left that has no definite answer, or an entry is in the queue: the key may be ours without our
     /// knowing.
@@ -170,11 +171,15 @@ impl Attempt {
                     // The key, or those of some servers, may hold this token.
                     self.armed = true;
                 } else if question.asks != Asks::Once {
-                    // The entry is in the queue, as it was sent.
                     self.armed = true;
-                    self.waits_since = question.sent;
-                    self.queued_ttl = question.ttl;
                     self.asks = Asks::AfterIts(busy.place);
+                    if let Some(counter) = busy.counter {
+                        // The entry is in the queue, as it was sent. A message of an earlier grant may still be on its way, or
+                        // may have come while the question was: its token tells.
+                        self.waits_since = question.sent;
+                        self.queued_ttl = question.ttl;
+                        self.known_since = self.known_since.max(counter);
+                    }
                 }
                 Reply::Busy(busy)
             }
@@ -183,15 +188,17 @@ impl Attempt {
 
     /// A grant has arrived by a message.
     ///
-    /// It is younger than the last check that was answered with "wait", and counts from there: so it may look older than it
-    /// is, and then it is confirmed.
+    /// If its token is larger than the counter was then, it is younger than the last check that was answered with "wait", and
+    /// counts from there: so it may look older than it is, and then it is confirmed.
     pub(crate) async fn accept(&mut self, engine: &Engine, fencing: FencingToken) -> Round {
         if u64::from(fencing) <= self.known_since {
-            // No server that has its data gives such a one. Asking again, with the same owner token, takes a larger.
+            // It ended before the server said "wait": a message can be late, and wait to be read. Or the server has lost its
+            // data. Asking again, with the same owner token, takes a larger.
             return Round::Busy(Busy {
                 expiry: Expiry::In(Duration::ZERO),
                 place: None,
                 comes: Comes::ByGrant,
+                counter: None,
             });
         }
         let tokens = FencingBlock::new(fencing.into(), 1);
@@ -262,6 +269,7 @@ impl Attempt {
                 expiry: Expiry::In(Duration::ZERO),
                 place: None,
                 comes: Comes::ByGrant,
+                counter: None,
             })),
             Ok(Some(Err(failure))) | Err(failure) => Err(Round::Failed(failure)),
         }
@@ -285,5 +293,65 @@ impl Attempt {
         };
         release.start(engine, None);
         engine.backend.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        alarm::Alarm,
+        backend::memory::MemoryBackend,
+        clock::Clock,
+        engine::Timing,
+        options::{Defaults, LockOptions},
+        spawner::Spawner,
+        trail::ConnectionId,
+    };
+
+    fn engine() -> Engine {
+        let clock = Clock::tokio();
+        Engine::new(
+            Arc::new(MemoryBackend::new(clock.clone())),
+            Arc::default(),
+            Spawner::Caller,
+            clock.clone(),
+            Alarm::of_the_caller(clock),
+            Timing::default(),
+        )
+    }
+
+    fn wait(counter: Option<u64>) -> Result<Acquired, Failure> {
+        Ok(Acquired {
+            outcome: AcquireOutcome::Busy(Busy {
+                expiry: Expiry::Unknown,
+                place: None,
+                comes: Comes::ByGrant,
+                counter,
+            }),
+            connection: ConnectionId::LOCAL,
+        })
+    }
+
+    /// The message of the grant was sent, and the lease ran out, before the server said "wait" again; both are read after that.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_of_a_grant_that_ended_before_the_last_word_is_not_taken_for_a_new_one() {
+        let engine = engine();
+        let ttl = Duration::from_secs(3);
+        let terms = Terms::new(&LockOptions::new(ttl), Defaults::default()).expect("valid");
+        let mut attempt = Attempt::new(&engine, "k".into());
+        let ask = |attempt: &mut Attempt, counter| {
+            let (_request, question) = attempt.prepare(&engine, &terms, 1);
+            drop(attempt.read(&engine, question, wait(counter)));
+        };
+        ask(&mut attempt, None);
+        tokio::time::advance(ttl).await;
+        ask(&mut attempt, Some(100));
+        let stale = attempt.accept(&engine, FencingToken::new(100)).await;
+        assert!(matches!(stale, Round::Busy(_)));
+        let Round::Granted(grant) = attempt.accept(&engine, FencingToken::new(101)).await else {
+            panic!("it is younger than the last word");
+        };
+        assert_eq!(grant.valid_until, validity(engine.clock.now(), ttl));
     }
 }

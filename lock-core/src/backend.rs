@@ -119,6 +119,9 @@ pub(crate) struct Busy {
     pub(crate) expiry: Expiry,
     pub(crate) place: Place,
     pub(crate) comes: Comes,
+    /// The fencing counter at the time of this word, if it was told: what was granted before has a token up to it, and what
+    /// is granted later a larger one.
+    pub(crate) counter: Option<u64>,
 }
 
 /// When a lock that is busy ends by itself.

@@ -63,6 +63,7 @@ impl MemoryBackend {
                 place: None,
                 // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
                 comes: Comes::ByGrant,
+                counter: None,
             }),
             _ => {
                 let tokens = state.take_fencing(request.known_fencing, request.tokens);

@@ -35,6 +35,7 @@ pub(super) fn read_plain(
         expiry: Expiry::In(Duration::ZERO),
         place: None,
         comes: Comes::WithAnotherToken,
+        counter: None,
     });
     Ok(Acquired {
         outcome: outcome
@@ -79,7 +80,12 @@ pub(super) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         Value::Int(token) => return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?)),
         _ => return None,
     };
-    match parts[..] {
+    // The last word of an answer to who waits, but for the first one.
+    let (parts, counter) = match parts[..] {
+        [_, _, _, _, Value::Int(counter)] => (&parts[..4], Some(u64::try_from(counter).ok()?)),
+        _ => (&parts[..], None),
+    };
+    match *parts {
         [Value::Int(1), Value::Int(first), Value::Int(count)] => {
             Some(AcquireOutcome::Granted(read_fencing(first, count)?))
         }
@@ -100,6 +106,7 @@ pub(super) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
             } else {
                 Comes::ByAsking
             },
+            counter,
         })),
         _ => None,
     }

@@ -106,6 +106,7 @@ impl Commands {
                 expiry,
                 place,
                 comes,
+                counter: None,
             };
             Ok(Acquired {
                 outcome: AcquireOutcome::Busy(busy),

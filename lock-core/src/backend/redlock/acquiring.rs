@@ -68,6 +68,7 @@ pub(super) async fn acquire(
                 expiry,
                 place: None,
                 comes: Comes::WithAnotherToken,
+                counter: None,
             }),
             connection: lost.connection(),
         }),

@@ -15,7 +15,8 @@
 --
 -- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up;
 -- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
--- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not.
+-- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not. After a check on the
+-- place, a fifth word: the fencing counter. A message of a grant that was sent before has a token up to it, and is over.
 --
 -- `holder` is what the key holds, as acquire_short.lua has read it.
 --
@@ -91,4 +92,5 @@ if not found then
   end
 end
 redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
-return {0, redis.call('PTTL', lock), place, ours}
+local counter = tonumber(redis.pcall('GET', fence) or '0') or 0
+return {0, redis.call('PTTL', lock), place, ours, counter}
