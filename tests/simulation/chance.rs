@@ -1,0 +1,47 @@
+//! All that looks random in a simulation, from one seed.
+
+/// Steele and Vigna's `SplitMix64`.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// One whose numbers do not depend on how many are drawn here.
+    pub(crate) fn branch(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`, which is not zero.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// From `least` to `most`, both of them included.
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    pub(crate) fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("an index")
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.index(among.len())]
+    }
+
+    /// True so often in a thousand.
+    pub(crate) fn permille(&mut self, often: u64) -> bool {
+        self.below(1000) < often
+    }
+}

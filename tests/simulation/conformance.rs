@@ -1,0 +1,1 @@
+//! The modelled server against a real one.

@@ -1,0 +1,166 @@
+//! Breaking the world as its plan says, and mending it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    model::Reply,
+    network::{Breakage, HostId, Nanos, Scope},
+    oracle::Oracle,
+    plan::{Fault, Plan},
+    scheduler::ProcessId,
+    world::World,
+};
+
+pub(crate) struct Breaker {
+    pub(crate) world: Arc<World>,
+    pub(crate) oracle: Arc<Oracle>,
+    pub(crate) plan: Arc<Plan>,
+    /// The process in which all this happens, which is none of lock-core's.
+    pub(crate) itself: ProcessId,
+}
+
+impl Breaker {
+    pub(crate) async fn work(self) {
+        let this = Arc::new(self);
+        for (at, fault) in this.plan.faults.clone() {
+            this.sleep_until(at).await;
+            this.world.note(|| format!("FAULT {fault:?}"));
+            let breaker = this.clone();
+            this.world
+                .start(this.itself, async move { breaker.breaks(fault).await });
+        }
+    }
+
+    async fn sleep_until(&self, at: Nanos) {
+        let left = at.saturating_sub(self.world.now());
+        tokio::time::sleep(Duration::from_nanos(left)).await;
+    }
+
+    async fn wait(&self, span: Nanos) {
+        self.sleep_until(self.world.now() + span).await;
+    }
+
+    async fn breaks(&self, fault: Fault) {
+        let (world, now) = (&self.world, self.world.now());
+        let processes = world.processes();
+        let connections = |host, process, breakage| {
+            world
+                .network()
+                .break_connections(Scope { process, host }, breakage, now);
+        };
+        match fault {
+            Fault::Reset { host, process } => connections(host, process, Breakage::Reset),
+            Fault::ResetForTheClient { host, process } => {
+                connections(host, process, Breakage::ResetForTheClient);
+            }
+            Fault::HalfOpen { host, process } => connections(host, process, Breakage::HalfOpen),
+            Fault::NoAnswers { host, process } => connections(host, process, Breakage::NoAnswers),
+            Fault::NoRequests { host, process } => connections(host, process, Breakage::NoRequests),
+            Fault::Hold {
+                host,
+                process,
+                span,
+            } => {
+                world
+                    .network()
+                    .hold(Scope { process, host }, processes, now + span);
+            }
+            Fault::BlackHole {
+                host,
+                process,
+                span,
+            } => {
+                connections(host, process, Breakage::HalfOpen);
+                world
+                    .network()
+                    .silence(Scope { process, host }, processes, now + span);
+            }
+            Fault::Slow {
+                host,
+                process,
+                more,
+                span,
+            } => {
+                world
+                    .network()
+                    .slow_down(Scope { process, host }, processes, more, now + span);
+            }
+            Fault::Stall { host, span } => world.network().stall(host, now + span),
+            Fault::Restart { host, span, tells } => self.restart(host, span, tells, true).await,
+            Fault::Amnesia { host, span, tells } => self.restart(host, span, tells, false).await,
+            Fault::Flush { host } => {
+                self.oracle.breaks(&self.plan.keys, 0);
+                world.network().hosts[host].server.store.clear();
+            }
+            Fault::Step { host, by_us } => {
+                if by_us > 0 {
+                    self.oracle.breaks(&self.plan.keys, 0);
+                }
+                world.network().hosts[host].ahead_us += by_us;
+            }
+            Fault::Delete { host, key } => {
+                let key = &self.plan.keys[key];
+                self.oracle.breaks(std::slice::from_ref(key), 0);
+                self.command(host, &["DEL", &format!("lock:{key}")]);
+            }
+            Fault::Foreign {
+                host,
+                key,
+                span,
+                expires,
+            } => self.foreign(host, key, span, expires).await,
+            Fault::Stop { process, span } => {
+                world.scheduler.stop(process, true);
+                self.wait(span).await;
+                world.scheduler.stop(process, false);
+            }
+            Fault::Block { process, span } => {
+                world.scheduler.block(process, true);
+                self.wait(span).await;
+                world.scheduler.block(process, false);
+            }
+            Fault::Kill { process } => world.kill(process),
+        }
+    }
+
+    async fn restart(&self, host: HostId, span: Nanos, tells: bool, keeps: bool) {
+        let is_up = self.world.network().hosts[host].is_up;
+        if !is_up {
+            return;
+        }
+        // Of several servers a minority may forget.
+        match self.plan.servers.len() {
+            _ if keeps => {}
+            1 => self.oracle.breaks(&self.plan.keys, span),
+            _ => self.oracle.forgets(),
+        }
+        self.world
+            .network()
+            .take_down(host, tells, self.world.now());
+        self.wait(span).await;
+        let now = self.world.now();
+        self.world.network().bring_up(host, keeps, now);
+    }
+
+    async fn foreign(&self, host: HostId, key: usize, span: Nanos, expires: bool) {
+        let key = format!("lock:{}", self.plan.keys[key]);
+        let millis = (span / 1_000_000).max(1).to_string();
+        let set = if expires {
+            self.command(host, &["SET", &key, "foreign", "NX", "PX", &millis])
+        } else {
+            self.command(host, &["SET", &key, "foreign", "NX"])
+        };
+        if set == Reply::Status("OK") && !expires {
+            self.wait(span).await;
+            if self.command(host, &["GET", &key]) == Reply::text("foreign") {
+                self.command(host, &["DEL", &key]);
+            }
+        }
+    }
+
+    fn command(&self, host: HostId, words: &[&str]) -> Reply {
+        let mut network = self.world.network();
+        let now_us = network.hosts[host].clock_us(self.world.now());
+        network.hosts[host].server.command(words, now_us)
+    }
+}

@@ -1,0 +1,114 @@
+//! The Redis protocol, from the server's side.
+
+/// What a command answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Status(&'static str),
+    /// Code and details, as in `WRONGTYPE Operation against …`.
+    Error(String),
+    Int(i64),
+    Bulk(Vec<u8>),
+    Nil,
+    Array(Vec<Self>),
+    /// Pairs, which the second version of the protocol shows as an array.
+    Map(Vec<(Self, Self)>),
+    /// A message, or the confirmation of a subscription.
+    Push(Vec<Self>),
+}
+
+impl Reply {
+    pub(crate) fn text(text: &str) -> Self {
+        Self::Bulk(text.into())
+    }
+
+    pub(crate) fn error(text: impl Into<String>) -> Self {
+        Self::Error(text.into())
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>, resp3: bool) {
+        match self {
+            Self::Status(text) => line(out, '+', text),
+            Self::Error(text) => line(out, '-', &text.replace(['\r', '\n'], " ")),
+            Self::Int(number) => line(out, ':', &number.to_string()),
+            Self::Bulk(bytes) => {
+                line(out, '$', &bytes.len().to_string());
+                out.extend_from_slice(bytes);
+                out.extend_from_slice(b"\r\n");
+            }
+            Self::Nil if resp3 => out.extend_from_slice(b"_\r\n"),
+            Self::Nil => out.extend_from_slice(b"$-1\r\n"),
+            Self::Array(parts) => all(out, '*', parts, resp3),
+            Self::Push(parts) => all(out, if resp3 { '>' } else { '*' }, parts, resp3),
+            Self::Map(pairs) => {
+                let (mark, count) = if resp3 {
+                    ('%', pairs.len())
+                } else {
+                    ('*', pairs.len() * 2)
+                };
+                line(out, mark, &count.to_string());
+                for (name, value) in pairs {
+                    name.write(out, resp3);
+                    value.write(out, resp3);
+                }
+            }
+        }
+    }
+}
+
+fn line(out: &mut Vec<u8>, mark: char, text: &str) {
+    out.extend_from_slice(format!("{mark}{text}\r\n").as_bytes());
+}
+
+fn all(out: &mut Vec<u8>, mark: char, parts: &[Reply], resp3: bool) {
+    line(out, mark, &parts.len().to_string());
+    for part in parts {
+        part.write(out, resp3);
+    }
+}
+
+/// Takes the first whole request out of `input`, as its words; `None` while it is incomplete.
+///
+/// # Panics
+///
+/// If it is no request: what comes here was written by lock-core, or by the test.
+pub(crate) fn take_request(input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    let mut at = 0;
+    let count = number(input, &mut at, b'*')?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let size = number(input, &mut at, b'$')?;
+        words.push(input.get(at..at + size)?.to_vec());
+        at += size + 2;
+    }
+    if at > input.len() {
+        return None;
+    }
+    input.drain(..at);
+    Some(words)
+}
+
+fn number(input: &[u8], at: &mut usize, mark: u8) -> Option<usize> {
+    let rest = input.get(*at..)?;
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    assert_eq!(rest[0], mark, "no request: {}", rest.escape_ascii());
+    let text = std::str::from_utf8(&rest[1..end]).expect("a number");
+    *at += end + 2;
+    Some(text.parse().expect("a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_taken_when_it_is_whole() {
+        let whole = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\n";
+        for cut in 0..whole.len() {
+            assert_eq!(take_request(&mut whole[..cut].to_vec()), None, "{cut}");
+        }
+        let mut twice = [&whole[..], &whole[..]].concat();
+        let words = take_request(&mut twice).expect("whole");
+        assert_eq!(words, [&b"GET"[..], b"a\r\nb"]);
+        assert_eq!(twice, whole);
+    }
+}

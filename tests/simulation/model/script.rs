@@ -1,0 +1,200 @@
+//! Lua, as a server runs it: the text of a script, with `KEYS`, `ARGV` and `redis`.
+
+use std::{cell::RefCell, collections::HashMap};
+
+use mlua::{Function, Lua, MultiValue, Table, Value};
+
+use super::{protocol::Reply, server::Server};
+
+struct Engine {
+    lua: Lua,
+    /// By the hash of the text.
+    scripts: RefCell<HashMap<String, Function>>,
+}
+
+thread_local! {
+    /// Making one costs more than a whole run of a scenario. A script leaves nothing behind in it but its globals, which the
+    /// next one sets anew.
+    static ENGINE: Engine = Engine::new();
+    /// The server whose script runs.
+    static RUNNING: RefCell<Option<(Server, Turn)>> = const { RefCell::new(None) };
+}
+
+/// What is fixed while a script runs.
+struct Turn {
+    now_us: i64,
+    /// Of a command that ended the script.
+    error: Option<String>,
+}
+
+/// Runs a script on a server. Returns an error reply for whatever goes wrong in it.
+pub(crate) fn run(
+    server: &mut Server,
+    hash: &str,
+    text: &[u8],
+    keys: &[Vec<u8>],
+    arguments: &[Vec<u8>],
+    now_us: i64,
+) -> Reply {
+    let turn = Turn {
+        now_us,
+        error: None,
+    };
+    RUNNING.set(Some((std::mem::take(server), turn)));
+    let result = ENGINE.with(|engine| engine.run(hash, text, keys, arguments));
+    let (after, turn) = RUNNING.take().expect("it was put there");
+    *server = after;
+    let on = |error: &str| Reply::error(format!("{error} script: {hash}, on @user_script:1."));
+    match (result, turn.error) {
+        (Ok(reply), _) => reply,
+        (Err(_), Some(error)) => on(&error),
+        (Err(error), None) => on(&format!("ERR {error}")),
+    }
+}
+
+impl Engine {
+    fn new() -> Self {
+        let lua = Lua::new();
+        let redis = lua.create_table().expect("memory");
+        let set = |name: &str, function: Function| redis.set(name, function).expect("memory");
+        let call = |raises: bool| {
+            let call = move |lua: &Lua, words: MultiValue| command(lua, &words, raises);
+            lua.create_function(call).expect("memory")
+        };
+        set("call", call(true));
+        set("pcall", call(false));
+        let error = |lua: &Lua, text: mlua::LuaString| {
+            let reply = lua.create_table()?;
+            let bytes = text.as_bytes();
+            let bytes = bytes.strip_prefix(b"-").unwrap_or(&bytes);
+            reply.set("err", lua.create_string(bytes)?)?;
+            Ok(reply)
+        };
+        set("error_reply", lua.create_function(error).expect("memory"));
+        lua.globals().set("redis", redis).expect("memory");
+        Self {
+            lua,
+            scripts: RefCell::default(),
+        }
+    }
+
+    fn run(
+        &self,
+        hash: &str,
+        text: &[u8],
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>],
+    ) -> mlua::Result<Reply> {
+        let known = self.scripts.borrow().get(hash).cloned();
+        let script = if let Some(script) = known {
+            script
+        } else {
+            let script = self.lua.load(text).into_function()?;
+            let mut scripts = self.scripts.borrow_mut();
+            scripts.insert(hash.to_owned(), script.clone());
+            script
+        };
+        for (name, words) in [("KEYS", keys), ("ARGV", arguments)] {
+            let table = self.lua.create_table()?;
+            for word in words {
+                table.push(self.lua.create_string(word)?)?;
+            }
+            self.lua.globals().set(name, table)?;
+        }
+        reply(script.call::<Value>(())?)
+    }
+}
+
+fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
+    let words: Vec<Vec<u8>> = words.iter().map(word).collect();
+    let answer = RUNNING.with_borrow_mut(|running| {
+        let (server, turn) = running.as_mut().expect("a script runs");
+        let answer = server.execute_in_script(&words, turn.now_us);
+        if let (Reply::Error(error), true) = (&answer, raises) {
+            turn.error = Some(error.clone());
+        }
+        answer
+    });
+    match (answer, raises) {
+        (Reply::Error(error), true) => Err(mlua::Error::runtime(error)),
+        (answer, _) => value(lua, answer),
+    }
+}
+
+/// What a script gives to a command.
+fn word(value: &Value) -> Vec<u8> {
+    match value {
+        Value::String(text) => text.as_bytes().to_vec(),
+        Value::Integer(number) => number.to_string().into(),
+        Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e17 => {
+            format!("{number:.0}").into()
+        }
+        other => panic!("not modelled: {other:?} as a word of a command"),
+    }
+}
+
+/// What a script gets of a command.
+fn value(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
+    let one = |name: &str, text: &str| -> mlua::Result<Value> {
+        let table: Table = lua.create_table()?;
+        table.set(name, text)?;
+        Ok(Value::Table(table))
+    };
+    Ok(match reply {
+        Reply::Status(text) => one("ok", text)?,
+        Reply::Error(text) => one("err", &text)?,
+        Reply::Int(number) => Value::Number(as_double(number)),
+        Reply::Bulk(bytes) => Value::String(lua.create_string(bytes)?),
+        Reply::Nil => Value::Boolean(false),
+        Reply::Array(parts) => {
+            let table = lua.create_table()?;
+            for part in parts {
+                table.push(value(lua, part)?)?;
+            }
+            Value::Table(table)
+        }
+        Reply::Map(_) | Reply::Push(_) => panic!("not modelled in a script: {reply:?}"),
+    })
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "as a server does: Lua 5.1 has doubles only"
+)]
+fn as_double(number: i64) -> f64 {
+    number as f64
+}
+
+/// What a script's result is to whoever called it.
+fn reply(value: Value) -> mlua::Result<Reply> {
+    Ok(match value {
+        Value::Nil | Value::Boolean(false) => Reply::Nil,
+        Value::Boolean(true) => Reply::Int(1),
+        Value::Integer(number) => Reply::Int(number),
+        Value::Number(number) => Reply::Int(truncated(number)),
+        Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
+        Value::Table(table) => {
+            if let Some(error) = table.get::<Option<mlua::LuaString>>("err")? {
+                return Ok(Reply::Error(error.to_string_lossy()));
+            }
+            if table.contains_key("ok")? {
+                return Ok(Reply::Status("OK"));
+            }
+            let parts = table.sequence_values::<Value>();
+            Reply::Array(
+                parts
+                    .map(|part| reply(part?))
+                    .collect::<mlua::Result<_>>()?,
+            )
+        }
+        other => panic!("not modelled: {other:?} as the result of a script"),
+    })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "as a server does with what is no whole number"
+)]
+fn truncated(number: f64) -> i64 {
+    number as i64
+}

@@ -1,0 +1,323 @@
+//! A server: its clients, its scripts, and which of the commands it knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    protocol::{Reply, take_request},
+    script,
+    store::Store,
+};
+
+type Bytes = Vec<u8>;
+
+/// Which commands a server has, or a user may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Redis 7: scripts, and the third version of the protocol.
+    #[default]
+    Scripts,
+    /// The same behind a proxy that speaks the second version only.
+    Resp2,
+    /// A user who may not run scripts, on Redis 7.
+    Watch,
+    /// The same on Redis 8.4 or later.
+    Delex,
+    /// The same on Valkey 9 or later.
+    Delifeq,
+}
+
+/// One that runs, with its data.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Server {
+    pub(crate) store: Store,
+    pub(crate) dialect: Dialect,
+    /// Random, and another one after each start.
+    pub(crate) run_id: String,
+    /// By the server's clock.
+    pub(crate) started_us: i64,
+    /// By their hashes.
+    scripts: BTreeMap<String, Bytes>,
+    clients: BTreeMap<u64, Client>,
+    /// What goes to clients, in order.
+    outbox: Vec<(u64, Bytes)>,
+}
+
+/// One connection, from the server's side.
+#[derive(Clone, Debug, Default)]
+struct Client {
+    input: Bytes,
+    resp3: bool,
+    channels: BTreeSet<Bytes>,
+    watched: Vec<(Bytes, u64)>,
+    /// What `MULTI` has gathered.
+    transaction: Option<Vec<Vec<Bytes>>>,
+}
+
+impl Server {
+    pub(crate) fn connect(&mut self, client: u64) {
+        self.clients.insert(client, Client::default());
+    }
+
+    pub(crate) fn disconnect(&mut self, client: u64) {
+        self.clients.remove(&client);
+    }
+
+    /// It ends, and another process takes its place; `keeps`: with its data.
+    pub(crate) fn restart(&mut self, run_id: String, now_us: i64, keeps: bool) {
+        let store = if keeps {
+            std::mem::take(&mut self.store)
+        } else {
+            Store::default()
+        };
+        *self = Self {
+            store,
+            dialect: self.dialect,
+            run_id,
+            started_us: now_us,
+            ..Self::default()
+        };
+    }
+
+    /// Takes in what a client sent; returns what goes to which client, in order.
+    pub(crate) fn receive(&mut self, client: u64, bytes: &[u8], now_us: i64) -> Vec<(u64, Bytes)> {
+        // One that is gone, or of the process before a restart.
+        let Some(known) = self.clients.get_mut(&client) else {
+            return Vec::new();
+        };
+        known.input.extend_from_slice(bytes);
+        while let Some(words) = self
+            .clients
+            .get_mut(&client)
+            .and_then(|client| take_request(&mut client.input))
+        {
+            let reply = self.execute(client, &words, now_us);
+            self.send(client, &reply);
+        }
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Executes a plain command for nobody in particular.
+    pub(crate) fn command(&mut self, words: &[&str], now_us: i64) -> Reply {
+        let words: Vec<Bytes> = words.iter().map(|word| Bytes::from(*word)).collect();
+        self.execute_in_script(&words, now_us)
+    }
+
+    /// What the script commands may use.
+    pub(crate) fn execute_in_script(&mut self, words: &[Bytes], now_us: i64) -> Reply {
+        let (name, words) = name_of(words);
+        match name.as_str() {
+            "TIME" => time(now_us),
+            "PUBLISH" => self.publish(words),
+            _ => {
+                let known = self.store.execute(&name, words, now_us);
+                known.unwrap_or_else(|| unknown(&name))
+            }
+        }
+    }
+
+    fn send(&mut self, client: u64, reply: &Reply) {
+        let Some(known) = self.clients.get(&client) else {
+            return;
+        };
+        let mut bytes = Bytes::new();
+        reply.write(&mut bytes, known.resp3);
+        match self.outbox.last_mut() {
+            Some((last, more)) if *last == client => more.extend(bytes),
+            _ => self.outbox.push((client, bytes)),
+        }
+    }
+
+    fn execute(&mut self, client: u64, words: &[Bytes], now_us: i64) -> Reply {
+        let all = words;
+        let (name, words) = name_of(words);
+        if let Some(transaction) = &mut self.client(client).transaction
+            && !matches!(name.as_str(), "EXEC" | "DISCARD" | "MULTI" | "WATCH")
+        {
+            transaction.push(all.to_vec());
+            return Reply::Status("QUEUED");
+        }
+        let scripts = matches!(self.dialect, Dialect::Scripts | Dialect::Resp2);
+        match name.as_str() {
+            "PING" => Reply::Status("PONG"),
+            "HELLO" => self.hello(client),
+            "SUBSCRIBE" => self.subscribe(client, &words[0]),
+            "INFO" => self.info(now_us),
+            "EVAL" | "EVALSHA" if !scripts => Reply::error(format!(
+                "NOPERM this user has no permissions to run the '{}' command",
+                name.to_lowercase()
+            )),
+            "EVAL" => {
+                let hash = hash_of(&words[0]);
+                self.scripts.insert(hash.clone(), words[0].clone());
+                self.evaluate(&hash, &words[1..], now_us)
+            }
+            "EVALSHA" => {
+                let hash = String::from_utf8_lossy(&words[0]).into_owned();
+                self.evaluate(&hash, &words[1..], now_us)
+            }
+            "WATCH" => self.watch(client, words, now_us),
+            "UNWATCH" => {
+                self.client(client).watched.clear();
+                Reply::Status("OK")
+            }
+            "MULTI" => match &mut self.client(client).transaction {
+                Some(_) => Reply::error("ERR MULTI calls can not be nested"),
+                none => {
+                    *none = Some(Vec::new());
+                    Reply::Status("OK")
+                }
+            },
+            "DISCARD" => {
+                self.client(client).watched.clear();
+                match self.client(client).transaction.take() {
+                    Some(_) => Reply::Status("OK"),
+                    None => Reply::error("ERR DISCARD without MULTI"),
+                }
+            }
+            "EXEC" => self.commit(client, now_us),
+            "DELEX" if self.dialect == Dialect::Delex => {
+                self.delete_if(&words[0], &words[2], now_us)
+            }
+            "DELIFEQ" if self.dialect == Dialect::Delifeq => {
+                self.delete_if(&words[0], &words[1], now_us)
+            }
+            "SET" if words.iter().any(|word| **word == *b"IFEQ") && !self.compares() => {
+                Reply::error("ERR syntax error")
+            }
+            _ => self.execute_in_script(all, now_us),
+        }
+    }
+
+    fn client(&mut self, client: u64) -> &mut Client {
+        self.clients.get_mut(&client).expect("it asks right now")
+    }
+
+    fn compares(&self) -> bool {
+        matches!(self.dialect, Dialect::Delex | Dialect::Delifeq)
+    }
+
+    fn hello(&mut self, client: u64) -> Reply {
+        if self.dialect == Dialect::Resp2 {
+            return unknown("HELLO");
+        }
+        self.client(client).resp3 = true;
+        Reply::Map(vec![
+            (Reply::text("server"), Reply::text("redis")),
+            (Reply::text("proto"), Reply::Int(3)),
+            (Reply::text("mode"), Reply::text("standalone")),
+            (Reply::text("role"), Reply::text("master")),
+        ])
+    }
+
+    fn subscribe(&mut self, client: u64, channel: &[u8]) -> Reply {
+        let channels = &mut self.client(client).channels;
+        channels.insert(channel.to_vec());
+        let count = i64::try_from(channels.len()).expect("a few");
+        Reply::Push(vec![
+            Reply::text("subscribe"),
+            Reply::Bulk(channel.to_vec()),
+            Reply::Int(count),
+        ])
+    }
+
+    fn publish(&mut self, words: &[Bytes]) -> Reply {
+        let [channel, message] = words else {
+            return Reply::error("ERR wrong number of arguments for 'publish' command");
+        };
+        let listens = |client: &&u64| self.clients[*client].channels.contains(channel);
+        let listeners: Vec<u64> = self.clients.keys().filter(listens).copied().collect();
+        let push = Reply::Push(vec![
+            Reply::text("message"),
+            Reply::Bulk(channel.clone()),
+            Reply::Bulk(message.clone()),
+        ]);
+        for listener in &listeners {
+            self.send(*listener, &push);
+        }
+        Reply::Int(i64::try_from(listeners.len()).expect("a few"))
+    }
+
+    fn info(&self, now_us: i64) -> Reply {
+        // Both in whole seconds, as a server takes the difference.
+        let uptime = now_us / 1_000_000 - self.started_us / 1_000_000;
+        Reply::Bulk(
+            format!(
+                "# Server\r\nredis_version:7.0.15\r\nrun_id:{}\r\nserver_time_usec:{now_us}\r\n\
+                 uptime_in_seconds:{uptime}\r\n",
+                self.run_id
+            )
+            .into(),
+        )
+    }
+
+    fn evaluate(&mut self, hash: &str, words: &[Bytes], now_us: i64) -> Reply {
+        let Some(text) = self.scripts.get(hash).cloned() else {
+            return Reply::error("NOSCRIPT No matching script. Please use EVAL.");
+        };
+        let count = String::from_utf8_lossy(&words[0]);
+        let count: usize = count.parse().expect("how many keys");
+        let (keys, arguments) = words[1..].split_at(count);
+        script::run(self, hash, &text, keys, arguments, now_us)
+    }
+
+    fn watch(&mut self, client: u64, keys: &[Bytes], now_us: i64) -> Reply {
+        if self.client(client).transaction.is_some() {
+            return Reply::error("ERR WATCH inside MULTI is not allowed");
+        }
+        for key in keys {
+            // One that has expired is gone.
+            let _gone = self
+                .store
+                .execute("PTTL", std::slice::from_ref(key), now_us);
+            let changes = self.store.changes_of(key);
+            self.client(client).watched.push((key.clone(), changes));
+        }
+        Reply::Status("OK")
+    }
+
+    fn commit(&mut self, client: u64, now_us: i64) -> Reply {
+        let watched = std::mem::take(&mut self.client(client).watched);
+        let Some(commands) = self.client(client).transaction.take() else {
+            return Reply::error("ERR EXEC without MULTI");
+        };
+        let is_changed = |(key, changes): &(Bytes, u64)| self.store.changes_of(key) != *changes;
+        if watched.iter().any(is_changed) {
+            return Reply::Nil;
+        }
+        let done = commands
+            .iter()
+            .map(|words| self.execute_in_script(words, now_us));
+        Reply::Array(done.collect())
+    }
+
+    fn delete_if(&mut self, key: &[u8], holds: &[u8], now_us: i64) -> Reply {
+        let key = [key.to_vec()];
+        match self.store.execute("GET", &key, now_us) {
+            Some(Reply::Bulk(value)) if value == holds => {
+                self.store.execute("DEL", &key, now_us).expect("known")
+            }
+            Some(error @ Reply::Error(_)) => error,
+            _ => Reply::Int(0),
+        }
+    }
+}
+
+fn name_of(words: &[Bytes]) -> (String, &[Bytes]) {
+    let (name, words) = words.split_first().expect("a command");
+    (String::from_utf8_lossy(name).to_uppercase(), words)
+}
+
+fn unknown(name: &str) -> Reply {
+    Reply::error(format!(
+        "ERR unknown command '{name}', with args beginning with: "
+    ))
+}
+
+fn time(now_us: i64) -> Reply {
+    let text = |number: i64| Reply::text(&number.to_string());
+    Reply::Array(vec![text(now_us / 1_000_000), text(now_us % 1_000_000)])
+}
+
+fn hash_of(text: &[u8]) -> String {
+    sha1_smol::Sha1::from(text).digest().to_string()
+}

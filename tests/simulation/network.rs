@@ -1,0 +1,606 @@
+//! Servers, and the connections of processes to them: bytes that take a while, in order, and what can become of them.
+//!
+//! What the model leaves to the seed: how long each piece takes, into which pieces it falls, and whether the system takes
+//! all that is written at once. Times are in nanoseconds since the world began.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    task::{Context, Poll, Waker},
+};
+
+use crate::{
+    chance::Chance,
+    model::{Dialect, Server, Value},
+    scheduler::ProcessId,
+};
+
+pub(crate) type HostId = usize;
+pub(crate) type ConnId = u64;
+pub(crate) type Nanos = u64;
+
+pub(crate) const MILLI: Nanos = 1_000_000;
+pub(crate) const SECOND: Nanos = 1_000_000_000;
+
+/// When the world began, in microseconds since the epoch.
+pub(crate) const EPOCH_US: i64 = 1_800_000_000_000_000;
+
+/// After this time a server gives up a client of which it hears nothing.
+const KEEPALIVE: Nanos = 30 * SECOND;
+
+pub(crate) struct Network {
+    pub(crate) hosts: Vec<Host>,
+    conns: BTreeMap<ConnId, Conn>,
+    links: BTreeMap<(ProcessId, HostId), Link>,
+    events: BTreeMap<(Nanos, u64), Event>,
+    last_number: u64,
+    chance: Chance,
+    /// The time that a message takes: the least and the most.
+    latency: (Nanos, Nanos),
+}
+
+/// A machine with a server on it.
+pub(crate) struct Host {
+    pub(crate) server: Server,
+    pub(crate) is_up: bool,
+    /// Until when it does nothing but take in.
+    stalled_until: Nanos,
+    /// How its clock differs.
+    pub(crate) ahead_us: i64,
+    pub(crate) rate_ppm: i64,
+}
+
+/// What is between a process and a server.
+#[derive(Default)]
+struct Link {
+    /// Nothing arrives before.
+    held_until: Nanos,
+    /// Nobody is let in, or told so, before.
+    silent_until: Nanos,
+    /// Each message takes so much longer, until then.
+    slow: (Nanos, Nanos),
+}
+
+struct Conn {
+    process: ProcessId,
+    host: HostId,
+    is_established: bool,
+    is_closed: bool,
+    inbox: VecDeque<u8>,
+    over: Option<Over>,
+    is_clogged: bool,
+    wakers: Vec<Waker>,
+    to_server: Pipe,
+    to_client: Pipe,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    Closed,
+    Reset,
+    Refused,
+}
+
+/// One direction.
+#[derive(Default)]
+struct Pipe {
+    /// When the last of it arrives.
+    last: Nanos,
+    /// What is written vanishes.
+    is_lost: bool,
+}
+
+#[derive(Debug)]
+enum Event {
+    Knocks(ConnId),
+    Established(ConnId),
+    ToServer(ConnId, Vec<u8>),
+    ToClient(ConnId, Vec<u8>),
+    ClientGone(ConnId),
+    ServerGone(ConnId, Over),
+    Unclogged(ConnId),
+}
+
+/// What happens to the connections of some process with some server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Breakage {
+    /// Both ends are told.
+    Reset,
+    /// The client is told; what it wrote still arrives.
+    ResetForTheClient,
+    /// Nobody is told, and nothing arrives any more.
+    HalfOpen,
+    /// No answer arrives any more.
+    NoAnswers,
+    /// No request arrives any more.
+    NoRequests,
+}
+
+/// Which connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    /// `None`: of all.
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) host: HostId,
+}
+
+impl Network {
+    pub(crate) fn new(chance: Chance, latency: (Nanos, Nanos)) -> Self {
+        Self {
+            hosts: Vec::new(),
+            conns: BTreeMap::new(),
+            links: BTreeMap::new(),
+            events: BTreeMap::new(),
+            last_number: 0,
+            chance,
+            latency,
+        }
+    }
+
+    pub(crate) fn add_host(&mut self, dialect: Dialect, ahead_us: i64, rate_ppm: i64) -> HostId {
+        let mut server = Server::default();
+        server.dialect = dialect;
+        let mut host = Host {
+            server,
+            is_up: true,
+            stalled_until: 0,
+            ahead_us,
+            rate_ppm,
+        };
+        // For so long that it may vote.
+        let started_us = host.clock_us(0) - 1_000_000_000;
+        host.server.restart(self.run_id(), started_us, false);
+        self.hosts.push(host);
+        self.hosts.len() - 1
+    }
+
+    fn run_id(&mut self) -> String {
+        format!("{:016x}", self.chance.next())
+    }
+
+    // For processes.
+
+    pub(crate) fn connect(&mut self, process: ProcessId, host: HostId, now: Nanos) -> ConnId {
+        self.last_number += 1;
+        let id = self.last_number;
+        let conn = Conn {
+            process,
+            host,
+            is_established: false,
+            is_closed: false,
+            inbox: VecDeque::new(),
+            over: None,
+            is_clogged: false,
+            wakers: Vec::new(),
+            to_server: Pipe::default(),
+            to_client: Pipe::default(),
+        };
+        self.conns.insert(id, conn);
+        let link = self.links.entry((process, host)).or_default();
+        if now >= link.silent_until {
+            let at = self.arrival(id, now, true);
+            self.plan(at, Event::Knocks(id));
+        }
+        id
+    }
+
+    pub(crate) fn poll_established(
+        &mut self,
+        id: ConnId,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let conn = self.conns.get_mut(&id).expect("its end is held");
+        match conn.over {
+            Some(over) => Poll::Ready(Err(over.error())),
+            None if conn.is_established => Poll::Ready(Ok(())),
+            None => {
+                conn.wakers.push(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    pub(crate) fn write(&mut self, id: ConnId, bytes: &[u8], now: Nanos) -> io::Result<usize> {
+        let conn = self.conns.get_mut(&id).expect("its end is held");
+        if let Some(over) = conn.over {
+            return Err(over.error());
+        }
+        if conn.is_clogged {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if self.chance.permille(4) {
+            conn.is_clogged = true;
+            let at = now + self.chance.between(MILLI / 10, 3 * MILLI);
+            self.plan(at, Event::Unclogged(id));
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let is_lost = conn.to_server.is_lost;
+        let taken = if bytes.len() > 1 && self.chance.permille(15) {
+            self.chance.index(bytes.len() - 1) + 1
+        } else {
+            bytes.len()
+        };
+        if !is_lost {
+            self.send(id, &bytes[..taken], now, true);
+        }
+        Ok(taken)
+    }
+
+    pub(crate) fn poll_writable(
+        &mut self,
+        id: ConnId,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let conn = self.conns.get_mut(&id).expect("its end is held");
+        match conn.over {
+            Some(over) => Poll::Ready(Err(over.error())),
+            None if !conn.is_clogged => Poll::Ready(Ok(())),
+            None => {
+                conn.wakers.push(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Reads what has arrived, at most so much; nothing at the end.
+    pub(crate) fn poll_read(
+        &mut self,
+        id: ConnId,
+        most: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Vec<u8>>> {
+        let conn = self.conns.get_mut(&id).expect("its end is held");
+        if !conn.inbox.is_empty() {
+            let count = conn.inbox.len().min(most);
+            return Poll::Ready(Ok(conn.inbox.drain(..count).collect()));
+        }
+        match conn.over {
+            Some(Over::Closed) => Poll::Ready(Ok(Vec::new())),
+            Some(over) => Poll::Ready(Err(over.error())),
+            None => {
+                conn.wakers.push(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, id: ConnId, now: Nanos) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.is_closed = true;
+        conn.wakers.clear();
+        let at = if conn.to_server.is_lost {
+            now + KEEPALIVE
+        } else {
+            self.arrival(id, now, true)
+        };
+        self.plan(at, Event::ClientGone(id));
+    }
+
+    /// The connections whose process has not closed them.
+    pub(crate) fn open_connections(&self) -> Vec<(ConnId, ProcessId)> {
+        let open = self.conns.iter().filter(|(_, conn)| !conn.is_closed);
+        open.map(|(id, conn)| (*id, conn.process)).collect()
+    }
+
+    // For faults.
+
+    /// A process is gone: what it wrote still arrives.
+    pub(crate) fn sever(&mut self, process: ProcessId) {
+        for conn in self.conns.values_mut() {
+            if conn.process == process {
+                conn.end(Over::Reset);
+            }
+        }
+    }
+
+    pub(crate) fn break_connections(&mut self, scope: Scope, breakage: Breakage, now: Nanos) {
+        let conns: Vec<ConnId> = self.within(scope);
+        for id in conns {
+            let conn = self.conns.get_mut(&id).expect("just listed");
+            let host = conn.host;
+            match breakage {
+                Breakage::Reset => {
+                    conn.end(Over::Reset);
+                    self.hosts[host].server.disconnect(id);
+                }
+                Breakage::ResetForTheClient => {
+                    conn.end(Over::Reset);
+                    let at = self.arrival(id, now, true);
+                    self.plan(at, Event::ClientGone(id));
+                }
+                Breakage::HalfOpen => {
+                    (conn.to_server.is_lost, conn.to_client.is_lost) = (true, true);
+                }
+                Breakage::NoAnswers => conn.to_client.is_lost = true,
+                Breakage::NoRequests => conn.to_server.is_lost = true,
+            }
+        }
+    }
+
+    /// Nothing arrives before `until`, in either direction.
+    pub(crate) fn hold(&mut self, scope: Scope, processes: usize, until: Nanos) {
+        self.each_link(scope, processes, |link| link.held_until = until);
+    }
+
+    /// Nobody can connect before `until`.
+    pub(crate) fn silence(&mut self, scope: Scope, processes: usize, until: Nanos) {
+        self.each_link(scope, processes, |link| link.silent_until = until);
+    }
+
+    /// Each message takes longer by `more`, before `until`.
+    pub(crate) fn slow_down(&mut self, scope: Scope, processes: usize, more: Nanos, until: Nanos) {
+        self.each_link(scope, processes, |link| link.slow = (more, until));
+    }
+
+    pub(crate) fn stall(&mut self, host: HostId, until: Nanos) {
+        self.hosts[host].stalled_until = until;
+    }
+
+    /// Ends the server; its clients are told, or not.
+    pub(crate) fn take_down(&mut self, host: HostId, tells: bool, now: Nanos) {
+        self.hosts[host].is_up = false;
+        for id in self.within(Scope {
+            process: None,
+            host,
+        }) {
+            let conn = self.conns.get_mut(&id).expect("just listed");
+            if tells {
+                let over = self.chance.pick(&[Over::Closed, Over::Reset]);
+                let at = self.arrival(id, now, false);
+                self.plan(at, Event::ServerGone(id, over));
+            } else {
+                (conn.to_server.is_lost, conn.to_client.is_lost) = (true, true);
+            }
+        }
+    }
+
+    pub(crate) fn bring_up(&mut self, host: HostId, keeps: bool, now: Nanos) {
+        let run_id = self.run_id();
+        let host = &mut self.hosts[host];
+        let now_us = host.clock_us(now);
+        host.server.restart(run_id, now_us, keeps);
+        host.is_up = true;
+    }
+
+    fn within(&self, scope: Scope) -> Vec<ConnId> {
+        let conns = self.conns.iter();
+        conns
+            .filter(|(_, conn)| {
+                conn.host == scope.host
+                    && scope.process.is_none_or(|process| process == conn.process)
+            })
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    fn each_link(&mut self, scope: Scope, processes: usize, change: impl Fn(&mut Link)) {
+        for process in 0..processes {
+            if scope.process.is_none_or(|only| only == process) {
+                change(self.links.entry((process, scope.host)).or_default());
+            }
+        }
+    }
+
+    // Time.
+
+    pub(crate) fn next_event(&self) -> Option<Nanos> {
+        self.events.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Does what is due; returns what is to be noted of it.
+    pub(crate) fn run_due(&mut self, now: Nanos, traced: bool) -> Vec<String> {
+        let mut notes = Vec::new();
+        while let Some(entry) = self.events.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((_, number), event) = entry.remove_entry();
+            if let Some(later) = self.stalled(&event, now) {
+                // In the same order as now.
+                self.events.insert((later, number), event);
+                continue;
+            }
+            if traced {
+                notes.push(event.shown());
+            }
+            self.happens(event, now);
+        }
+        notes
+    }
+
+    fn stalled(&self, event: &Event, now: Nanos) -> Option<Nanos> {
+        let (Event::Knocks(id) | Event::ToServer(id, _) | Event::ClientGone(id)) = event else {
+            return None;
+        };
+        let host = &self.hosts[self.conns.get(id)?.host];
+        (host.stalled_until > now).then_some(host.stalled_until)
+    }
+
+    fn happens(&mut self, event: Event, now: Nanos) {
+        match event {
+            Event::Knocks(id) => self.knocks(id, now),
+            Event::Established(id) => self.with(id, |conn| conn.is_established = true),
+            Event::ToServer(id, bytes) => self.arrive(id, &bytes, now),
+            Event::ToClient(id, bytes) => self.with(id, |conn| {
+                if conn.over.is_none() {
+                    conn.inbox.extend(bytes);
+                }
+            }),
+            Event::ClientGone(id) => {
+                if let Some(conn) = self.conns.get(&id) {
+                    self.hosts[conn.host].server.disconnect(id);
+                    if conn.is_closed {
+                        self.conns.remove(&id);
+                    }
+                }
+            }
+            Event::ServerGone(id, over) => {
+                self.with(id, |conn| {
+                    conn.over = conn.over.or(Some(over));
+                });
+            }
+            Event::Unclogged(id) => self.with(id, |conn| conn.is_clogged = false),
+        }
+    }
+
+    /// Changes a connection, and has everybody look who waits for it.
+    fn with(&mut self, id: ConnId, change: impl FnOnce(&mut Conn)) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            change(conn);
+            conn.wake();
+        }
+    }
+
+    fn knocks(&mut self, id: ConnId, now: Nanos) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        if conn.is_closed {
+            return;
+        }
+        let host = &mut self.hosts[conn.host];
+        let answer = if host.is_up {
+            host.server.connect(id);
+            Event::Established(id)
+        } else {
+            Event::ServerGone(id, Over::Refused)
+        };
+        let at = self.arrival(id, now, false);
+        self.plan(at, answer);
+    }
+
+    fn arrive(&mut self, id: ConnId, bytes: &[u8], now: Nanos) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let host = &mut self.hosts[conn.host];
+        if !host.is_up {
+            return;
+        }
+        let now_us = host.clock_us(now);
+        for (client, bytes) in host.server.receive(id, bytes, now_us) {
+            let is_lost = self
+                .conns
+                .get(&client)
+                .is_none_or(|conn| conn.to_client.is_lost);
+            if !is_lost {
+                self.send(client, &bytes, now, false);
+            }
+        }
+    }
+
+    /// Has bytes arrive, as one piece or as two.
+    fn send(&mut self, id: ConnId, bytes: &[u8], now: Nanos, to_server: bool) {
+        let cut = if bytes.len() > 1 && self.chance.permille(20) {
+            self.chance.index(bytes.len())
+        } else {
+            0
+        };
+        for piece in [&bytes[..cut], &bytes[cut..]] {
+            if !piece.is_empty() {
+                let at = self.arrival(id, now, to_server);
+                let piece = piece.to_vec();
+                self.plan(
+                    at,
+                    if to_server {
+                        Event::ToServer(id, piece)
+                    } else {
+                        Event::ToClient(id, piece)
+                    },
+                );
+            }
+        }
+    }
+
+    /// When something arrives that is sent now: behind all that was sent before.
+    fn arrival(&mut self, id: ConnId, now: Nanos, to_server: bool) -> Nanos {
+        let conn = self.conns.get_mut(&id).expect("just used");
+        let link = self.links.entry((conn.process, conn.host)).or_default();
+        let (least, most) = self.latency;
+        let mut takes = self.chance.between(least, most);
+        if self.chance.permille(10) {
+            takes = (takes * self.chance.between(2, 20)).min(60 * MILLI);
+        }
+        if now < link.slow.1 {
+            takes += link.slow.0;
+        }
+        let pipe = if to_server {
+            &mut conn.to_server
+        } else {
+            &mut conn.to_client
+        };
+        pipe.last = pipe.last.max(now.max(link.held_until) + takes);
+        pipe.last
+    }
+
+    fn plan(&mut self, at: Nanos, event: Event) {
+        self.last_number += 1;
+        self.events.insert((at, self.last_number), event);
+    }
+}
+
+impl Host {
+    /// For how long in the world's time it has a key with a value that begins like this.
+    pub(crate) fn holds(&self, key: &str, owner: &[u8], now: Nanos) -> Option<Nanos> {
+        let now_us = self.clock_us(now);
+        let entry = self.server.store.entry(key.as_bytes(), now_us)?;
+        match &entry.value {
+            Value::Text(text) if text.starts_with(owner) => {}
+            _ => return None,
+        }
+        let left_us = entry
+            .until
+            .map_or(i64::MAX / 1_000_000, |until| until * 1000 - now_us);
+        let left_us = left_us - left_us / 1000 * self.rate_ppm / 1000;
+        u64::try_from(left_us * 1000).ok()
+    }
+
+    /// Its clock, in microseconds since the epoch.
+    pub(crate) fn clock_us(&self, now: Nanos) -> i64 {
+        let passed = i64::try_from(now / 1000).expect("a short simulation");
+        EPOCH_US + passed + passed * self.rate_ppm / 1_000_000 + self.ahead_us
+    }
+}
+
+impl Conn {
+    fn end(&mut self, over: Over) {
+        self.over = self.over.or(Some(over));
+        self.inbox.clear();
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+impl Over {
+    fn error(self) -> io::Error {
+        match self {
+            Self::Closed => io::ErrorKind::BrokenPipe.into(),
+            Self::Reset => io::ErrorKind::ConnectionReset.into(),
+            Self::Refused => io::ErrorKind::ConnectionRefused.into(),
+        }
+    }
+}
+
+impl Event {
+    /// For the trace. Texts of scripts are left out.
+    fn shown(&self) -> String {
+        let text = |bytes: &[u8]| {
+            let mut text = bytes.escape_ascii().to_string().replace("\\r\\n", " ");
+            if text.len() > 400 {
+                text.replace_range(200..text.len() - 200, " … ");
+            }
+            text
+        };
+        match self {
+            Self::ToServer(id, bytes) => format!("c{id} -> {}", text(bytes)),
+            Self::ToClient(id, bytes) => format!("c{id} <- {}", text(bytes)),
+            other => format!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Sees everything, and says what must not be: two holders at a time, tokens that do not grow, a body that goes on after its
+//! lease, a lock that is free while somebody waits for it.
+//!
+//! It looks at leases without changing them, and at the servers' data directly.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use lock_core::{__simulation::certain_for, Lease, LockError};
+
+use crate::{
+    network::{MILLI, Nanos, SECOND},
+    plan::Plan,
+    scheduler::{ProcessId, as_seen_by},
+    workload::nanos,
+    world::{World, lock},
+};
+
+type AttemptId = u64;
+
+pub(crate) struct Oracle {
+    world: Arc<World>,
+    state: Mutex<State>,
+    /// Whether a lock is handed from task to task inside a process.
+    pub(crate) hands_on: bool,
+    pub(crate) longest_ttl: Nanos,
+    pub(crate) idle: Nanos,
+}
+
+#[derive(Default)]
+struct State {
+    keys: BTreeMap<String, Key>,
+    last_attempt: AttemptId,
+    offences: Vec<String>,
+    /// How many of several servers have lost their data.
+    forgetful: usize,
+    grants: u64,
+    refused_writes: u64,
+}
+
+#[derive(Default)]
+struct Key {
+    holders: BTreeMap<AttemptId, Holder>,
+    waiting: BTreeMap<AttemptId, ProcessId>,
+    tokens: BTreeSet<u64>,
+    /// When exclusion was broken on purpose.
+    broken: Vec<(Nanos, Nanos)>,
+    register: Register,
+    /// Since when nobody has it, though somebody waits.
+    idle_since: Option<Nanos>,
+}
+
+struct Holder {
+    process: ProcessId,
+    lease: Lease,
+    called: Nanos,
+}
+
+/// A store that refuses tokens smaller than it has seen.
+#[derive(Default)]
+struct Register {
+    largest: u64,
+    value: u64,
+    accepted: u64,
+}
+
+/// One acquire that was called.
+pub(crate) struct Attempt {
+    oracle: Arc<Oracle>,
+    id: AttemptId,
+    keys: Vec<String>,
+    process: ProcessId,
+    called: Nanos,
+    /// The largest token of each key that was returned before.
+    floors: Vec<u64>,
+}
+
+/// A lease that is held as far as its holder knows. Drop it just before letting go.
+pub(crate) struct Held {
+    attempt: Attempt,
+    pub(crate) lease: Lease,
+    pub(crate) tokens: Vec<(String, u64)>,
+}
+
+impl Oracle {
+    pub(crate) fn new(world: Arc<World>, plan: &Plan) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            state: Mutex::default(),
+            hands_on: plan.hands_on(),
+            longest_ttl: nanos(plan.longest_ttl),
+            idle: plan.idle(),
+        })
+    }
+
+    /// An acquire of these keys is about to be called.
+    pub(crate) fn call(self: &Arc<Self>, process: ProcessId, keys: &[String]) -> Attempt {
+        let mut state = self.lock();
+        state.last_attempt += 1;
+        let id = state.last_attempt;
+        let mut floors = Vec::new();
+        for name in keys {
+            let key = state.keys.entry(name.clone()).or_default();
+            // Of several keys it waits for one after the other.
+            if keys.len() == 1 {
+                key.waiting.insert(id, process);
+            }
+            floors.push(key.tokens.last().copied().unwrap_or(0));
+        }
+        self.world.note(|| format!("#{id} calls for {keys:?}"));
+        Attempt {
+            oracle: self.clone(),
+            id,
+            keys: keys.to_vec(),
+            process,
+            called: self.world.now(),
+            floors,
+        }
+    }
+
+    /// Exclusion on a key is broken on purpose, from now on for so long.
+    pub(crate) fn breaks(&self, keys: &[String], span: Nanos) {
+        let now = self.world.now();
+        let mut state = self.lock();
+        for key in keys {
+            let key = state.keys.entry(key.clone()).or_default();
+            key.broken.push((now, now + span));
+        }
+    }
+
+    /// One of several servers loses its data.
+    pub(crate) fn forgets(&self) {
+        self.lock().forgetful += 1;
+    }
+
+    fn forgetful(&self) -> usize {
+        self.lock().forgetful
+    }
+
+    pub(crate) fn offends(&self, what: impl Into<String>) {
+        let what = what.into();
+        self.world.note(|| format!("OFFENCE: {what}"));
+        let now = self.world.now();
+        let at = format!("{}.{:06} ms: {what}", now / MILLI, now % MILLI);
+        self.lock().offences.push(at);
+    }
+
+    pub(crate) fn offences(&self) -> Vec<String> {
+        self.lock().offences.clone()
+    }
+
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.grants, state.refused_writes)
+    }
+
+    /// Who has not been answered.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        let state = self.lock();
+        let waiting = state.keys.iter().flat_map(|(key, state)| {
+            let each = state.waiting.iter();
+            each.map(move |(id, process)| format!("#{id} of p{process} for {key}"))
+        });
+        waiting.collect()
+    }
+
+    /// Notes which locks are free while somebody waits for them. To be called every now and then while nothing is broken.
+    pub(crate) fn look_for_idle_locks(&self, is_free: impl Fn(&str) -> bool) {
+        let now = self.world.now();
+        let mut idle = Vec::new();
+        let mut state = self.lock();
+        for (name, key) in &mut state.keys {
+            let awake = |process: &ProcessId| self.world.scheduler.is_awake(*process);
+            let is_wanted = key.waiting.values().any(awake);
+            if !is_wanted || !is_free(name) {
+                key.idle_since = None;
+                continue;
+            }
+            let since = *key.idle_since.get_or_insert(now);
+            if now.saturating_sub(since) > self.idle {
+                key.idle_since = Some(Nanos::MAX / 2);
+                idle.push(format!(
+                    "{name} is free, and nobody of those who wait gets it"
+                ));
+            }
+        }
+        drop(state);
+        for what in idle {
+            self.offends(what);
+        }
+    }
+
+    fn is_broken(key: &Key, from: Nanos, to: Nanos) -> bool {
+        key.broken
+            .iter()
+            .any(|(begin, end)| *begin <= to && from <= *end)
+    }
+
+    fn certain(process: ProcessId, lease: &Lease) -> Duration {
+        as_seen_by(process, || certain_for(lease))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Attempt {
+    pub(crate) fn failed(&self, error: &LockError) {
+        self.oracle
+            .world
+            .note(|| format!("#{} fails: {error:?}", self.id));
+    }
+
+    /// It was granted, and the caller knows it.
+    pub(crate) fn acquired(self, lease: &Lease) -> Held {
+        let tokens: Vec<(String, u64)> = lease
+            .fencing_tokens()
+            .into_iter()
+            .map(|(key, token)| (key.to_string(), token.into()))
+            .collect();
+        let oracle = self.oracle.clone();
+        let now = oracle.world.now();
+        oracle.world.note(|| format!("#{} has {tokens:?}", self.id));
+        let mut offences = Vec::new();
+        if tokens.len() != self.keys.len() {
+            offences.push(format!(
+                "#{} asked for {:?}, and has {tokens:?}",
+                self.id, self.keys
+            ));
+        }
+        let mut state = oracle.lock();
+        state.grants += 1;
+        for (name, token) in &tokens {
+            let key = state.keys.get_mut(name).expect("it was called for");
+            key.waiting.remove(&self.id);
+            key.idle_since = None;
+            let place = self.keys.iter().position(|other| other == name);
+            let floor = place.map_or(0, |place| self.floors[place]);
+            let recently = now.saturating_sub(oracle.longest_ttl + 5 * SECOND);
+            let may_be_old = oracle.hands_on && Oracle::is_broken(key, recently, now);
+            if !may_be_old && (*token <= floor || !key.tokens.insert(*token)) {
+                offences.push(format!(
+                    "I3: #{} has token {token} of {name}, and {floor} was given out before it was called",
+                    self.id
+                ));
+            }
+            key.tokens.insert(*token);
+            if Oracle::certain(self.process, lease).is_zero() {
+                continue;
+            }
+            for (id, other) in &key.holders {
+                let certain = Oracle::certain(other.process, &other.lease);
+                if !certain.is_zero() && !Oracle::is_broken(key, other.called, now) {
+                    offences.push(format!(
+                        "I1: #{} of p{} has {name}, while #{id} of p{} is certain of it for {certain:?}",
+                        self.id, self.process, other.process
+                    ));
+                }
+            }
+            let holder = Holder {
+                process: self.process,
+                lease: lease.clone(),
+                called: self.called,
+            };
+            key.holders.insert(self.id, holder);
+        }
+        drop(state);
+        for offence in offences {
+            oracle.offends(offence);
+        }
+        Held {
+            attempt: self,
+            lease: lease.clone(),
+            tokens,
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let mut gone = Vec::new();
+        let mut state = self.oracle.lock();
+        for name in &self.keys {
+            if let Some(key) = state.keys.get_mut(name) {
+                key.waiting.remove(&self.id);
+                gone.extend(key.holders.remove(&self.id));
+            }
+        }
+        drop(state);
+        self.oracle.world.note(|| format!("#{} is over", self.id));
+    }
+}
+
+impl Held {
+    /// What the holder believes must be less than what the servers know.
+    pub(crate) fn check_belief(&self) {
+        let oracle = &self.attempt.oracle;
+        let (world, process) = (&oracle.world, self.attempt.process);
+        let certain = Oracle::certain(process, &self.lease);
+        if certain.is_zero() {
+            return;
+        }
+        let now = world.now();
+        let certain = world.in_the_world(process, certain);
+        let owner = format!("lc1:sim/{process}:");
+        for (name, _) in &self.tokens {
+            let state = oracle.lock();
+            let is_broken = Oracle::is_broken(&state.keys[name], self.attempt.called, now);
+            drop(state);
+            let network = world.network();
+            let has_it = |host: &&crate::network::Host| {
+                let left = host.holds(&format!("lock:{name}"), owner.as_bytes(), now);
+                left.is_some_and(|left| left + MILLI >= certain)
+            };
+            let with_it = network.hosts.iter().filter(has_it).count();
+            let enough = (network.hosts.len() / 2 + 1).saturating_sub(oracle.forgetful());
+            drop(network);
+            if with_it < enough && !is_broken {
+                oracle.offends(format!(
+                    "I2: #{} of p{process} is certain of {name} for {certain} ns, and only {with_it} servers know it",
+                    self.attempt.id
+                ));
+            }
+        }
+    }
+
+    /// Announces the token to the store, and reads.
+    pub(crate) fn read(&self) -> Option<u64> {
+        let (name, token) = &self.tokens[0];
+        let mut state = self.attempt.oracle.lock();
+        let register = &mut state.keys.get_mut(name)?.register;
+        if *token < register.largest {
+            state.refused_writes += 1;
+            return None;
+        }
+        register.largest = *token;
+        Some(register.value)
+    }
+
+    /// Writes one more than what was read.
+    pub(crate) fn write(&self, read: u64) {
+        let (name, token) = &self.tokens[0];
+        let oracle = &self.attempt.oracle;
+        let mut state = oracle.lock();
+        let register = &mut state
+            .keys
+            .get_mut(name)
+            .expect("it was called for")
+            .register;
+        if *token < register.largest {
+            state.refused_writes += 1;
+            return;
+        }
+        register.largest = *token;
+        register.accepted += 1;
+        register.value = read + 1;
+        let is_lost = register.value != register.accepted;
+        register.value = register.accepted;
+        drop(state);
+        if is_lost {
+            oracle.offends(format!(
+                "I4: the store of {name} lost a write to #{}",
+                self.attempt.id
+            ));
+        }
+    }
+
+    pub(crate) fn watch<F>(&self, body: F) -> Watched<F> {
+        Watched {
+            oracle: self.attempt.oracle.clone(),
+            process: self.attempt.process,
+            lease: self.lease.clone(),
+            name: format!("#{}", self.attempt.id),
+            body: Box::pin(body),
+        }
+    }
+}
+
+/// A body that must not be polled when its lease is over.
+pub(crate) struct Watched<F> {
+    oracle: Arc<Oracle>,
+    process: ProcessId,
+    lease: Lease,
+    name: String,
+    body: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Watched<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if Oracle::certain(self.process, &self.lease).is_zero() {
+            let name = &self.name;
+            self.oracle
+                .offends(format!("the body of {name} takes a step after its lease"));
+        }
+        self.body.as_mut().poll(context)
+    }
+}

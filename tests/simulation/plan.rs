@@ -1,0 +1,361 @@
+//! What happens in the world of a seed: how many servers and processes, what they are like, what breaks and when.
+
+use std::time::Duration;
+
+use crate::{
+    chance::Chance,
+    model::Dialect,
+    network::{MILLI, Nanos, SECOND},
+};
+
+/// Everything but what the seed decides on the way.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) servers: Vec<ServerPlan>,
+    pub(crate) latency: (Nanos, Nanos),
+    pub(crate) processes: Vec<ProcessPlan>,
+    pub(crate) keys: Vec<String>,
+    /// For all managers.
+    pub(crate) longest_ttl: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) faults: Vec<(Nanos, Fault)>,
+    /// When nothing is broken any more, and nobody begins anything.
+    pub(crate) healed_at: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerPlan {
+    pub(crate) dialect: Dialect,
+    pub(crate) ahead_us: i64,
+    pub(crate) rate_ppm: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessPlan {
+    pub(crate) managers: usize,
+    /// Of users, for each manager.
+    pub(crate) tasks: usize,
+    pub(crate) booted_before: Nanos,
+    pub(crate) rate_ppm: i64,
+    pub(crate) ahead_us: i64,
+    /// Of a thousand operations, how many force a release.
+    pub(crate) forces: u64,
+}
+
+/// Processes and servers by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Reset {
+        host: usize,
+        process: Option<usize>,
+    },
+    ResetForTheClient {
+        host: usize,
+        process: Option<usize>,
+    },
+    HalfOpen {
+        host: usize,
+        process: Option<usize>,
+    },
+    NoAnswers {
+        host: usize,
+        process: Option<usize>,
+    },
+    NoRequests {
+        host: usize,
+        process: Option<usize>,
+    },
+    /// Nothing arrives for a while, and then all of it.
+    Hold {
+        host: usize,
+        process: Option<usize>,
+        span: Nanos,
+    },
+    /// Nobody can connect, and what is connected hears nothing any more.
+    BlackHole {
+        host: usize,
+        process: Option<usize>,
+        span: Nanos,
+    },
+    Slow {
+        host: usize,
+        process: Option<usize>,
+        more: Nanos,
+        span: Nanos,
+    },
+    Stall {
+        host: usize,
+        span: Nanos,
+    },
+    /// Comes back with its data.
+    Restart {
+        host: usize,
+        span: Nanos,
+        tells: bool,
+    },
+    /// Comes back without.
+    Amnesia {
+        host: usize,
+        span: Nanos,
+        tells: bool,
+    },
+    Flush {
+        host: usize,
+    },
+    Step {
+        host: usize,
+        by_us: i64,
+    },
+    Delete {
+        host: usize,
+        key: usize,
+    },
+    /// Another library's lock: for so long, or until it is taken away by hand after a while.
+    Foreign {
+        host: usize,
+        key: usize,
+        span: Nanos,
+        expires: bool,
+    },
+    Stop {
+        process: usize,
+        span: Nanos,
+    },
+    Block {
+        process: usize,
+        span: Nanos,
+    },
+    Kill {
+        process: usize,
+    },
+}
+
+/// What may happen besides an unreliable network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promise {
+    /// All that is promised holds.
+    Kept,
+    /// Exclusion is not promised: data are lost, or somebody deletes keys.
+    DataLost,
+    /// Nor is it when a server's clock is set.
+    ClockSet,
+}
+
+impl Plan {
+    pub(crate) fn of(chance: &mut Chance) -> Self {
+        let servers = chance.pick(&[1, 1, 1, 1, 3, 3, 5]);
+        let promise = chance.pick(&[
+            Promise::Kept,
+            Promise::Kept,
+            Promise::DataLost,
+            Promise::ClockSet,
+        ]);
+        let near = (20_000, 300_000);
+        let latency = chance.pick(&[near, near, (100_000, 2 * MILLI), (5 * MILLI, 20 * MILLI)]);
+        let longest_ttl = Duration::from_millis(chance.pick(&[500, 1000, 2000, 3000]));
+        let keys = (0..chance.between(1, 3))
+            .map(|key| format!("k{key}"))
+            .collect();
+        let processes = (0..chance.between(2, 4))
+            .map(|_| ProcessPlan::of(chance, servers, promise))
+            .collect();
+        let mut plan = Self {
+            servers: ServerPlan::all(chance, servers),
+            latency,
+            processes,
+            keys,
+            longest_ttl,
+            command_timeout: Duration::from_millis(chance.pick(&[200, 500, 1000])),
+            faults: Vec::new(),
+            healed_at: chance.between(3, 12) * SECOND,
+        };
+        plan.add_faults(chance, promise);
+        plan
+    }
+
+    /// Whether a lock is handed from task to task inside a process.
+    pub(crate) fn hands_on(&self) -> bool {
+        self.processes.iter().any(|process| process.tasks > 1)
+    }
+
+    /// How long after everything is healed some servers may still have no vote.
+    pub(crate) fn settling(&self) -> Nanos {
+        let is_restart = |(_, fault): &(Nanos, Fault)| {
+            matches!(fault, Fault::Restart { .. } | Fault::Amnesia { .. })
+        };
+        if self.servers.len() == 1 || !self.faults.iter().any(is_restart) {
+            return 0;
+        }
+        let quarantine = self.longest_ttl * 2 + Duration::from_secs(5);
+        u64::try_from(quarantine.as_nanos()).expect("short") + 2 * SECOND
+    }
+
+    /// How long a lock may be free while somebody waits for it and nothing is broken: a beat, the time to notice that a
+    /// connection is dead, and the time to make another. Transactions stand behind each other.
+    pub(crate) fn idle(&self) -> Nanos {
+        let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        match self.servers[0].dialect {
+            Dialect::Watch => 4 * SECOND + 6 * timeout,
+            _ => 2 * SECOND + 2 * timeout,
+        }
+    }
+
+    fn add_faults(&mut self, chance: &mut Chance, promise: Promise) {
+        let count = chance.pick(&[0, 2, 4, 8, 12]);
+        let mut forgetful = (self.servers.len() - 1) / 2;
+        for _ in 0..count {
+            let at = chance.below(self.healed_at);
+            let span = self.span(chance).min(self.healed_at - at);
+            let fault = match chance.below(12) {
+                0..7 => self.of_the_network(chance, span),
+                7..9 => self.of_a_process(chance, span),
+                _ => self.of_a_server(chance, span, promise, &mut forgetful),
+            };
+            self.faults.push((at, fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    fn span(&self, chance: &mut Chance) -> Nanos {
+        let ttl = u64::try_from(self.longest_ttl.as_nanos()).expect("short");
+        let least = 10 * MILLI;
+        chance.pick(&[least, 100 * MILLI, ttl / 2, ttl, ttl * 3 / 2]) + chance.below(ttl / 4)
+    }
+
+    fn host(&self, chance: &mut Chance) -> usize {
+        chance.index(self.servers.len())
+    }
+
+    fn of_the_network(&self, chance: &mut Chance, span: Nanos) -> Fault {
+        let host = self.host(chance);
+        // One process alone, or all.
+        let process = chance
+            .permille(700)
+            .then(|| chance.index(self.processes.len()));
+        // What was held back must not arrive later than a lease that ended by itself is waited for.
+        let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let held = span.min(3 * command_timeout);
+        match chance.below(9) {
+            0 => Fault::Reset { host, process },
+            1 => Fault::ResetForTheClient { host, process },
+            2 => Fault::HalfOpen { host, process },
+            3 | 4 => Fault::NoAnswers { host, process },
+            5 => Fault::NoRequests { host, process },
+            6 => Fault::Hold {
+                host,
+                process,
+                span: held,
+            },
+            7 => Fault::BlackHole {
+                host,
+                process,
+                span,
+            },
+            _ => Fault::Slow {
+                host,
+                process,
+                more: chance.below(held) / 4,
+                span,
+            },
+        }
+    }
+
+    fn of_a_process(&self, chance: &mut Chance, span: Nanos) -> Fault {
+        let process = chance.index(self.processes.len());
+        match chance.below(4) {
+            0 | 1 => Fault::Stop { process, span },
+            2 => Fault::Block { process, span },
+            _ => Fault::Kill { process },
+        }
+    }
+
+    fn of_a_server(
+        &self,
+        chance: &mut Chance,
+        span: Nanos,
+        promise: Promise,
+        forgetful: &mut usize,
+    ) -> Fault {
+        let host = self.host(chance);
+        let key = chance.index(self.keys.len());
+        let tells = chance.permille(600);
+        let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        match chance.below(6) {
+            0 => Fault::Stall {
+                host,
+                span: span.min(3 * command_timeout),
+            },
+            1 => Fault::Restart { host, span, tells },
+            2 => Fault::Foreign {
+                host,
+                key,
+                span,
+                expires: chance.permille(700),
+            },
+            // A minority that forgets breaks nothing.
+            3 if *forgetful > 0 => {
+                *forgetful -= 1;
+                Fault::Amnesia { host, span, tells }
+            }
+            _ => match promise {
+                Promise::Kept => Fault::Restart { host, span, tells },
+                Promise::DataLost => match chance.below(3) {
+                    0 => Fault::Amnesia { host, span, tells },
+                    1 => Fault::Flush { host },
+                    _ => Fault::Delete { host, key },
+                },
+                Promise::ClockSet => {
+                    let by_us = chance.pick(&[-400_000, -50_000, 50_000, 400_000]);
+                    let by_us = if self.servers.len() == 1 {
+                        by_us * 5
+                    } else {
+                        by_us
+                    };
+                    Fault::Step { host, by_us }
+                }
+            },
+        }
+    }
+}
+
+impl ServerPlan {
+    fn all(chance: &mut Chance, count: usize) -> Vec<Self> {
+        let dialect = match chance.below(10) {
+            0 => Dialect::Resp2,
+            1 => Dialect::Watch,
+            2 => chance.pick(&[Dialect::Delex, Dialect::Delifeq]),
+            _ => Dialect::Scripts,
+        };
+        let ahead = if count == 1 { 50_000_000 } else { 100_000 };
+        let each = |_| Self {
+            // Several servers need scripts.
+            dialect: if count == 1 {
+                dialect
+            } else {
+                Dialect::Scripts
+            },
+            ahead_us: around(chance, ahead),
+            rate_ppm: around(chance, 4000),
+        };
+        (0..count).map(each).collect()
+    }
+}
+
+impl ProcessPlan {
+    fn of(chance: &mut Chance, servers: usize, promise: Promise) -> Self {
+        Self {
+            managers: chance.pick(&[1, 1, 1, 2]),
+            tasks: chance.pick(&[1, 1, 2, 3]),
+            booted_before: chance.below(1_000_000) * SECOND,
+            rate_ppm: around(chance, 4000),
+            ahead_us: around(chance, if servers == 1 { 50_000_000 } else { 100_000 }),
+            forces: if promise == Promise::DataLost { 20 } else { 0 },
+        }
+    }
+}
+
+fn around(chance: &mut Chance, most: u64) -> i64 {
+    let most = i64::try_from(most).expect("small");
+    let drawn = chance.below(2_000_001);
+    (i64::try_from(drawn).expect("small") - 1_000_000) * most / 1_000_000
+}

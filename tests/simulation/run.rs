@@ -1,0 +1,296 @@
+//! One seed, from its beginning to its end.
+
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Once},
+    time::Duration,
+};
+
+use lock_core::LockOptions;
+use tokio::time::sleep;
+
+use crate::{
+    chance::Chance,
+    faults::Breaker,
+    model::Value,
+    network::{Network, SECOND},
+    oracle::Oracle,
+    plan::Plan,
+    scheduler::{Kind, ProcessId},
+    workload::{Crew, User, connect, nanos},
+    world::{ProcessClock, World, enter},
+};
+
+/// Everything that anybody waits for is over by then, after nothing is broken any more.
+const PATIENCE: u64 = 60 * SECOND;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) offences: Vec<String>,
+    pub(crate) trace: Vec<String>,
+    pub(crate) grants: u64,
+    pub(crate) refused_writes: u64,
+}
+
+thread_local! {
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has each thread remember its panics: lock-core catches those of wakers, and goes on.
+fn remember_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.with_borrow_mut(|panics| panics.push(info.to_string()));
+            before(info);
+        }));
+    });
+}
+
+pub(crate) fn simulate(seed: u64, traced: bool) -> Outcome {
+    remember_panics();
+    let mut outcome = Outcome::default();
+    let ended = catch_unwind(AssertUnwindSafe(|| live(seed, traced)));
+    if let Ok(ended) = ended {
+        outcome = ended;
+    }
+    outcome.offences.extend(PANICS.take());
+    outcome
+}
+
+fn live(seed: u64, traced: bool) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let plan = Arc::new(Plan::of(&mut chance));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    let latency = plan.latency;
+    let world = World::new(
+        chance.branch(),
+        |chance| Network::new(chance, latency),
+        traced,
+    );
+    world.note(|| format!("{plan:#?}"));
+    let _entered = enter(&world);
+    let oracle = Oracle::new(world.clone(), &plan);
+    let scene = Scene {
+        world: world.clone(),
+        oracle: oracle.clone(),
+        plan,
+        chance,
+    };
+    let done = scene.begin();
+    // Without tokio's budget for a task: all of them are polled by one.
+    let driven = world.drive(|| done.is_done());
+    runtime.block_on(tokio::task::unconstrained(driven));
+    let (grants, refused_writes) = oracle.counts();
+    Outcome {
+        offences: oracle.offences(),
+        trace: world.take_trace(),
+        grants,
+        refused_writes,
+    }
+}
+
+struct Scene {
+    world: Arc<World>,
+    oracle: Arc<Oracle>,
+    plan: Arc<Plan>,
+    chance: Chance,
+}
+
+impl Scene {
+    /// Starts everybody; done when the last check has been made.
+    fn begin(mut self) -> Crew {
+        for server in &self.plan.servers {
+            let mut network = self.world.network();
+            network.add_host(server.dialect, server.ahead_us, server.rate_ppm);
+        }
+        let crew = Crew::new();
+        let plan = self.plan.clone();
+        for process in &plan.processes {
+            let id = self.world.add_process(ProcessClock {
+                booted_before: process.booted_before,
+                rate_ppm: process.rate_ppm,
+                ahead_us: process.ahead_us,
+            });
+            for _ in 0..process.managers {
+                self.start_manager(id, process.tasks, &crew);
+            }
+        }
+        let director = self.world.add_process(ProcessClock {
+            booted_before: 0,
+            rate_ppm: 0,
+            ahead_us: 0,
+        });
+        let breaker = Breaker {
+            world: self.world.clone(),
+            oracle: self.oracle.clone(),
+            plan: self.plan.clone(),
+            itself: director,
+        };
+        self.world.start(director, breaker.work());
+        let all = Crew::new();
+        let last = all.join();
+        let world = self.world.clone();
+        world.start(director, async move {
+            self.end(&crew).await;
+            drop(last);
+        });
+        all
+    }
+
+    fn start_manager(&mut self, process: ProcessId, tasks: usize, crew: &Crew) {
+        let users: Vec<_> = (0..tasks)
+            .map(|_| {
+                let user = User {
+                    world: self.world.clone(),
+                    oracle: self.oracle.clone(),
+                    plan: self.plan.clone(),
+                    process,
+                    chance: self.chance.branch(),
+                };
+                (user, crew.join())
+            })
+            .collect();
+        let (world, plan) = (self.world.clone(), self.plan.clone());
+        self.world.start(process, async move {
+            let manager = connect(&plan).await;
+            for (user, member) in users {
+                let manager = manager.clone();
+                world.start(process, async move {
+                    user.work(manager).await;
+                    drop(member);
+                });
+            }
+        });
+    }
+
+    /// Waits until everything is healed and over, and looks at what is left.
+    async fn end(&self, crew: &Crew) {
+        let healed_at = self.plan.healed_at;
+        sleep(Duration::from_nanos(healed_at)).await;
+        self.world.note(|| "HEALED".to_owned());
+        while !crew.is_done() {
+            if self.world.now() > healed_at + PATIENCE {
+                let waiting = self.oracle.waiting();
+                self.oracle
+                    .offends(format!("I6: not everybody is done; waiting: {waiting:?}"));
+                return;
+            }
+            if self.world.now() >= healed_at + self.plan.settling() {
+                self.oracle.look_for_idle_locks(|key| self.is_free(key));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        let settled_at = healed_at + self.plan.settling();
+        sleep(Duration::from_nanos(
+            settled_at.saturating_sub(self.world.now()),
+        ))
+        .await;
+        self.probe().await;
+        self.wait_for_the_end_of_managers().await;
+        sleep(self.plan.longest_ttl + Duration::from_secs(1)).await;
+        self.look_at_what_is_left();
+    }
+
+    fn is_free(&self, key: &str) -> bool {
+        let network = self.world.network();
+        let now = self.world.now();
+        let key = format!("lock:{key}");
+        let free = network.hosts.iter().filter(|host| {
+            let now_us = host.clock_us(now);
+            host.server.store.entry(key.as_bytes(), now_us).is_none()
+        });
+        free.count() > network.hosts.len() / 2
+    }
+
+    /// A process that comes after everything gets each lock.
+    async fn probe(&self) {
+        let clock = ProcessClock {
+            booted_before: SECOND,
+            rate_ppm: 0,
+            ahead_us: 0,
+        };
+        let process = self.world.add_process(clock);
+        let crew = Crew::new();
+        let member = crew.join();
+        let (plan, oracle) = (self.plan.clone(), self.oracle.clone());
+        // A lock that was forgotten keeps others out for a ttl, and as a waiter's for another.
+        let wait = plan.longest_ttl * 2 + Duration::from_secs(2);
+        self.world.start(process, async move {
+            let manager = connect(&plan).await;
+            for key in &plan.keys {
+                let attempt = oracle.call(process, std::slice::from_ref(key));
+                let options = LockOptions::new(plan.longest_ttl).wait(wait);
+                match manager.acquire(key.as_str(), options).await {
+                    Ok(guard) => {
+                        let held = attempt.acquired(&guard.lease());
+                        held.check_belief();
+                        drop(held);
+                        if let Err(error) = guard.release().await {
+                            oracle.offends(format!("I6: {key} was not released: {error:?}"));
+                        }
+                    }
+                    Err(error) => oracle.offends(format!("I6: {key} cannot be had: {error:?}")),
+                }
+            }
+            drop(member);
+        });
+        while !crew.is_done() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Clean-ups go on until a lease must have ended by itself, and then the managers' threads end.
+    async fn wait_for_the_end_of_managers(&self) {
+        let patience =
+            self.plan.longest_ttl + self.plan.command_timeout * 8 + Duration::from_secs(2);
+        let until = self.world.now() + nanos(patience);
+        loop {
+            let lanes = self.world.scheduler.lanes(Kind::Manager);
+            let mut connections = self.world.network().open_connections();
+            // The system closes those of a process that was killed.
+            connections.retain(|(_, process)| !self.world.scheduler.is_dead(*process));
+            if lanes == 0 && connections.is_empty() {
+                return;
+            }
+            if self.world.now() > until {
+                let left = format!("{lanes} managers are left, and connections {connections:?}");
+                return self.oracle.offends(format!("I7: {left}"));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn look_at_what_is_left(&self) {
+        let network = self.world.network();
+        let now = self.world.now();
+        let mut left = Vec::new();
+        for host in &network.hosts {
+            let now_us = host.clock_us(now);
+            for (key, entry) in host.server.store.alive(now_us) {
+                let name = String::from_utf8_lossy(key);
+                let is_passing = entry
+                    .until
+                    .is_some_and(|until| until * 1000 - now_us <= 30_000_000);
+                let is_right = match name.strip_prefix("__lock_core__:") {
+                    Some("fence") => matches!(entry.value, Value::Text(_)) && entry.until.is_none(),
+                    Some(_) => is_passing,
+                    None => false,
+                };
+                if !is_right {
+                    left.push(format!("I5: {name} is left: {entry:?}"));
+                }
+            }
+        }
+        drop(network);
+        for what in left {
+            self.oracle.offends(what);
+        }
+    }
+}

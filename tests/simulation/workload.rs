@@ -1,0 +1,356 @@
+//! What the processes of a world do with locks.
+
+use std::{
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost};
+use tokio::time::sleep;
+
+use crate::{
+    chance::Chance,
+    network::Nanos,
+    oracle::{Attempt, Held, Oracle},
+    plan::Plan,
+    scheduler::ProcessId,
+    world::World,
+};
+
+/// Counts the tasks that are not done.
+#[derive(Clone)]
+pub(crate) struct Crew(Arc<AtomicUsize>);
+
+pub(crate) struct Member(Arc<AtomicUsize>);
+
+impl Crew {
+    pub(crate) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    pub(crate) fn join(&self) -> Member {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Member(self.0.clone())
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One task of a user.
+pub(crate) struct User {
+    pub(crate) world: Arc<World>,
+    pub(crate) oracle: Arc<Oracle>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) process: ProcessId,
+    pub(crate) chance: Chance,
+}
+
+/// Connects, as often as it takes.
+pub(crate) async fn connect(plan: &Plan) -> LockManager {
+    let urls: Vec<String> = (0..plan.servers.len())
+        .map(|host| format!("redis://s{host}/"))
+        .collect();
+    loop {
+        let builder = LockManager::builder()
+            .command_timeout(plan.command_timeout)
+            .connect_timeout(plan.command_timeout * 2);
+        let made = match &urls[..] {
+            [one] => builder.connect(one).await,
+            _ => {
+                builder
+                    .ttl(plan.longest_ttl)
+                    .max_ttl(plan.longest_ttl)
+                    .redlock(&urls)
+                    .await
+            }
+        };
+        match made {
+            Ok(manager) => return manager,
+            Err(LockError::Unavailable { .. }) => sleep(Duration::from_millis(100)).await,
+            Err(error) => panic!("cannot connect: {error:?}"),
+        }
+    }
+}
+
+impl User {
+    pub(crate) async fn work(mut self, manager: LockManager) {
+        // Bounded by the time at which everything is healed.
+        while self.world.now() < self.plan.healed_at {
+            self.act(&manager).await;
+            self.nap().await;
+        }
+    }
+
+    async fn act(&mut self, manager: &LockManager) {
+        let key = self.plan.keys[self.chance.index(self.plan.keys.len())].clone();
+        let forces = self.plan.processes[self.process].forces;
+        if self.chance.permille(forces) {
+            self.oracle
+                .breaks(std::slice::from_ref(&key), 10_000_000_000);
+            let done = manager.force_release(key.as_str()).await;
+            self.world
+                .note(|| format!("force_release of {key}: {done:?}"));
+            return;
+        }
+        let options = self.options();
+        match self.chance.below(20) {
+            0..8 => self.acquire(manager, &[key], options).await,
+            8..10 => self.try_acquire(manager, key, options).await,
+            10..16 => self.run(manager, key, options).await,
+            16..19 => {
+                let keys = self.plan.keys.clone();
+                self.acquire(manager, &keys, options).await;
+            }
+            _ => {
+                let seen = manager.inspect(key.as_str()).await;
+                self.world.note(|| format!("inspect of {key}: {seen:?}"));
+            }
+        }
+    }
+
+    fn ttl(&mut self) -> Duration {
+        let longest = self.plan.longest_ttl;
+        self.chance
+            .pick(&[longest, longest, longest / 2, longest / 4])
+            .max(Duration::from_millis(100))
+    }
+
+    fn options(&mut self) -> LockOptions {
+        let ttl = self.ttl();
+        let mut options = LockOptions::new(ttl);
+        options = match self.chance.below(8) {
+            0 => options.wait_forever(),
+            1 => options.no_wait(),
+            2 => options.wait(ttl / 2),
+            3..5 => options.wait(ttl * 2),
+            _ => options.wait(Duration::from_secs(10)),
+        };
+        if self.chance.permille(150) {
+            options = options.without_renewal();
+        }
+        if self.chance.permille(100) {
+            options = options.max_hold(ttl * 2);
+        }
+        if self.chance.permille(100) {
+            options = options.min_hold(ttl / 2);
+        }
+        options
+    }
+
+    async fn acquire(&mut self, manager: &LockManager, keys: &[String], options: LockOptions) {
+        let attempt = self.oracle.call(self.process, keys);
+        let asked = async {
+            match keys {
+                [key] => manager.acquire(key.as_str(), options).await,
+                _ => {
+                    manager
+                        .acquire_all(keys.iter().map(String::as_str), options)
+                        .await
+                }
+            }
+        };
+        let (polls, span) = self.cut();
+        match cut(polls, span, asked).await {
+            Some(Ok(guard)) => self.hold(attempt, guard).await,
+            Some(Err(error)) => self.failed(&attempt, &error),
+            None => self.world.note(|| "an acquire is dropped".to_owned()),
+        }
+    }
+
+    async fn try_acquire(&mut self, manager: &LockManager, key: String, options: LockOptions) {
+        let attempt = self.oracle.call(self.process, std::slice::from_ref(&key));
+        let (polls, span) = self.cut();
+        match cut(polls, span, manager.try_acquire(key.as_str(), options)).await {
+            Some(Ok(Some(guard))) => self.hold(attempt, guard).await,
+            Some(Err(error)) => self.failed(&attempt, &error),
+            Some(Ok(None)) | None => {}
+        }
+    }
+
+    async fn run(&mut self, manager: &LockManager, key: String, options: LockOptions) {
+        let attempt = self.oracle.call(self.process, std::slice::from_ref(&key));
+        let goes_on = self.chance.permille(100);
+        let options = if goes_on {
+            options.on_lost(OnLost::Continue)
+        } else {
+            options
+        };
+        let (polls, span) = self.cut();
+        let mut steps = Steps::of(self);
+        let body = async move |lease: Lease| {
+            let held = attempt.acquired(&lease);
+            if goes_on {
+                steps.go(&held).await;
+            } else {
+                held.watch(steps.go(&held)).await;
+            }
+        };
+        let ran = cut(polls, span, manager.run(key.as_str(), options, body)).await;
+        self.world.note(|| format!("a run of {key} ended: {ran:?}"));
+    }
+
+    fn failed(&self, attempt: &Attempt, error: &LockError) {
+        attempt.failed(error);
+        if matches!(error, LockError::NotConfigured) {
+            self.oracle.offends(format!("{error:?}"));
+        }
+    }
+
+    async fn hold(&mut self, attempt: Attempt, guard: LockGuard) {
+        let held = attempt.acquired(&guard.lease());
+        let mut steps = Steps::of(self);
+        match self.chance.below(10) {
+            // The holder looks after its lease.
+            0..5 => {
+                let lost = held.lease.lost();
+                cut_by(lost, steps.go(&held)).await;
+            }
+            5 => drop(guard.lease().verify().await),
+            6 => drop(guard.lease().ensure(Duration::from_millis(10))),
+            // Or does not.
+            _ => steps.go(&held).await,
+        }
+        drop(held);
+        match self.chance.below(10) {
+            0..6 => {
+                let released = guard.release().await;
+                self.world.note(|| format!("released: {released:?}"));
+            }
+            6 | 7 => {
+                let polls = self.chance.below(3);
+                let _done = cut(Some(polls), None, guard.release()).await;
+            }
+            _ => drop(guard),
+        }
+    }
+
+    /// Whether, and when, a future is dropped.
+    fn cut(&mut self) -> (Option<u64>, Option<Duration>) {
+        match self.chance.below(10) {
+            0 => (Some(self.chance.below(6)), None),
+            1 => (None, Some(Duration::from_millis(self.chance.below(20)))),
+            2 => {
+                let ttl = self.ttl();
+                (None, Some(ttl))
+            }
+            _ => (None, None),
+        }
+    }
+
+    async fn nap(&mut self) {
+        let ttl = self.ttl();
+        let millis = self.chance.pick(&[0, 0, 1, 10, 100]);
+        let span = if self.chance.permille(30) {
+            ttl
+        } else {
+            Duration::from_millis(millis)
+        };
+        if !span.is_zero() {
+            sleep(span).await;
+        }
+    }
+}
+
+/// What a holder does.
+struct Steps {
+    naps: Vec<Duration>,
+}
+
+impl Steps {
+    fn of(user: &mut User) -> Self {
+        let ttl = user.ttl();
+        let some = [
+            Duration::ZERO,
+            Duration::from_millis(1),
+            Duration::from_millis(20),
+            ttl / 4,
+            ttl / 2,
+        ];
+        let mut naps: Vec<Duration> = (0..user.chance.below(4))
+            .map(|_| user.chance.pick(&some))
+            .collect();
+        if user.chance.permille(60) {
+            naps.push(ttl * 3 / 2);
+        }
+        Self { naps }
+    }
+
+    async fn go(&mut self, held: &Held) {
+        held.check_belief();
+        for nap in self.naps.drain(..) {
+            let read = held.read();
+            if nap.is_zero() {
+                tokio::task::yield_now().await;
+            } else {
+                sleep(nap).await;
+            }
+            held.check_belief();
+            if let Some(read) = read {
+                held.write(read);
+            }
+        }
+    }
+}
+
+/// Drops a future after so many polls, or after so long; `None` if that came first.
+async fn cut<T>(
+    polls: Option<u64>,
+    span: Option<Duration>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let future = Cut {
+        polls,
+        future: Box::pin(future),
+    };
+    match span {
+        None => future.await,
+        Some(span) => tokio::time::timeout(span, future).await.ok().flatten(),
+    }
+}
+
+struct Cut<F> {
+    polls: Option<u64>,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Cut<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.polls {
+            Some(0) => return Poll::Ready(None),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.future.as_mut().poll(context).map(Some)
+    }
+}
+
+/// Runs a body until an event.
+async fn cut_by<T>(event: impl Future<Output = T>, body: impl Future<Output = ()>) {
+    let (mut event, mut body) = (pin!(event), pin!(body));
+    std::future::poll_fn(|context| {
+        if event.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        body.as_mut().poll(context)
+    })
+    .await;
+}
+
+pub(crate) fn nanos(span: Duration) -> Nanos {
+    u64::try_from(span.as_nanos()).expect("a short span")
+}
