@@ -1,1 +1,463 @@
-//! The modelled server against a real one.
+//! The modelled server against a real one: the same commands to both, and the same answers of both.
+//!
+//! Both have the machine's time, and answer one after the other, so a time may differ by a little. Times to live are long, or
+//! so short that they are over before the next command.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use lock_tests::RedisServer;
+
+use crate::{
+    chance::Chance,
+    model::{Reply, Server},
+};
+
+const COMMANDS: usize = 4000;
+
+/// The first two speak the third version of the protocol, and listen to a channel each.
+const CLIENTS: usize = 3;
+
+macro_rules! scripts {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("../../lock-core/src/backend/redis/scripts/", $file))),+)
+    };
+}
+
+const ACQUIRE: &str = scripts!("acquire_short.lua", "queue.lua", "acquire.lua");
+const RELEASE: &str = scripts!("release_short.lua", "queue.lua", "release.lua");
+const AHEAD: &str = scripts!("queue.lua", "ahead.lua");
+const FORCE_RELEASE: &str = scripts!("queue.lua", "force_release.lua");
+const RENEW: &str = scripts!("renew.lua");
+const INSPECT: &str = scripts!("inspect.lua");
+const PROPOSE: &str = scripts!("propose.lua");
+const AGAIN: &str = scripts!("again.lua");
+
+#[test]
+fn the_modelled_server_answers_as_a_real_one() {
+    let real = RedisServer::start();
+    for seed in 0..4 {
+        let mut pair = Pair::new(&real);
+        let mut chance = Chance::new(seed);
+        let mut log = Vec::new();
+        for _ in 0..COMMANDS / 4 {
+            for (client, command) in Command::some(&mut chance) {
+                log.push(format!("{client}: {:?}", command.shown()));
+                let (modelled, answered) = pair.ask(client, &command.words);
+                assert!(
+                    are_alike(&modelled, &answered),
+                    "seed {seed}, after\n{}\nthe model says {modelled:?}\na server says {answered:?}",
+                    log[log.len().saturating_sub(12)..].join("\n")
+                );
+                if command.ends_soon {
+                    thread::sleep(Duration::from_millis(8));
+                }
+            }
+        }
+    }
+}
+
+struct Command {
+    words: Vec<String>,
+    /// Some time to live is over soon.
+    ends_soon: bool,
+}
+
+impl Command {
+    /// One command, or those of a transaction, each with the client that sends it.
+    fn some(chance: &mut Chance) -> Vec<(usize, Self)> {
+        let client = chance.index(CLIENTS);
+        match chance.below(10) {
+            0..4 => vec![(client, Self::plain(chance))],
+            4 => Self::transaction(chance, client),
+            _ => vec![(client, Self::script(chance))],
+        }
+    }
+
+    fn of(words: &[&str]) -> Self {
+        Self {
+            words: words.iter().map(|word| (*word).to_owned()).collect(),
+            ends_soon: false,
+        }
+    }
+
+    fn shown(&self) -> Vec<String> {
+        let short = |word: &String| word.chars().take(60).collect();
+        self.words.iter().map(short).collect()
+    }
+
+    fn plain(chance: &mut Chance) -> Self {
+        let kind = chance.below(26);
+        // Mostly of the right type.
+        let is_list = (11..=18).contains(&kind);
+        let key = match chance.below(20) {
+            0 => any_key(chance),
+            _ if is_list => "queue",
+            _ => chance.pick(&["lock", "lock", "lock", "fence", "mark", "other"]),
+        };
+        let value = any_value(chance);
+        let (ttl, ends_soon) = any_ttl(chance);
+        let index = chance.pick(&["0", "-1", "1", "5"]);
+        let words: &[&str] = match kind {
+            0 => &["SET", key, &value, "NX", "PX", ttl],
+            1 => &["SET", key, &value, "PX", ttl],
+            2 => &["SET", key, &value, "NX"],
+            3 => &["SET", key, &value],
+            4 | 5 => &["GET", key],
+            6 => &["DEL", key],
+            7 => &["EXISTS", key, "lock"],
+            8 => &["INCR", key],
+            9 => &["PTTL", key],
+            10 => &["PEXPIRE", key, ttl],
+            11 => &["LPOP", key],
+            12 => &["RPUSH", key, &value, ""],
+            13 => &["LLEN", key],
+            14 => &["LINDEX", key, index],
+            15 => &["LRANGE", key, "0", "-1"],
+            16 => &["LSET", key, index, &value],
+            17 => &["LREM", key, "1", &value],
+            18 => &["LINSERT", key, "BEFORE", "", &value],
+            19 => &["PSETEX", key, ttl, &value],
+            20 => &["PING"],
+            21 => &[
+                "PUBLISH",
+                chance.pick(&["__lock_core__:grants:A", "nobody"]),
+                &value,
+            ],
+            22 => &["SET", key, &value, "PX", "0"],
+            23 => &["DEL", "lock", "queue", "fence"],
+            24 => &["DEL", "queue", "lock"],
+            _ => &["DELIFEQ", key],
+        };
+        let ends_soon = ends_soon && words.contains(&ttl);
+        Self {
+            ends_soon,
+            ..Self::of(words)
+        }
+    }
+
+    fn transaction(chance: &mut Chance, client: usize) -> Vec<(usize, Self)> {
+        let key = any_key(chance);
+        let mut all = vec![(client, Self::of(&["WATCH", key]))];
+        if chance.permille(400) {
+            // Perhaps with the same key.
+            all.push(((client + 1) % CLIENTS, Self::plain(chance)));
+        }
+        let within = chance.pick(&[
+            &["DEL", "lock"][..],
+            &["PEXPIRE", "lock", "60000"],
+            &["GET", "queue"],
+            &["SET", "lock", "lc1:h/1:aa", "PX", "60000"],
+        ]);
+        let last = chance.pick(&["EXEC", "EXEC", "EXEC", "DISCARD"]);
+        for words in [&["MULTI"][..], within, &[last], &[last], &["UNWATCH"]] {
+            all.push((client, Self::of(words)));
+        }
+        all
+    }
+
+    fn script(chance: &mut Chance) -> Self {
+        let token = any_token(chance);
+        let (ttl, ends_soon) = any_ttl(chance);
+        let known = chance.pick(&["0", "0", "1", "9000000000000000"]);
+        // How many more are given depends on how many microseconds have passed.
+        let count = chance.pick(&["0", "1"]);
+        let mode = chance.pick(&["try", "wait", "wait", "0", "1700000000000000"]);
+        let entry = any_entry(chance);
+        let lock = if chance.permille(50) { "queue" } else { "lock" };
+        let keep = chance.pick(&["0", "0", ttl]);
+        let three = ["3", lock, "fence", "queue"];
+        let release = [token, known, keep, entry];
+        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(14) {
+            // A short one would come back with a grant, whenever that is.
+            0..4 => (
+                ACQUIRE,
+                &three,
+                &[token, "60000", known, count, mode, entry],
+            ),
+            4..8 => (RELEASE, &three, &release[..chance.pick(&[2, 2, 3, 4])]),
+            8 => (AHEAD, &three, &[token, ttl, known, "1"]),
+            9 => (FORCE_RELEASE, &three, &[known]),
+            10 => (RENEW, &["1", lock], &[token, ttl]),
+            11 => (INSPECT, &["2", lock, "queue"], &[]),
+            12 => return Self::proposal(chance, token, ttl, ends_soon),
+            _ => (AGAIN, &["1", lock], &[token, ttl]),
+        };
+        Self::call(chance, text, keys, arguments, ends_soon)
+    }
+
+    fn proposal(chance: &mut Chance, token: &str, ttl: &str, ends_soon: bool) -> Self {
+        let ahead = chance.pick(&[-5_000_000, -300_000, 300_000, 300_000, 5_000_000]);
+        let number = (now_us() + ahead).to_string();
+        let count = chance.pick(&["1", "64"]);
+        let must = chance.pick(&["free", "own"]);
+        let asker = chance.pick(&["one", "other"]);
+        let mark = chance.pick(&["0", "60000"]);
+        let arguments = [token, ttl, &number, count, must, asker, mark];
+        Self::call(
+            chance,
+            PROPOSE,
+            &["3", "lock", "fence", "mark"],
+            &arguments,
+            ends_soon,
+        )
+    }
+
+    /// By its text, or by its hash.
+    fn call(
+        chance: &mut Chance,
+        text: &str,
+        keys: &[&str],
+        arguments: &[&str],
+        ends_soon: bool,
+    ) -> Self {
+        let hash = sha1_smol::Sha1::from(text).digest().to_string();
+        let name: [&str; 2] = if chance.permille(500) {
+            ["EVALSHA", &hash]
+        } else {
+            ["EVAL", text]
+        };
+        Self {
+            ends_soon,
+            ..Self::of(&[&name[..], keys, arguments].concat())
+        }
+    }
+}
+
+fn any_key(chance: &mut Chance) -> &'static str {
+    chance.pick(&["lock", "lock", "fence", "queue", "queue", "mark", "other"])
+}
+
+fn any_token(chance: &mut Chance) -> &'static str {
+    chance.pick(&["lc1:h/1:aa", "lc1:h/1:aa", "lc1:h/2:bb", "foreign"])
+}
+
+/// The second process listens, the third is gone.
+fn any_entry(chance: &mut Chance) -> &'static str {
+    chance.pick(&["A 1", "B 1", "B 2", "gone 3"])
+}
+
+/// What is no lease, or one that is over before anybody looks.
+fn any_ttl(chance: &mut Chance) -> (&'static str, bool) {
+    match chance.below(8) {
+        0 => ("2", true),
+        1 => ("200000", false),
+        _ => ("60000", false),
+    }
+}
+
+fn any_value(chance: &mut Chance) -> String {
+    let token = any_token(chance);
+    let entry = any_entry(chance);
+    match chance.below(5) {
+        0 => "7".to_owned(),
+        1 => token.to_owned(),
+        2 => format!("0 0 60000 {entry} {token}"),
+        // One that was last heard of long ago.
+        3 => format!("1700000000000000 1700000000000000 60000 {entry} {token}"),
+        _ => "x y".to_owned(),
+    }
+}
+
+/// The two servers, with the same clients.
+struct Pair {
+    model: Server,
+    streams: Vec<TcpStream>,
+}
+
+/// What each client gets.
+type Answers = Vec<Vec<Reply>>;
+
+impl Pair {
+    fn new(real: &RedisServer) -> Self {
+        let connect = |_| TcpStream::connect(("127.0.0.1", real.port())).expect("it listens");
+        let mut pair = Self {
+            model: Server::default(),
+            streams: (0..CLIENTS).map(connect).collect(),
+        };
+        for client in 0..CLIENTS {
+            pair.model.connect(client as u64);
+        }
+        for (client, channel) in ["A", "B"].into_iter().enumerate() {
+            let _greeting = pair.ask(client, &["HELLO".into(), "3".into()]);
+            let channel = format!("__lock_core__:grants:{channel}");
+            let (one, other) = pair.ask(client, &["SUBSCRIBE".into(), channel]);
+            assert!(are_alike(&one, &other), "{one:?} {other:?}");
+        }
+        let _emptied = pair.streams[CLIENTS - 1]
+            .write(b"*1\r\n$8\r\nFLUSHALL\r\n")
+            .expect("open");
+        assert_eq!(pair.read(CLIENTS - 1, 1), [Reply::Status("OK")]);
+        let _flushed = pair.streams[CLIENTS - 1]
+            .write(b"*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n")
+            .expect("open");
+        assert_eq!(pair.read(CLIENTS - 1, 1), [Reply::Status("OK")]);
+        pair
+    }
+
+    /// Asks both, and reads what all clients get until a PING of theirs is answered.
+    fn ask(&mut self, client: usize, words: &[String]) -> (Answers, Answers) {
+        let now_us = now_us();
+        let mut modelled = vec![Vec::new(); CLIENTS];
+        let mut answered = vec![Vec::new(); CLIENTS];
+        for to in [client]
+            .into_iter()
+            .chain((0..CLIENTS).filter(|other| *other != client))
+        {
+            // What the others get of it comes before the answer to theirs.
+            let ping = ["PING".to_owned()];
+            let request = request(if to == client { words } else { &ping });
+            for (whom, bytes) in self.model.receive(to as u64, &request, now_us) {
+                modelled[usize::try_from(whom).expect("few")].extend(parse_all(&bytes));
+            }
+            self.streams[to].write_all(&request).expect("open");
+            answered[to].extend(self.read(to, 1));
+        }
+        (modelled, answered)
+    }
+
+    /// Reads until so many answers are there, with the messages before them.
+    fn read(&mut self, client: usize, answers: usize) -> Vec<Reply> {
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let count = self.streams[client].read(&mut buffer).expect("open");
+            assert!(count > 0, "the server hung up");
+            bytes.extend_from_slice(&buffer[..count]);
+            let all = parse_all(&bytes);
+            let is_answer = |reply: &&Reply| match reply {
+                Reply::Push(words) => words.first() == Some(&Reply::text("subscribe")),
+                _ => true,
+            };
+            if is_whole(&bytes) && all.iter().filter(is_answer).count() >= answers {
+                return all;
+            }
+        }
+    }
+}
+
+fn now_us() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    i64::try_from(since.as_micros()).expect("before 294,000")
+}
+
+fn request(words: &[String]) -> Vec<u8> {
+    let words: String = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
+        .fold(format!("*{}\r\n", words.len()), |all, word| all + &word);
+    words.into_bytes()
+}
+
+/// Whether both say the same, but for a little time.
+fn are_alike(one: &Answers, other: &Answers) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).all(|(one, other)| {
+            one.len() == other.len()
+                && one
+                    .iter()
+                    .zip(other)
+                    .all(|(one, other)| is_like(one, other))
+        })
+}
+
+fn is_like(one: &Reply, other: &Reply) -> bool {
+    let all = |one: &[Reply], other: &[Reply]| {
+        one.len() == other.len()
+            && one
+                .iter()
+                .zip(other)
+                .all(|(one, other)| is_like(one, other))
+    };
+    match (one, other) {
+        (Reply::Int(one), Reply::Int(other)) => is_near(*one, *other),
+        (Reply::Bulk(one), Reply::Bulk(other)) => are_near(one, other),
+        // Servers differ in how they say it.
+        (Reply::Error(one), Reply::Error(other)) => {
+            one.split(' ').next() == other.split(' ').next()
+        }
+        (Reply::Array(one), Reply::Array(other)) | (Reply::Push(one), Reply::Push(other)) => {
+            all(one, other)
+        }
+        // What a server says of itself.
+        (Reply::Map(_), Reply::Map(_)) => true,
+        _ => one == other,
+    }
+}
+
+/// Numbers of things are small, milliseconds are not, and microseconds of a clock are large.
+fn is_near(one: i64, other: i64) -> bool {
+    let apart = (one - other).abs();
+    apart == 0 || one > 1000 && apart < 1000 || one > 1_000_000_000_000_000 && apart < 1_000_000
+}
+
+/// The same for texts that have numbers among their words.
+fn are_near(one: &[u8], other: &[u8]) -> bool {
+    let (one, other) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
+    let (one, other): (Vec<_>, Vec<_>) = (one.split(' ').collect(), other.split(' ').collect());
+    one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| {
+        one == other
+            || matches!((one.parse(), other.parse()), (Ok(one), Ok(other)) if is_near(one, other))
+    })
+}
+
+fn parse_all(mut bytes: &[u8]) -> Vec<Reply> {
+    let mut all = Vec::new();
+    while let Some((reply, rest)) = parse(bytes) {
+        all.push(reply);
+        bytes = rest;
+    }
+    all
+}
+
+fn is_whole(mut bytes: &[u8]) -> bool {
+    while let Some((_, rest)) = parse(bytes) {
+        bytes = rest;
+    }
+    bytes.is_empty()
+}
+
+fn parse(bytes: &[u8]) -> Option<(Reply, &[u8])> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let line = std::str::from_utf8(&bytes[1..end]).expect("text");
+    let rest = &bytes[end + 2..];
+    let number = || line.parse::<i64>().expect("a number");
+    Some(match bytes[0] {
+        b'+' => {
+            let known = ["OK", "PONG", "QUEUED"];
+            let known = known.into_iter().find(|known| *known == line);
+            (Reply::Status(known.expect("known")), rest)
+        }
+        b'-' => (Reply::error(line), rest),
+        b':' => (Reply::Int(number()), rest),
+        b'_' => (Reply::Nil, rest),
+        b'$' | b'*' if line == "-1" => (Reply::Nil, rest),
+        b'$' => {
+            let size = usize::try_from(number()).expect("a size");
+            (
+                Reply::Bulk(rest.get(..size)?.to_vec()),
+                rest.get(size + 2..)?,
+            )
+        }
+        b'*' => several(rest, number()).map(|(parts, rest)| (Reply::Array(parts), rest))?,
+        b'>' => several(rest, number()).map(|(parts, rest)| (Reply::Push(parts), rest))?,
+        b'%' => several(rest, number() * 2).map(|(_, rest)| (Reply::Map(Vec::new()), rest))?,
+        other => panic!("no reply: {other}"),
+    })
+}
+
+fn several(mut rest: &[u8], count: i64) -> Option<(Vec<Reply>, &[u8])> {
+    let mut parts = Vec::new();
+    for _ in 0..count {
+        let (part, after) = parse(rest)?;
+        parts.push(part);
+        rest = after;
+    }
+    Some((parts, rest))
+}

@@ -280,6 +280,9 @@ impl Server {
         let Some(commands) = self.client(client).transaction.take() else {
             return Reply::error("ERR EXEC without MULTI");
         };
+        for (key, _) in &watched {
+            self.store.expire(key, now_us);
+        }
         let is_changed = |(key, changes): &(Bytes, u64)| self.store.changes_of(key) != *changes;
         if watched.iter().any(is_changed) {
             return Reply::Nil;

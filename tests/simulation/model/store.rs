@@ -105,7 +105,8 @@ impl Store {
         Some(done.unwrap_or_else(Reply::error))
     }
 
-    fn expire(&mut self, key: &[u8], now_us: i64) {
+    /// A key whose time is over goes when somebody looks.
+    pub(crate) fn expire(&mut self, key: &[u8], now_us: i64) {
         if self.keys.contains_key(key) && self.entry(key, now_us).is_none() {
             self.keys.remove(key);
             self.touch(key);
@@ -310,6 +311,11 @@ impl Store {
     fn remove_from(&mut self, key: &[u8], most: &[u8], item: &[u8]) -> Result<Reply, &'static str> {
         let most = number(most)?;
         assert!(most > 0, "not modelled: LREM {most}");
+        let has_it = |list: &VecDeque<Bytes>| list.iter().any(|other| other == item);
+        if !self.list(key)?.is_some_and(has_it) {
+            // Not a change, for whoever watches the key.
+            return Ok(Reply::Int(0));
+        }
         let removed = self.change(key, |list| {
             let mut removed = 0;
             list.retain(|other| {
