@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseLost, LockError, LockManager, LockOptions, distributed_lock};
+use lock_core::{Holder, LeaseLost, LockError, LockManager, LockOptions, distributed_lock};
 use lock_tests::{After, Direction, Proxy, RedisServer, Which, eventually};
 use tokio::time::{sleep, timeout};
 
@@ -381,4 +381,23 @@ async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
         .expect("free after the ttl");
     guard.release().await.expect("held");
     sleep(Duration::ZERO).await;
+}
+
+/// A renewal may be on its way behind the release, and so may a copy of the acquire.
+#[tokio::test]
+async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_what_comes_behind_its_release() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let options = options().min_hold(Duration::from_secs(20));
+    let body = async |_| server.get("lock:k");
+    let held = locks.run("k", options, body).await.expect("free");
+    let kept = server.get("lock:k").expect("it is kept");
+    assert_ne!(held.expect("it is held"), kept, "no owner token any more");
+    let seen = locks
+        .inspect("k")
+        .await
+        .expect("it answers")
+        .expect("it is kept");
+    assert!(seen.remaining.expect("an expiry") <= Duration::from_secs(20));
+    assert!(matches!(seen.holder, Holder::Ours(_)), "{seen:?}");
 }

@@ -129,6 +129,7 @@ impl Command {
                 &value,
             ],
             22 => &["SET", key, &value, "PX", "0"],
+            25 => &["SET", key, &value, "KEEPTTL"],
             23 => &["DEL", "lock", "queue", "fence"],
             24 => &["DEL", "queue", "lock"],
             _ => &["DELIFEQ", key],

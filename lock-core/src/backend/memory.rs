@@ -90,7 +90,11 @@ impl MemoryBackend {
         let outcome = match state.alive(&request.full_key, now) {
             Some(entry) if entry.token == request.token.expose() => {
                 match request.keep {
-                    Some(keep) => entry.expires = now.after(keep),
+                    Some(keep) => {
+                        entry.expires = now.after(keep);
+                        // It is nobody's any more: a renewal that comes behind must not prolong it.
+                        entry.token.push('.');
+                    }
                     None => drop(state.entries.remove(&request.full_key)),
                 }
                 ReleaseOutcome::Done

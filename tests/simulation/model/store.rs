@@ -164,10 +164,11 @@ impl Store {
 
     fn set(&mut self, words: &[Bytes], now_us: i64) -> Result<Reply, &'static str> {
         let (key, value, mut options) = (&words[0], &words[1], words[2..].iter());
-        let (mut only_new, mut until, mut equal) = (false, None, None);
+        let (mut only_new, mut keeps, mut until, mut equal) = (false, false, None, None);
         while let Some(option) = options.next() {
             match option.to_ascii_uppercase().as_slice() {
                 b"NX" => only_new = true,
+                b"KEEPTTL" => keeps = true,
                 b"PX" => {
                     let span = number(options.next().ok_or(SYNTAX)?)?;
                     if span <= 0 {
@@ -186,6 +187,9 @@ impl Store {
             && self.text(key)? != Some(equal)
         {
             return Ok(Reply::Nil);
+        }
+        if keeps {
+            until = self.keys.get(key).and_then(|entry| entry.until);
         }
         self.put(key, Value::Text(value.clone()), until);
         Ok(Reply::Status("OK"))

@@ -23,7 +23,7 @@ use crate::{
             probe::Compare,
             resp::{
                 self, Value,
-                Word::{self, Number, Text},
+                Word::{self, Joined, Number, Text},
             },
             set_if_free,
         },
@@ -239,7 +239,8 @@ impl Commands {
                 let outcome = self.change(key, token, change).await?;
                 return Ok(released(outcome, connection));
             }
-            (_, Some(_)) => expire_if(key, token, keep),
+            // It is nobody's any more: a renewal that comes behind must not prolong it.
+            (_, Some(_)) => set_if(key, token, Joined(token, "."), keep),
             (Compare::Delex, None) => vec![Text("DELEX"), Text(key), Text("IFEQ"), Text(token)],
             (Compare::Delifeq, None) => vec![Text("DELIFEQ"), Text(key), Text(token)],
         };
@@ -562,10 +563,14 @@ fn is_renewed(left: Left) -> Result<Renewed, Failure> {
 }
 
 fn expire_if<'a>(key: &'a str, token: &'a str, ttl_ms: u64) -> Vec<Word<'a>> {
+    set_if(key, token, Text(token), ttl_ms)
+}
+
+fn set_if<'a>(key: &'a str, token: &'a str, value: Word<'a>, ttl_ms: u64) -> Vec<Word<'a>> {
     vec![
         Text("SET"),
         Text(key),
-        Text(token),
+        value,
         Text("IFEQ"),
         Text(token),
         Text("PX"),

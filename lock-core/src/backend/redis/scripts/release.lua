@@ -23,6 +23,9 @@ end
 if holder == ARGV[1] then
   if tonumber(ARGV[3] or 0) > 0 then
     redis.call('PEXPIRE', lock, ARGV[3])
+    -- It is nobody's any more: a renewal, or a copy of the acquire, that comes behind must not prolong it. Without memory it
+    -- stays as it is, since letting go must work then, too.
+    redis.pcall('SET', lock, ARGV[1] .. '.', 'KEEPTTL')
   elseif not grant_next(lock, queue, fence, tonumber(ARGV[2]), nil, first, not ARGV[3]) then
     redis.call('DEL', lock)
   end
