@@ -89,7 +89,7 @@ impl Breaker {
             Fault::Restart { host, span, tells } => self.restart(host, span, tells, true).await,
             Fault::Amnesia { host, span, tells } => self.restart(host, span, tells, false).await,
             Fault::Flush { host } => {
-                self.oracle.breaks(&self.plan.keys, 0);
+                self.breaks_and_loses(&self.plan.keys, 0);
                 world.network().hosts[host].server.store.clear();
             }
             Fault::Step { host, by_us } => {
@@ -100,7 +100,7 @@ impl Breaker {
             }
             Fault::Delete { host, key } => {
                 let key = &self.plan.keys[key];
-                self.oracle.breaks(std::slice::from_ref(key), 0);
+                self.breaks_and_loses(std::slice::from_ref(key), 0);
                 self.command(host, &["DEL", &format!("lock:{key}")]);
             }
             Fault::Foreign {
@@ -131,7 +131,7 @@ impl Breaker {
         // Of several servers a minority may forget.
         match self.plan.servers.len() {
             _ if keeps => {}
-            1 => self.oracle.breaks(&self.plan.keys, span),
+            1 => self.breaks_and_loses(&self.plan.keys, span),
             _ => self.oracle.forgets(),
         }
         self.world
@@ -140,6 +140,14 @@ impl Breaker {
         self.wait(span).await;
         let now = self.world.now();
         self.world.network().bring_up(host, keeps, now);
+    }
+
+    fn breaks_and_loses(&self, keys: &[String], span: Nanos) {
+        self.oracle.breaks(keys, span);
+        // Of several, the others still have it.
+        if self.plan.servers.len() == 1 {
+            self.oracle.loses(keys);
+        }
     }
 
     async fn foreign(&self, host: HostId, key: usize, span: Nanos, expires: bool) {

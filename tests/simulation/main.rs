@@ -40,7 +40,7 @@ use std::{
 use run::{Outcome, simulate};
 
 /// How many seeds are tried with each change.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 80;
 
 /// After so many that fail, the others are left out.
 const ENOUGH: usize = 5;

@@ -541,6 +541,19 @@ impl Network {
 }
 
 impl Host {
+    /// The process for which it has a lock.
+    pub(crate) fn owner(&self, key: &str, now: Nanos) -> Option<ProcessId> {
+        let entry = self
+            .server
+            .store
+            .entry(key.as_bytes(), self.clock_us(now))?;
+        let Value::Text(text) = &entry.value else {
+            return None;
+        };
+        let text = std::str::from_utf8(text).ok()?.strip_prefix("lc1:sim/")?;
+        text.split(':').next()?.parse().ok()
+    }
+
     /// For how long in the world's time it has a key with a value that begins like this.
     pub(crate) fn holds(&self, key: &str, owner: &[u8], now: Nanos) -> Option<Nanos> {
         let now_us = self.clock_us(now);

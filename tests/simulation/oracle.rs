@@ -26,10 +26,10 @@ type AttemptId = u64;
 pub(crate) struct Oracle {
     world: Arc<World>,
     state: Mutex<State>,
-    /// Whether a lock is handed from task to task inside a process.
-    pub(crate) hands_on: bool,
-    pub(crate) longest_ttl: Nanos,
+    plan: Arc<Plan>,
+    longest_ttl: Nanos,
     pub(crate) idle: Nanos,
+    pub(crate) forgotten: Nanos,
 }
 
 #[derive(Default)]
@@ -47,9 +47,15 @@ struct State {
 struct Key {
     holders: BTreeMap<AttemptId, Holder>,
     waiting: BTreeMap<AttemptId, ProcessId>,
+    /// Attempts that are not over.
+    open: BTreeMap<AttemptId, ProcessId>,
+    /// Since when some server has it for a process that does not want it.
+    forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
     /// When exclusion was broken on purpose.
     broken: Vec<(Nanos, Nanos)>,
+    /// When the only server certainly lost it.
+    lost: Vec<Nanos>,
     register: Register,
     /// Since when nobody has it, though somebody waits.
     idle_since: Option<Nanos>,
@@ -83,18 +89,20 @@ pub(crate) struct Attempt {
 /// A lease that is held as far as its holder knows. Drop it just before letting go.
 pub(crate) struct Held {
     attempt: Attempt,
+    since: Nanos,
     pub(crate) lease: Lease,
     pub(crate) tokens: Vec<(String, u64)>,
 }
 
 impl Oracle {
-    pub(crate) fn new(world: Arc<World>, plan: &Plan) -> Arc<Self> {
+    pub(crate) fn new(world: Arc<World>, plan: &Arc<Plan>) -> Arc<Self> {
         Arc::new(Self {
             world,
             state: Mutex::default(),
-            hands_on: plan.hands_on(),
+            plan: plan.clone(),
             longest_ttl: nanos(plan.longest_ttl),
             idle: plan.idle(),
+            forgotten: plan.forgotten(),
         })
     }
 
@@ -106,6 +114,7 @@ impl Oracle {
         let mut floors = Vec::new();
         for name in keys {
             let key = state.keys.entry(name.clone()).or_default();
+            key.open.insert(id, process);
             // Of several keys it waits for one after the other.
             if keys.len() == 1 {
                 key.waiting.insert(id, process);
@@ -130,6 +139,15 @@ impl Oracle {
         for key in keys {
             let key = state.keys.entry(key.clone()).or_default();
             key.broken.push((now, now + span));
+        }
+    }
+
+    /// The only server loses these keys, whatever it holds there.
+    pub(crate) fn loses(&self, keys: &[String]) {
+        let now = self.world.now();
+        let mut state = self.lock();
+        for key in keys {
+            state.keys.entry(key.clone()).or_default().lost.push(now);
         }
     }
 
@@ -195,6 +213,34 @@ impl Oracle {
         }
     }
 
+    /// Notes which locks servers have for processes that live and do not want them, as [`Self::look_for_idle_locks`] does.
+    pub(crate) fn look_for_forgotten_locks(&self, owners: impl Fn(&str) -> Vec<ProcessId>) {
+        let now = self.world.now();
+        let mut forgotten = Vec::new();
+        let mut state = self.lock();
+        for (name, key) in &mut state.keys {
+            let is_forgotten = |process: &ProcessId| {
+                self.world.scheduler.is_awake(*process)
+                    && !key.open.values().any(|other| other == process)
+            };
+            let Some(process) = owners(name).into_iter().find(is_forgotten) else {
+                key.forgotten_since = None;
+                continue;
+            };
+            let since = *key.forgotten_since.get_or_insert(now);
+            if now.saturating_sub(since) > self.forgotten {
+                key.forgotten_since = Some(Nanos::MAX / 2);
+                forgotten.push(format!(
+                    "{name} is still there for p{process}, which does not want it"
+                ));
+            }
+        }
+        drop(state);
+        for what in forgotten {
+            self.offends(what);
+        }
+    }
+
     fn is_broken(key: &Key, from: Nanos, to: Nanos) -> bool {
         key.broken
             .iter()
@@ -242,8 +288,11 @@ impl Attempt {
             key.idle_since = None;
             let place = self.keys.iter().position(|other| other == name);
             let floor = place.map_or(0, |place| self.floors[place]);
-            let recently = now.saturating_sub(oracle.longest_ttl + 5 * SECOND);
-            let may_be_old = oracle.hands_on && Oracle::is_broken(key, recently, now);
+            let recently = now.saturating_sub(oracle.longest_ttl);
+            let processes = &oracle.plan.processes;
+            // Inside a process, a lease that the server has lost may be handed on until somebody can know.
+            let hands_on = processes.get(self.process).is_some_and(|own| own.tasks > 1);
+            let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
             if !may_be_old && (*token <= floor || !key.tokens.insert(*token)) {
                 offences.push(format!(
                     "I3: #{} has token {token} of {name}, and {floor} was given out before it was called",
@@ -276,6 +325,7 @@ impl Attempt {
         }
         Held {
             attempt: self,
+            since: now,
             lease: lease.clone(),
             tokens,
         }
@@ -289,6 +339,7 @@ impl Drop for Attempt {
         for name in &self.keys {
             if let Some(key) = state.keys.get_mut(name) {
                 key.waiting.remove(&self.id);
+                key.open.remove(&self.id);
                 gone.extend(key.holders.remove(&self.id));
             }
         }
@@ -312,7 +363,15 @@ impl Held {
         for (name, _) in &self.tokens {
             let state = oracle.lock();
             let is_broken = Oracle::is_broken(&state.keys[name], self.attempt.called, now);
+            let was_lost = |lost: &Nanos| self.since < *lost && lost + oracle.longest_ttl < now;
+            let is_lost = state.keys[name].lost.iter().any(was_lost);
             drop(state);
+            if is_lost {
+                oracle.offends(format!(
+                    "#{} of p{process} is certain of {name}, which the server lost long ago",
+                    self.attempt.id
+                ));
+            }
             let network = world.network();
             let has_it = |host: &&crate::network::Host| {
                 let left = host.holds(&format!("lock:{name}"), owner.as_bytes(), now);

@@ -152,7 +152,7 @@ impl Plan {
         ]);
         let near = (20_000, 300_000);
         let latency = chance.pick(&[near, near, (100_000, 2 * MILLI), (5 * MILLI, 20 * MILLI)]);
-        let longest_ttl = Duration::from_millis(chance.pick(&[500, 1000, 2000, 3000]));
+        let longest_ttl = Duration::from_millis(chance.pick(&[300, 500, 1000, 2000, 3000, 20_000]));
         let keys = (0..chance.between(1, 3))
             .map(|key| format!("k{key}"))
             .collect();
@@ -171,11 +171,6 @@ impl Plan {
         };
         plan.add_faults(chance, promise);
         plan
-    }
-
-    /// Whether a lock is handed from task to task inside a process.
-    pub(crate) fn hands_on(&self) -> bool {
-        self.processes.iter().any(|process| process.tasks > 1)
     }
 
     /// How long after everything is healed some servers may still have no vote.
@@ -200,8 +195,14 @@ impl Plan {
         }
     }
 
+    /// How long a clean-up may take when nothing is broken: a try that gets no answer, on each of the connections that it needs,
+    /// and the longest pause between two tries.
+    pub(crate) fn forgotten(&self) -> Nanos {
+        self.idle() + 2 * SECOND
+    }
+
     fn add_faults(&mut self, chance: &mut Chance, promise: Promise) {
-        let count = chance.pick(&[0, 2, 4, 8, 12]);
+        let count = chance.pick(&[0, 3, 6, 12, 20]);
         let mut forgetful = (self.servers.len() - 1) / 2;
         for _ in 0..count {
             let at = chance.below(self.healed_at);
@@ -218,6 +219,7 @@ impl Plan {
 
     fn span(&self, chance: &mut Chance) -> Nanos {
         let ttl = u64::try_from(self.longest_ttl.as_nanos()).expect("short");
+        let ttl = ttl.min(3 * SECOND);
         let least = 10 * MILLI;
         chance.pick(&[least, 100 * MILLI, ttl / 2, ttl, ttl * 3 / 2]) + chance.below(ttl / 4)
     }
@@ -326,7 +328,10 @@ impl ServerPlan {
             2 => chance.pick(&[Dialect::Delex, Dialect::Delifeq]),
             _ => Dialect::Scripts,
         };
-        let ahead = if count == 1 { 50_000_000 } else { 100_000 };
+        let ahead = match count {
+            1 => 50_000_000,
+            _ => chance.pick(&[1_000, 100_000, 400_000]),
+        };
         let each = |_| Self {
             // Several servers need scripts.
             dialect: if count == 1 {

@@ -176,15 +176,13 @@ impl Scene {
         sleep(Duration::from_nanos(healed_at)).await;
         self.world.note(|| "HEALED".to_owned());
         while !crew.is_done() {
-            if self.world.now() > healed_at + PATIENCE {
+            if self.world.now() > healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl) {
                 let waiting = self.oracle.waiting();
                 self.oracle
                     .offends(format!("I6: not everybody is done; waiting: {waiting:?}"));
                 return;
             }
-            if self.world.now() >= healed_at + self.plan.settling() {
-                self.oracle.look_for_idle_locks(|key| self.is_free(key));
-            }
+            self.look();
             sleep(Duration::from_millis(50)).await;
         }
         let settled_at = healed_at + self.plan.settling();
@@ -196,6 +194,21 @@ impl Scene {
         self.wait_for_the_end_of_managers().await;
         sleep(self.plan.longest_ttl + Duration::from_secs(1)).await;
         self.look_at_what_is_left();
+    }
+
+    fn look(&self) {
+        if self.world.now() >= self.plan.healed_at + self.plan.settling() {
+            self.oracle.look_for_idle_locks(|key| self.is_free(key));
+            self.oracle.look_for_forgotten_locks(|key| self.owners(key));
+        }
+    }
+
+    /// The processes for which some server has a lock.
+    fn owners(&self, key: &str) -> Vec<ProcessId> {
+        let (network, now) = (self.world.network(), self.world.now());
+        let hosts = network.hosts.iter();
+        let owner = hosts.map(|host| host.owner(&format!("lock:{key}"), now));
+        owner.flatten().collect()
     }
 
     fn is_free(&self, key: &str) -> bool {
@@ -242,6 +255,7 @@ impl Scene {
             drop(member);
         });
         while !crew.is_done() {
+            self.look();
             sleep(Duration::from_millis(50)).await;
         }
     }

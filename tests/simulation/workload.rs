@@ -22,6 +22,12 @@ use crate::{
     world::World,
 };
 
+/// The shortest ttl there is.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// The longest that a lock is kept after its body.
+const LONGEST_KEPT: Duration = Duration::from_millis(1500);
+
 /// Counts the tasks that are not done.
 #[derive(Clone)]
 pub(crate) struct Crew(Arc<AtomicUsize>);
@@ -125,7 +131,12 @@ impl User {
         let longest = self.plan.longest_ttl;
         self.chance
             .pick(&[longest, longest, longest / 2, longest / 4])
-            .max(Duration::from_millis(100))
+            .max(SHORTEST)
+    }
+
+    /// For what is not to take too long.
+    fn span(&mut self) -> Duration {
+        self.ttl().min(Duration::from_secs(3))
     }
 
     fn options(&mut self) -> LockOptions {
@@ -145,7 +156,7 @@ impl User {
             options = options.max_hold(ttl * 2);
         }
         if self.chance.permille(100) {
-            options = options.min_hold(ttl / 2);
+            options = options.min_hold((ttl / 2).clamp(SHORTEST, LONGEST_KEPT));
         }
         options
     }
@@ -243,15 +254,15 @@ impl User {
             0 => (Some(self.chance.below(6)), None),
             1 => (None, Some(Duration::from_millis(self.chance.below(20)))),
             2 => {
-                let ttl = self.ttl();
-                (None, Some(ttl))
+                let span = self.span();
+                (None, Some(span))
             }
             _ => (None, None),
         }
     }
 
     async fn nap(&mut self) {
-        let ttl = self.ttl();
+        let ttl = self.span();
         let millis = self.chance.pick(&[0, 0, 1, 10, 100]);
         let span = if self.chance.permille(30) {
             ttl
@@ -271,7 +282,7 @@ struct Steps {
 
 impl Steps {
     fn of(user: &mut User) -> Self {
-        let ttl = user.ttl();
+        let ttl = user.span();
         let some = [
             Duration::ZERO,
             Duration::from_millis(1),
