@@ -207,6 +207,14 @@ impl Cluster {
         });
     }
 
+    /// Has the replica of the master that has a key take its place, and waits until nothing is missing.
+    pub fn switch(&self, key: &str) {
+        let master = self.node_of(key);
+        self.replica_of(key).cli(&["CLUSTER", "FAILOVER"]);
+        self.failed_over(master);
+        self.whole();
+    }
+
     /// Keeps what is written from now on to the master of a key from its replica: that is stopped, and its connection
     /// closed, or it would find it there when it goes on.
     pub fn cut_replica_of(&self, key: &str) {
@@ -416,6 +424,14 @@ mod tests {
     #[test]
     fn a_replica_takes_over_and_the_killed_master_comes_back_behind_it() {
         fails_over(&Cluster::start());
+    }
+
+    #[test]
+    fn a_replica_takes_over_without_a_death() {
+        let cluster = Cluster::start();
+        let replica = cluster.replica_of("k").port();
+        cluster.switch("k");
+        assert_eq!(cluster.node_of("k").port(), replica);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::{
     fmt,
     fs::{File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Write},
     path::Path,
     str::FromStr,
     time::Duration,
@@ -16,9 +16,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 mod attempt;
 mod checker;
+mod running;
 mod service;
+mod tail;
 
-pub use self::{checker::Offence, service::Gap};
+pub use self::{
+    checker::Offence,
+    running::{Demands, Invariant, Running, Tally},
+    service::Gap,
+    tail::Tail,
+};
 
 /// A point in time on the clock that all processes of the machine share, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -218,9 +225,7 @@ impl Recorder {
 /// Reads what [`Recorder`]s write, while they do.
 #[derive(Debug)]
 pub struct Follower {
-    file: File,
-    // The beginning of a line that is being written right now.
-    rest: Vec<u8>,
+    tail: Tail,
     history: History,
 }
 
@@ -231,26 +236,15 @@ impl Follower {
     ///
     /// If there is no such folder.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).append(true).create(true).open(path)?;
         Ok(Self {
-            file,
-            rest: Vec::new(),
+            tail: Tail::open(path)?,
             history: History::default(),
         })
     }
 
     /// Returns all that has been written so far.
     pub fn history(&mut self) -> &History {
-        self.file.read_to_end(&mut self.rest).expect("a history");
-        let end = self.rest.iter().rposition(|&byte| byte == b'\n');
-        let lines: Vec<u8> = self.rest.drain(..end.map_or(0, |end| end + 1)).collect();
-        let lines = String::from_utf8(lines).expect("text");
-        let events = lines.lines().map(|line| {
-            line.parse()
-                .unwrap_or_else(|Malformed| panic!("no event: {line:?}"))
-        });
-        self.history.extend(events);
+        self.history.extend(events(&self.tail.lines()));
         &self.history
     }
 
@@ -259,6 +253,14 @@ impl Follower {
         self.history();
         self.history
     }
+}
+
+/// Reads the lines that [`Recorder`]s wrote.
+pub fn events(lines: &str) -> impl Iterator<Item = Event> {
+    lines.lines().map(|line| {
+        line.parse()
+            .unwrap_or_else(|Malformed| panic!("no event: {line:?}"))
+    })
 }
 
 /// All events of all processes, in the order of time.

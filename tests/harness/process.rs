@@ -1,8 +1,9 @@
 //! Other programs of the workspace as processes of their own, as the replicas of a service are.
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader, Read, Write},
-    process::{ChildStdout, Stdio},
+    process::{ChildStdout, ExitStatus, Stdio},
 };
 
 use rustix::process::Signal;
@@ -24,12 +25,27 @@ impl Process {
     /// The path of a program is `env!("CARGO_BIN_EXE_name")`, which cargo sets for the integration
     /// tests of its package.
     pub fn spawn(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn_to(program, arguments, variables, Stdio::inherit())
+    }
+
+    /// [`spawn`](Self::spawn), and its standard error goes to the end of this file.
+    pub fn spawn_with_log(program: &str, arguments: &[&str], log: File) -> Self {
+        Self::spawn_to(program, arguments, &[], log.into())
+    }
+
+    fn spawn_to(
+        program: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Self {
         let mut command = child::command(program, "that has it");
         command
             .args(arguments)
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(stderr);
         let mut child = ChildProcess::spawn(command);
         let stdout = child.get_mut().stdout.take().expect("piped");
         Self {
@@ -56,6 +72,11 @@ impl Process {
     /// Returns its id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Returns how it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.ended()
     }
 
     /// Stops it (`SIGSTOP`).

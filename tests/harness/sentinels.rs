@@ -274,6 +274,23 @@ impl Sentinels {
         agreed.expect("the wait is over")
     }
 
+    /// Returns the port of the server that the sentinels name, if they agree right now.
+    pub fn named(&self) -> Option<u16> {
+        self.agreed().map(RedisServer::port)
+    }
+
+    /// Has the sentinels make another server the primary, and waits until nothing is missing.
+    pub fn switch(&self) {
+        let before = self.primary();
+        // Refused while they take the last one for too fresh.
+        eventually_blocking(SOON, "a sentinel begins", || {
+            let begun = self.watchers[0].probe(&["SENTINEL", "FAILOVER", SERVICE]);
+            begun.is_ok() || self.named() != Some(before.port())
+        });
+        self.failed_over(before);
+        self.whole();
+    }
+
     /// Returns the running servers with data that are not the primary.
     pub fn replicas(&self) -> Vec<&RedisServer> {
         let primary = self.primary().port();
@@ -421,6 +438,15 @@ mod tests {
         assert_eq!(sentinels.primary().port(), second.port());
         assert_eq!(sentinels.replicas().len(), 2);
         assert!(killed.get("k").is_some());
+    }
+
+    #[test]
+    fn the_primary_is_switched_without_a_death() {
+        let sentinels = Sentinels::start();
+        let first = sentinels.primary().port();
+        sentinels.switch();
+        assert_ne!(sentinels.named(), Some(first));
+        assert_eq!(sentinels.replicas().len(), 2);
     }
 
     #[test]

@@ -232,6 +232,13 @@ impl RedisServer {
         self.restart_with(&replica_of(port));
     }
 
+    /// Removes what a killed server with a setting `appendonly` has on disk, so that it comes back empty.
+    pub fn forget(&self) {
+        assert!(!self.is_running(), "it would write on");
+        let data = self.folder.path().join("appendonlydir");
+        fs::remove_dir_all(data).expect("a server that writes down what it does");
+    }
+
     /// Runs one raw command as a client with all rights; an error answer is a panic.
     pub fn cli(&self, command: &[&str]) -> Value {
         self.try_cli(command)
@@ -336,6 +343,11 @@ impl RedisServer {
     /// Returns whether it has a process: not between [`kill9`](Self::kill9) and [`restart`](Self::restart).
     pub fn is_running(&self) -> bool {
         self.process.lock().expect("no poison").is_some()
+    }
+
+    /// Returns what the server has said since it was last started.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
     fn restart_with(&self, arguments: &[String]) {
@@ -517,10 +529,6 @@ impl RedisServer {
     fn log_path(&self) -> PathBuf {
         self.folder.path().join("log")
     }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.log_path()).unwrap_or_default()
-    }
 }
 
 /// As one argument each: Redis 6.2 takes no two in one.
@@ -617,6 +625,19 @@ mod tests {
         assert!(server.try_cli(&["PING"]).is_err());
         server.restart();
         assert_eq!(server.port(), port);
+        assert_eq!(server.get("k"), None);
+    }
+
+    #[test]
+    fn a_server_that_writes_down_what_it_does_comes_back_with_it_unless_it_forgets() {
+        let server = RedisServer::builder().setting("appendonly", "yes").start();
+        server.cli(&["SET", "k", "v"]);
+        server.kill9();
+        server.restart();
+        assert_eq!(server.get("k").as_deref(), Some("v"));
+        server.kill9();
+        server.forget();
+        server.restart();
         assert_eq!(server.get("k"), None);
     }
 

@@ -1,0 +1,252 @@
+//! What is remembered of one key: who may hold it, its latest tokens, and since when somebody wants it in vain.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{Demands, Invariant, Known, Tally, fault_free};
+use crate::history::{Event, Moment, Step, Window};
+
+/// Tokens are remembered for so long, to find the same one twice and to know whose came before.
+const TOKENS_KEPT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    // Those whose end is not known yet, and those that a later end may still be found to overlap with.
+    open: Vec<Grant>,
+    closed: Vec<Grant>,
+    // By token: whose, and when it was returned.
+    tokens: BTreeMap<u64, (u32, Moment)>,
+    largest: Option<u64>,
+    last_holder: Option<u32>,
+    wanting: u64,
+    unserved_since: Option<Moment>,
+    // The gap that is open has offended already.
+    is_reported: bool,
+    heard: Option<Moment>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Grant {
+    pub(super) from: Moment,
+    pub(super) valid_until: Moment,
+    /// `None` while it is not known.
+    pub(super) to: Option<Moment>,
+    pub(super) token: u64,
+    pub(super) process: u32,
+    pub(super) attempt: u64,
+    pub(super) called: Moment,
+}
+
+impl Key {
+    pub(super) fn largest_returned(&self) -> Option<u64> {
+        self.largest
+    }
+
+    pub(super) fn kept(&self) -> usize {
+        self.open.len() + self.closed.len() + self.tokens.len()
+    }
+
+    pub(super) fn wanted(&mut self, at: Moment) {
+        self.heard = Some(at);
+        self.wanting += 1;
+        self.unserved_since.get_or_insert(at);
+    }
+
+    pub(super) fn granted(
+        &mut self,
+        grant: Grant,
+        floor: Option<u64>,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        tally.granted(self.last_holder == Some(grant.process));
+        self.last_holder = Some(grant.process);
+        self.judge_token(&grant, floor, demands, known, tally);
+        self.tokens.insert(grant.token, (grant.process, grant.from));
+        self.largest = self.largest.max(Some(grant.token));
+        self.open.push(grant);
+    }
+
+    fn judge_token(
+        &self,
+        grant: &Grant,
+        floor: Option<u64>,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        if let Some((process, at)) = self.tokens.get(&grant.token) {
+            let text = format!("{grant} has the token that process {process} had at {at}");
+            tally.offend(Invariant::GrowingTokens, text);
+            return;
+        }
+        let Some(floor) = floor.filter(|&floor| floor > grant.token) else {
+            return;
+        };
+        let mut before = self.tokens.range(..grant.token);
+        let before = before.next_back();
+        // In a process that hands on what the server forgot, with a token that it took ahead.
+        let is_handed_on = before.is_some_and(|(_, (process, _))| *process == grant.process);
+        if !(is_handed_on && grant.is_excused(demands, known)) {
+            let text = format!("{grant} was called after {floor} had been returned");
+            tally.offend(Invariant::GrowingTokens, text);
+        }
+    }
+
+    /// What the holder did last. Who was killed is taken for a holder until what it had at the beginning was over: it wrote
+    /// down no more.
+    pub(super) fn let_go(
+        &mut self,
+        event: &Event,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        let place = self
+            .open
+            .iter()
+            .position(|grant| (grant.process, grant.attempt) == (event.process, event.attempt));
+        let Some(place) = place else { return };
+        let mut grant = self.open.swap_remove(place);
+        let end = match event.step {
+            Step::ReleaseCalled { valid_until } if valid_until > event.at => event.at,
+            // It ended before, at a time that is not known: as a rule by being lost.
+            Step::ReleaseCalled { .. } | Step::Lost => event.at.min(grant.valid_until),
+            _ => grant.valid_until,
+        };
+        if event.step == Step::Lost {
+            tally.losses += 1;
+        }
+        grant.to = Some(end);
+        for other in &self.closed {
+            let Some(until) = other.to else { continue };
+            let overlaps = other.from < end && grant.from < until;
+            if overlaps && !other.is_excused(demands, known) && !grant.is_excused(demands, known) {
+                let text = format!("{other} and {grant} held it at the same time");
+                tally.offend(Invariant::Exclusion, text);
+            }
+        }
+        self.closed.push(grant);
+        self.heard = Some(event.at);
+    }
+
+    pub(super) fn served(
+        &mut self,
+        at: Moment,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        self.wanting = self.wanting.saturating_sub(1);
+        self.close_gap(at, demands, known, tally);
+    }
+
+    pub(super) fn gave_up(
+        &mut self,
+        at: Moment,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        self.wanting = self.wanting.saturating_sub(1);
+        if self.wanting == 0 {
+            self.close_gap(at, demands, known, tally);
+        }
+    }
+
+    fn close_gap(&mut self, at: Moment, demands: Demands, known: Known<'_>, tally: &mut Tally) {
+        self.heard = Some(at);
+        self.look_at_open_gap(at, demands, known, tally);
+        if let Some(since) = self.unserved_since.take() {
+            let is_broken = known.faults.iter().any(|fault| fault.touches(since, at));
+            tally.gap(at.since(since), is_broken);
+        }
+        self.is_reported = false;
+        if self.wanting > 0 {
+            self.unserved_since = Some(at);
+        }
+    }
+
+    pub(super) fn look_at_open_gap(
+        &mut self,
+        until: Moment,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        let Some(since) = self.unserved_since.filter(|_| !self.is_reported) else {
+            return;
+        };
+        let calm = if demands.is_private {
+            // What was asked for before may be there until its ttl is over.
+            let mut late = known.faults.iter().map(|fault| Window {
+                from: fault.from,
+                to: fault.to.after(demands.ttl),
+            });
+            if late.any(|fault| fault.touches(since, until)) {
+                return;
+            }
+            until.since(since)
+        } else {
+            fault_free(since, until, known.faults)
+        };
+        if calm > demands.service {
+            self.is_reported = true;
+            let text = format!(
+                "nobody got it from {since} on, for {calm:.2?} in which nothing was broken; known at {until}; \
+                 {} wanted it",
+                self.wanting
+            );
+            tally.offend(Invariant::Service, text);
+        }
+    }
+
+    pub(super) fn forget(&mut self, judged: Moment) {
+        let oldest = self.open.iter().map(|grant| grant.from).min();
+        let oldest = oldest.map_or(judged, |oldest| oldest.min(judged));
+        self.closed
+            .retain(|grant| grant.to.is_none_or(|to| to > oldest));
+        self.tokens
+            .retain(|_, (_, at)| judged.since(*at) < TOKENS_KEPT);
+    }
+
+    pub(super) fn is_silent_for(&self, span: Duration, judged: Moment) -> bool {
+        let is_idle = self.wanting == 0 && self.open.is_empty();
+        is_idle && self.heard.is_none_or(|at| judged.since(at) > span)
+    }
+}
+
+impl Grant {
+    fn is_excused(&self, demands: Demands, known: Known<'_>) -> bool {
+        let to = self.to.unwrap_or(self.valid_until);
+        // For so long a process may hand on a lease of which the servers know no more.
+        let mut windows = known.excuses.iter().map(|window| Window {
+            from: window.from,
+            to: window.to.after(demands.ttl),
+        });
+        windows.any(|window| window.touches(self.from, to))
+    }
+}
+
+impl std::fmt::Display for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            from,
+            valid_until,
+            to,
+            token,
+            process,
+            attempt,
+            called,
+        } = self;
+        write!(
+            f,
+            "attempt {attempt} of process {process} (token {token}, called {called}, acquired {from}, first valid until \
+             {valid_until}"
+        )?;
+        match to {
+            Some(to) => write!(f, ", held until {to})"),
+            None => f.write_str(")"),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Numbers that look like chance and come out the same for the same seed.
+
+use std::time::Duration;
+
+/// A generator of such numbers (`SplitMix64`).
+#[derive(Debug, Clone)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// Makes one that is decided by `seed` alone.
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// Makes another one, decided by this one's state and `number`: what is drawn from one changes nothing in the other.
+    #[must_use]
+    pub fn branch(&self, number: u64) -> Self {
+        let mut branch = Self::new(self.state ^ number.wrapping_mul(0xd605_0fb1_9a2c_4b8d));
+        branch.next();
+        branch
+    }
+
+    /// Draws a number from all of them.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Draws a number below `end`, which is not zero.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// Says yes so many times in a hundred.
+    pub fn percent(&mut self, share: u64) -> bool {
+        self.below(100) < share
+    }
+
+    /// Draws a span of at least `least` and less than `end` milliseconds.
+    pub fn millis(&mut self, least: u64, end: u64) -> Duration {
+        Duration::from_millis(least + self.below(end - least))
+    }
+
+    /// Draws one of these, each as likely as its weight is large.
+    pub fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
+        let total = choices.iter().map(|(weight, _)| weight).sum();
+        let mut left = self.below(total);
+        for &(weight, choice) in choices {
+            if left < weight {
+                return choice;
+            }
+            left -= weight;
+        }
+        unreachable!("it is less than the sum of all weights")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides_everything_and_another_one_differently() {
+        let draw = |seed| {
+            let mut random = Random::new(seed);
+            let mut branch = random.branch(7);
+            [random.next(), random.below(1000), branch.next()]
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn weights_are_kept_and_nothing_without_weight_is_drawn() {
+        let mut random = Random::new(3);
+        let mut drawn = [0_u32; 3];
+        for _ in 0..10_000 {
+            drawn[random.weighted(&[(3, 0_usize), (0, 1), (1, 2)])] += 1;
+        }
+        assert_eq!(drawn[1], 0);
+        assert!((7_000..8_000).contains(&drawn[0]), "{drawn:?}");
+    }
+}
