@@ -1,0 +1,82 @@
+//! Waiters that are stopped while it becomes their turn, and go on when it is over.
+
+use std::time::Duration;
+
+use lock_core::{LockManager, LockOptions};
+use lock_tests::{
+    Cluster, Deployment, Holders, Load, RedisServer, eventually,
+    history::{Moment, Step},
+};
+
+const HANG: Duration = Duration::from_secs(60);
+
+const KEY: &str = "k";
+const FULL_KEY: &str = "lock:k";
+
+/// Which of two messages a process hears of first when it goes on is chance.
+const ROUNDS: u32 = 12;
+
+#[tokio::test]
+async fn a_waiter_that_slept_through_its_grant_does_not_take_it_for_a_new_one() {
+    sleep_through_grants(&RedisServer::start().into()).await;
+}
+
+/// Where messages come on a connection of their own, in no order with the answers.
+#[tokio::test]
+async fn a_waiter_in_a_cluster_that_slept_through_its_grant_does_not_either() {
+    sleep_through_grants(&Cluster::start().into()).await;
+}
+
+async fn sleep_through_grants(servers: &Deployment) {
+    let mut waiters = Holders::start(
+        env!("CARGO_BIN_EXE_holder"),
+        &servers.url(),
+        &Load {
+            keys: vec![KEY.to_owned()],
+            processes: 1,
+            tasks: 1,
+            ttl: Duration::from_millis(600),
+            hold: Duration::from_millis(10),
+        },
+    );
+    let locks = LockManager::connect(&servers.url())
+        .await
+        .expect("the servers are up");
+    let options = || LockOptions::new(Duration::from_secs(10)).wait(HANG);
+    for round in 0..ROUNDS {
+        let first = locks.acquire(KEY, options()).await.expect("it is let go");
+        line_up(servers).await;
+        waiters.processes()[0].stop();
+        first.release().await.expect("held");
+        eventually(HANG, "the grant has run out", async || {
+            servers.get(FULL_KEY).is_none()
+        })
+        .await;
+        let second = locks.acquire(KEY, options()).await.expect("free");
+        let from = Moment::now();
+        waiters.processes()[0].cont();
+        line_up(servers).await;
+        second.lease().verify().await.expect("held");
+        let to = Moment::now();
+        second.release().await.expect("held");
+        waiters.all_get_it(1, to, HANG).await;
+        let events = waiters.history().events().iter();
+        let meanwhile = events.filter(|event| from < event.at && event.at < to);
+        let taken: Vec<_> = meanwhile
+            .filter(|event| matches!(event.step, Step::Acquired { .. }))
+            .collect();
+        assert!(taken.is_empty(), "round {round}: {taken:?}");
+    }
+    waiters.stop();
+}
+
+/// Waits until the waiter takes a place in line from now on, or checks on the one that it has.
+async fn line_up(servers: &Deployment) {
+    for line in servers.keys("*queue*") {
+        servers.delete(&line);
+    }
+    eventually(HANG, "it stands in line", async || {
+        servers.has_a_line(FULL_KEY)
+    })
+    .await;
+}
