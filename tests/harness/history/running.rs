@@ -118,8 +118,8 @@ impl Running {
         self.faults.push(window);
     }
 
-    /// Takes that exclusion is not promised in this time: not to whoever held a key at any time of it, nor to leases from
-    /// before of which the servers may know no more.
+    /// Takes that exclusion is not promised in this time, nor for a ttl after it: leases from before, of which the servers
+    /// know no more, may last until then.
     pub fn excused(&mut self, window: Window) {
         self.excuses.push(window);
     }
@@ -400,6 +400,8 @@ mod tests {
             judge(&bad, |running| running.excused(window(0, 15))),
             none()
         );
+        let over = |running: &mut Running| running.excused(window(31, 40));
+        assert_eq!(judge(&bad, over), one(Invariant::Exclusion));
         // A window that was over for longer than the ttl excuses nobody.
         let late = |running: &mut Running| running.excused(window(300, 400));
         assert_eq!(judge(&bad, late), one(Invariant::Exclusion));

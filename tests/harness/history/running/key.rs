@@ -87,7 +87,11 @@ impl Key {
         let before = before.next_back();
         // In a process that hands on what the server forgot, with a token that it took ahead.
         let is_handed_on = before.is_some_and(|(_, (process, _))| *process == grant.process);
-        if !(is_handed_on && grant.is_excused(demands, known)) {
+        let held = Window {
+            from: grant.from,
+            to: grant.valid_until,
+        };
+        if !(is_handed_on && is_excused(held, demands, known)) {
             let text = format!("{grant} was called after {floor} had been returned");
             tally.offend(Invariant::GrowingTokens, text);
         }
@@ -121,7 +125,11 @@ impl Key {
         for other in &self.closed {
             let Some(until) = other.to else { continue };
             let overlaps = other.from < end && grant.from < until;
-            if overlaps && !other.is_excused(demands, known) && !grant.is_excused(demands, known) {
+            let both = Window {
+                from: other.from.max(grant.from),
+                to: until.min(end),
+            };
+            if overlaps && !is_excused(both, demands, known) {
                 let text = format!("{other} and {grant} held it at the same time");
                 tally.offend(Invariant::Exclusion, text);
             }
@@ -216,16 +224,14 @@ impl Key {
     }
 }
 
-impl Grant {
-    fn is_excused(&self, demands: Demands, known: Known<'_>) -> bool {
-        let to = self.to.unwrap_or(self.valid_until);
-        // For so long a process may hand on a lease of which the servers know no more.
-        let mut windows = known.excuses.iter().map(|window| Window {
-            from: window.from,
-            to: window.to.after(demands.ttl),
-        });
-        windows.any(|window| window.touches(self.from, to))
-    }
+/// Whether the servers may know no more of a lease in this time: it was lost in a window, and a process goes by it until its
+/// validity is over, unless the servers tell it before.
+fn is_excused(held: Window, demands: Demands, known: Known<'_>) -> bool {
+    let mut windows = known.excuses.iter().map(|window| Window {
+        from: window.from,
+        to: window.to.after(demands.ttl),
+    });
+    windows.any(|window| window.touches(held.from, held.to))
 }
 
 impl std::fmt::Display for Grant {

@@ -1,0 +1,278 @@
+//! A process that takes locks in every way there is, again and again, and writes down what became of each.
+//!
+//! ```text
+//! soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms>
+//! ```
+//!
+//! What it logs goes to its standard error. It prints `ready` when it is connected, begins when a line comes in, answers
+//! `tasks` with how many tasks it has, and ends at `stop` or when its input does.
+
+use std::{
+    env,
+    error::Error,
+    io::{self, BufRead, Write},
+    net::SocketAddr,
+    panic,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use lock_core::{Fenced, FencedError, FencedStore, Lease, LockManager};
+use lock_tests::{
+    Random,
+    history::{Moment, Recorder, Step},
+};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{keys::Kept, register::Register, ways::Way};
+
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+const USAGE: &str =
+    "soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms>";
+
+/// So many tasks of a process take the keys that it shares; one more has a key of its own.
+const TASKS: u64 = 5;
+
+/// For as long as the servers may be down when a process is started again.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(120);
+
+/// What all tasks of the process share.
+pub(crate) struct Contender {
+    pub(crate) locks: LockManager,
+    recorder: Recorder,
+    attempts: AtomicU64,
+    register: SocketAddr,
+    // Those that nobody uses: an exchange that was dropped half-way takes its connection with it.
+    idle: Mutex<Vec<Register>>,
+}
+
+/// Attempts at some keys at a time; one key as a rule.
+pub(crate) type Attempts = Vec<(Kept, u64)>;
+
+/// Runs as `arguments` say, which come after `contend`.
+pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
+    let [url, history, process, place, register, seed, longest] = arguments else {
+        return Err(USAGE.into());
+    };
+    log();
+    let (process, place): (u32, u64) = (process.parse()?, place.parse()?);
+    let longest = Duration::from_millis(longest.parse()?);
+    let keys = Kept::wanted_by(place).into_iter();
+    let keys: Vec<Kept> = keys.map(|key| key.at_most(longest)).collect();
+    let private = Kept::private(process).at_most(longest);
+    let contender = Arc::new(Contender {
+        locks: timeout(CONNECTED_WITHIN, connect(url, longest)).await?,
+        recorder: Recorder::open(Path::new(history), process)?,
+        attempts: AtomicU64::new(0),
+        register: register.parse()?,
+        idle: Mutex::default(),
+    });
+    println("ready")?;
+    io::stdin().read_line(&mut String::new())?;
+    let (stop, stopped) = watch::channel(());
+    let random = Random::new(seed.parse()?).branch(process.into());
+    let mut running = JoinSet::new();
+    for task in 0..TASKS {
+        let (contender, keys) = (Arc::clone(&contender), keys.clone());
+        running.spawn(contender.work(keys, random.branch(task), stopped.clone()));
+    }
+    running.spawn(Arc::clone(&contender).work(vec![private], random.branch(TASKS), stopped));
+    let runtime = Handle::current();
+    thread::spawn(move || obey(&runtime, stop));
+    while let Some(ended) = running.join_next().await {
+        ended??;
+    }
+    contender.locks.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// Everything that it can say, so that all of it is looked through for secrets.
+fn log() {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
+    // Without a trace of the stack, for which all of the program would be read, once: that looks like growth.
+    panic::set_hook(Box::new(|panic| say(&panic.to_string())));
+}
+
+async fn connect(url: &str, longest: Duration) -> LockManager {
+    loop {
+        // Of several servers one that restarts is kept out for twice as long, and 5 s.
+        let builder = LockManager::builder().ttl(longest).max_ttl(longest);
+        match builder.connect(url).await {
+            Ok(locks) => return locks,
+            Err(error) => say(&format!("not connected: {error}")),
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Does what comes in by lines, until its end or `stop`. Whatever it says, and also if the soak is gone.
+fn obey(runtime: &Handle, stop: watch::Sender<()>) {
+    for line in io::stdin().lock().lines() {
+        match line.as_deref() {
+            Ok("tasks") => {
+                let tasks = runtime.metrics().num_alive_tasks();
+                println(&format!("{tasks}")).ok();
+            }
+            _ => break,
+        }
+    }
+    drop(stop);
+}
+
+impl Contender {
+    async fn work(
+        self: Arc<Self>,
+        keys: Vec<Kept>,
+        mut random: Random,
+        stopped: watch::Receiver<()>,
+    ) -> io::Result<()> {
+        while stopped.has_changed().is_ok() {
+            let key = Kept::choose(&keys, &mut random);
+            let way = Way::choose(key.usage, &mut random);
+            let got_it = way.take(&self, key, &mut random).await?;
+            // Who gets nothing must not ask again in a busy loop; who has had it lets others go first now and then.
+            sleep(if got_it {
+                random.millis(0, 20)
+            } else {
+                random.millis(10, 60)
+            })
+            .await;
+        }
+        Ok(())
+    }
+
+    /// Writes down that these keys are asked for.
+    pub(crate) fn call(&self, keys: impl IntoIterator<Item = Kept>) -> io::Result<Attempts> {
+        let call = |key: Kept| {
+            let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+            self.recorder.record(attempt, &key.name, Step::Called)?;
+            Ok((key, attempt))
+        };
+        keys.into_iter().map(call).collect()
+    }
+
+    /// Writes down what became of all of them.
+    pub(crate) fn record(&self, attempts: &Attempts, step: Step) -> io::Result<()> {
+        for (key, attempt) in attempts {
+            self.recorder.record(*attempt, &key.name, step)?;
+        }
+        Ok(())
+    }
+
+    /// Writes down that they are held, does its work under them, and writes down that they are about to be let go.
+    pub(crate) async fn hold(
+        &self,
+        attempts: &Attempts,
+        lease: &Lease,
+        span: Duration,
+    ) -> io::Result<()> {
+        self.begin(attempts, lease)?;
+        self.count_up(lease).await?;
+        if !span.is_zero() {
+            sleep(span).await;
+        }
+        self.about_to_release(attempts, lease)
+    }
+
+    /// Writes down that they are held.
+    pub(crate) fn begin(&self, attempts: &Attempts, lease: &Lease) -> io::Result<()> {
+        let tokens = lease.fencing_tokens();
+        let valid_until = end_of(lease);
+        for (key, attempt) in attempts {
+            let token = tokens.iter().find(|(own, _)| own.to_string() == key.name);
+            let (_, token) = token.expect("each key has its token");
+            let token = u64::from(*token);
+            let acquired = Step::Acquired { token, valid_until };
+            self.recorder.record(*attempt, &key.name, acquired)?;
+        }
+        Ok(())
+    }
+
+    /// Does the work that each of them is for.
+    pub(crate) async fn count_up(&self, lease: &Lease) -> io::Result<()> {
+        let tokens = lease.fencing_tokens().into_iter();
+        for (number, (key, token)) in tokens.enumerate() {
+            let mut register = self.register(&key.to_string()).await?;
+            let updated = if number == 0 {
+                lease.update_fenced(&mut register, |value| value + 1).await
+            } else {
+                count_up(&mut register, token).await
+            };
+            match updated {
+                Err(FencedError::Store(error)) => return Err(error),
+                // It was valid when the answer was there already.
+                Err(FencedError::Refused(token)) if !lease.is_lost() => {
+                    register.complain(token).await?;
+                }
+                Ok(()) | Err(FencedError::Refused(_)) => {}
+            }
+            self.idle.lock().expect("no poison").push(register);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn about_to_release(&self, attempts: &Attempts, lease: &Lease) -> io::Result<()> {
+        let valid_until = end_of(lease);
+        self.record(attempts, Step::ReleaseCalled { valid_until })
+    }
+
+    async fn register(&self, key: &str) -> io::Result<Register> {
+        let idle = self.idle.lock().expect("no poison").pop();
+        match idle {
+            Some(register) => Ok(register.of(key)),
+            None => Register::connect(self.register, key).await,
+        }
+    }
+}
+
+/// What [`Lease::update_fenced`] does, for the other keys of a lease.
+async fn count_up(
+    register: &mut Register,
+    token: lock_core::FencingToken,
+) -> Result<(), FencedError<io::Error>> {
+    if register.announce(token).await? == Fenced::Refused {
+        return Err(FencedError::Refused(token));
+    }
+    let value = register.read().await?;
+    match register.write(token, value + 1).await? {
+        Fenced::Accepted => Ok(()),
+        Fenced::Refused => Err(FencedError::Refused(token)),
+    }
+}
+
+/// Never later than the truth: the clock is read first.
+fn end_of(lease: &Lease) -> Moment {
+    let now = Moment::now();
+    now.after(lease.remaining())
+}
+
+/// Says something in the log.
+pub(crate) fn say(line: &str) {
+    writeln!(io::stderr(), "{line}").ok();
+}
+
+fn println(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+/// The arguments of the process, without the program's name.
+pub(crate) fn arguments() -> Vec<String> {
+    env::args().skip(1).collect()
+}

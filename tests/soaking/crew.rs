@@ -1,0 +1,203 @@
+//! The contenders: started, killed, stopped, and told to end.
+
+use std::{
+    env,
+    fs::{File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_tests::{Process, history::Moment};
+
+use crate::plan::CONTENDERS;
+
+/// What all contenders are told.
+#[derive(Debug, Clone)]
+pub(crate) struct Orders {
+    /// By place.
+    pub(crate) urls: Vec<String>,
+    pub(crate) history: PathBuf,
+    pub(crate) register: String,
+    pub(crate) seed: u64,
+    pub(crate) longest_ttl: Duration,
+    pub(crate) log: PathBuf,
+}
+
+/// All of them, each at its place.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    orders: Orders,
+    members: Vec<Mutex<Member>>,
+    numbers: AtomicU32,
+    killed: Mutex<Vec<(u32, Moment)>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    process: Process,
+    number: u32,
+}
+
+/// More than the longest wait.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
+
+impl Crew {
+    /// Starts them, and waits until all are connected.
+    pub(crate) fn start(orders: Orders) -> io::Result<Self> {
+        let mut crew = Self {
+            orders,
+            members: Vec::new(),
+            numbers: AtomicU32::new(0),
+            killed: Mutex::default(),
+        };
+        for place in 0..CONTENDERS {
+            let member = crew.hire(place)?;
+            crew.members.push(Mutex::new(member));
+        }
+        for place in 0..CONTENDERS {
+            assert_eq!(crew.member(place).process.line(), "ready");
+        }
+        Ok(crew)
+    }
+
+    /// Has all of them begin.
+    pub(crate) fn begin(&self) {
+        for place in 0..CONTENDERS {
+            self.member(place).process.say("go");
+        }
+    }
+
+    /// Kills the one at a place, and starts another.
+    pub(crate) fn replace(&self, place: u64) -> io::Result<()> {
+        let place = place % CONTENDERS;
+        let mut member = self.member(place);
+        self.kill(&mut member);
+        *member = self.hire(place)?;
+        // It begins as soon as it is connected, however long that takes.
+        member.process.say("go");
+        Ok(())
+    }
+
+    pub(crate) fn stop(&self, place: u64) {
+        self.member(place % CONTENDERS).process.stop();
+    }
+
+    pub(crate) fn cont(&self, place: u64) {
+        self.member(place % CONTENDERS).process.cont();
+    }
+
+    /// Returns the processes that were killed since the last call.
+    pub(crate) fn killed(&self) -> Vec<(u32, Moment)> {
+        std::mem::take(&mut self.killed.lock().expect("no poison"))
+    }
+
+    /// Returns the ids of the processes, by their numbers.
+    pub(crate) fn ids(&self) -> Vec<(u32, u32)> {
+        let members = (0..CONTENDERS).map(|place| self.member(place));
+        members
+            .map(|member| (member.number, member.process.id()))
+            .collect()
+    }
+
+    /// Returns how many tasks the process at a place that is never replaced has.
+    pub(crate) fn tasks(&self, place: u64) -> u64 {
+        let mut member = self.member(place);
+        member.process.say("tasks");
+        member.process.line().parse().expect("a number")
+    }
+
+    /// Returns those that ended by themselves, in words.
+    pub(crate) fn deserters(&self) -> Vec<String> {
+        let mut deserters = Vec::new();
+        for place in 0..CONTENDERS {
+            let mut member = self.member(place);
+            if let Some(status) = member.process.ended() {
+                deserters.push(format!(
+                    "process {} ended by itself: {status}",
+                    member.number
+                ));
+            }
+        }
+        deserters
+    }
+
+    /// Ends all of them: every second one is killed, the others finish what they have. Returns those that do not, in words.
+    pub(crate) fn end(&self) -> Vec<String> {
+        let mut asked = Vec::new();
+        for (place, member) in self.members.iter().enumerate() {
+            let mut member = member.lock().expect("no poison");
+            if place % 2 == 0 {
+                self.kill(&mut member);
+            } else if member.process.ended().is_none() {
+                member.process.say("stop");
+                asked.push(place);
+            }
+        }
+        let deadline = Instant::now() + ENDS_WITHIN;
+        let mut late = Vec::new();
+        for place in asked {
+            let mut member = self.members[place].lock().expect("no poison");
+            while member.process.ended().is_none() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(10));
+            }
+            match member.process.ended() {
+                Some(status) if status.success() => {}
+                Some(status) => late.push(format!("process {} failed: {status}", member.number)),
+                None => late.push(format!("process {} does not end", member.number)),
+            }
+        }
+        late
+    }
+
+    fn hire(&self, place: u64) -> io::Result<Member> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let Orders {
+            urls,
+            history,
+            register,
+            seed,
+            longest_ttl,
+            log,
+        } = &self.orders;
+        let url = &urls[usize::try_from(place).expect("a few")];
+        let history = history.to_str().expect("a path that is text");
+        let (name, place, seed, longest) = (
+            number.to_string(),
+            place.to_string(),
+            seed.to_string(),
+            longest_ttl.as_millis().to_string(),
+        );
+        let arguments = [
+            "contend", url, history, &name, &place, register, &seed, &longest,
+        ];
+        let program = env::current_exe()?;
+        let program = program.to_str().expect("a path that is text");
+        Ok(Member {
+            process: Process::spawn_with_log(program, &arguments, open(log)?),
+            number,
+        })
+    }
+
+    fn kill(&self, member: &mut Member) {
+        member.process.kill9();
+        // Nothing that it wrote down is later.
+        let killed = (member.number, Moment::now());
+        self.killed.lock().expect("no poison").push(killed);
+    }
+
+    fn member(&self, place: u64) -> MutexGuard<'_, Member> {
+        let place = usize::try_from(place).expect("a few");
+        self.members[place].lock().expect("no poison")
+    }
+}
+
+/// All contenders append to one log, a line at a time.
+fn open(log: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(log)
+}

@@ -1,0 +1,198 @@
+//! What can be broken, and which of it takes promises away.
+
+use std::time::Duration;
+
+use lock_tests::{Direction, Scope};
+
+use crate::topology::Sides;
+
+/// One thing that is broken, with all that was drawn for it; healed when it is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// So many contenders from this place on are killed, and started again.
+    KillContenders {
+        place: u64,
+        count: u64,
+    },
+    /// So many contenders from this place on are stopped for so long.
+    StopContenders {
+        place: u64,
+        count: u64,
+        span: Duration,
+    },
+    StopServer {
+        node: u64,
+        span: Duration,
+    },
+    RestartServer {
+        node: u64,
+        data: Data,
+        span: Duration,
+    },
+    /// The one that has a key is killed, another takes over, and it comes back behind that one.
+    FailOver {
+        key: u64,
+    },
+    /// The one that has a key is stopped until another has taken over, and goes on as what it was.
+    FailOverByStop {
+        key: u64,
+    },
+    PlannedFailOver {
+        key: u64,
+    },
+    MoveSlot {
+        key: u64,
+        target: u64,
+    },
+    Delay {
+        node: u64,
+        sides: Sides,
+        direction: Direction,
+        delay: Duration,
+    },
+    /// The frame with this number is lost, and no more comes behind it.
+    LoseFrame {
+        node: u64,
+        sides: Sides,
+        direction: Direction,
+        nth: u64,
+    },
+    BlackHole {
+        node: u64,
+        sides: Sides,
+        scope: Scope,
+        span: Duration,
+    },
+    Reset {
+        node: u64,
+        sides: Sides,
+    },
+    HalfClose {
+        node: u64,
+        sides: Sides,
+        direction: Direction,
+    },
+    FlushScripts {
+        node: u64,
+    },
+    KillClients {
+        node: u64,
+        clients: Clients,
+    },
+    FlushAll {
+        node: u64,
+    },
+    DeleteKey {
+        key: u64,
+    },
+    /// Another library has it all of a sudden.
+    StealKey {
+        key: u64,
+    },
+    OutOfMemory {
+        node: u64,
+        span: Duration,
+    },
+    Pause {
+        node: u64,
+        what: Paused,
+        span: Duration,
+    },
+    Sleep {
+        node: u64,
+        span: Duration,
+    },
+}
+
+/// What becomes of a server's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Data {
+    Kept,
+    Lost,
+}
+
+/// The connections that are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clients {
+    All,
+    Subscribed,
+}
+
+/// The commands that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paused {
+    All,
+    Writes,
+}
+
+/// Those of which one is deleted, stolen, or decides whose server is broken.
+pub(crate) const KEYS: [&str; 6] = ["hot-0", "hot-1", "few-2", "pair-0", "pair-1", "long"];
+
+/// One of [`KEYS`], as it is on the server.
+pub(crate) fn full_key(number: u64) -> String {
+    let count = u64::try_from(KEYS.len()).expect("a few");
+    let place = usize::try_from(number % count).expect("less than a few");
+    format!("lock:{}", KEYS[place])
+}
+
+impl Fault {
+    /// What it is counted under.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::KillContenders { .. } => "contenders killed",
+            Self::StopContenders { .. } => "contenders stopped",
+            Self::StopServer { .. } => "server stopped",
+            Self::RestartServer {
+                data: Data::Kept, ..
+            } => "server killed, data kept",
+            Self::RestartServer {
+                data: Data::Lost, ..
+            } => "server killed, data lost",
+            Self::FailOver { .. } => "fail-over by kill",
+            Self::FailOverByStop { .. } => "fail-over by stop",
+            Self::PlannedFailOver { .. } => "fail-over as planned",
+            Self::MoveSlot { .. } => "slot moved",
+            Self::Delay { .. } => "delay",
+            Self::LoseFrame {
+                direction: Direction::Requests,
+                ..
+            } => "request lost",
+            Self::LoseFrame {
+                direction: Direction::Replies,
+                ..
+            } => "reply lost",
+            Self::BlackHole {
+                scope: Scope::Existing,
+                ..
+            } => "black hole, existing",
+            Self::BlackHole {
+                scope: Scope::All, ..
+            } => "black hole, all",
+            Self::Reset { .. } => "reset",
+            Self::HalfClose { .. } => "half close",
+            Self::FlushScripts { .. } => "scripts flushed",
+            Self::KillClients { .. } => "clients killed",
+            Self::FlushAll { .. } => "data flushed",
+            Self::DeleteKey { .. } => "key deleted",
+            Self::StealKey { .. } => "key stolen",
+            Self::OutOfMemory { .. } => "out of memory",
+            Self::Pause { .. } => "clients paused",
+            Self::Sleep { .. } => "server asleep",
+        }
+    }
+
+    /// Whether exclusion is not promised while it lasts. With several independent servers it always is: what loses the data
+    /// of one of them is planned for one at a time.
+    pub(crate) fn excuses_overlaps(self, is_one_of_several: bool) -> bool {
+        match self {
+            Self::RestartServer { data, .. } => data == Data::Lost && !is_one_of_several,
+            Self::FailOver { .. }
+            | Self::FailOverByStop { .. }
+            | Self::PlannedFailOver { .. }
+            | Self::FlushAll { .. }
+            | Self::DeleteKey { .. }
+            | Self::StealKey { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What is locked, for how long, and by whom.
+
+use std::time::Duration;
+
+use lock_tests::{Random, history::Demands};
+
+/// What a key is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// All processes want it all the time.
+    Hot,
+    /// Two processes want it now and then.
+    Few,
+    /// It is taken together with the other one, in both orders, and alone.
+    Pair,
+    /// It is held for much longer than its ttl now and then.
+    Long,
+    /// Its guards are leaked, and it is free again by `max_hold` alone.
+    Leaked,
+    /// One task takes it, drops the future in flight, and takes it again.
+    Private,
+}
+
+/// A key, and how it is locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) name: String,
+    pub(crate) ttl: Duration,
+    pub(crate) usage: Use,
+}
+
+/// Beyond the ttl: what renewals, reconnecting and a busy machine may take.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// Longer than anybody holds a lock on purpose, on a busy machine.
+const HOLD: Duration = Duration::from_millis(500);
+
+/// The longest that a leaked guard keeps its lock.
+pub(crate) const MAX_HOLD: Duration = Duration::from_millis(700);
+
+/// The longest that a lock is held on purpose.
+pub(crate) const LONG_HOLD: Duration = Duration::from_secs(3);
+
+/// Name, ttl in milliseconds, use. Those who share a key have one ttl, so that it is known for how long a crash blocks it.
+const SHARED: [(&str, u64, Use); 10] = [
+    ("hot-0", 300, Use::Hot),
+    ("hot-1", 1_000, Use::Hot),
+    ("few-0", 1_500, Use::Few),
+    ("few-1", 3_000, Use::Few),
+    ("few-2", 5_000, Use::Few),
+    ("few-3", 10_000, Use::Few),
+    ("pair-0", 2_000, Use::Pair),
+    ("pair-1", 2_000, Use::Pair),
+    ("long", 800, Use::Long),
+    ("leaked", 600, Use::Leaked),
+];
+
+const PRIVATE: &str = "private-";
+const PRIVATE_TTL: u64 = 10_000;
+
+impl Kept {
+    /// The longest ttl of all.
+    pub(crate) const LONGEST_TTL: Duration = Duration::from_millis(PRIVATE_TTL);
+
+    /// The keys of the process that stands at this place.
+    pub(crate) fn wanted_by(place: u64) -> Vec<Self> {
+        let shared = SHARED.iter().enumerate();
+        let wanted = shared.filter(|(number, (_, _, usage))| {
+            let number = u64::try_from(*number).expect("a few");
+            *usage != Use::Few || place % 4 == number % 4
+        });
+        wanted.map(|(_, row)| Self::of(*row)).collect()
+    }
+
+    /// That of one task of one process, by the process's number.
+    pub(crate) fn private(process: u32) -> Self {
+        Self {
+            name: format!("{PRIVATE}{process}"),
+            ttl: Duration::from_millis(PRIVATE_TTL),
+            usage: Use::Private,
+        }
+    }
+
+    /// With no longer ttl than this.
+    pub(crate) fn at_most(mut self, ttl: Duration) -> Self {
+        self.ttl = self.ttl.min(ttl);
+        self
+    }
+
+    /// One of these, the hot ones as a rule.
+    pub(crate) fn choose(keys: &[Self], random: &mut Random) -> Self {
+        let weight = |key: &Self| match key.usage {
+            Use::Hot => 6,
+            Use::Few | Use::Pair => 2,
+            Use::Long | Use::Leaked | Use::Private => 1,
+        };
+        let choices: Vec<(u64, &Self)> = keys.iter().map(|key| (weight(key), key)).collect();
+        random.weighted(&choices).clone()
+    }
+
+    fn of((name, ttl, usage): (&str, u64, Use)) -> Self {
+        Self {
+            name: name.to_owned(),
+            ttl: Duration::from_millis(ttl),
+            usage,
+        }
+    }
+}
+
+/// What the checker asks of a key, where no ttl is longer than this.
+pub(crate) fn demands(name: &str, longest_ttl: Duration) -> Option<Demands> {
+    let shared = SHARED.iter().find(|row| row.0 == name);
+    let key = match shared {
+        Some(row) => Kept::of(*row),
+        None => Kept::private(name.strip_prefix(PRIVATE)?.parse().ok()?),
+    };
+    let key = key.at_most(longest_ttl);
+    let service = match key.usage {
+        // Whoever dropped a future in flight left nothing behind: it does not take a ttl until the key is free.
+        Use::Private => key.ttl / 2,
+        Use::Leaked => key.ttl + SLACK + MAX_HOLD,
+        Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
+        Use::Hot | Use::Few | Use::Pair => key.ttl + SLACK + HOLD,
+    };
+    Some(Demands {
+        ttl: key.ttl,
+        service,
+        is_private: key.usage == Use::Private,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_locked_has_demands_and_nothing_else_has() {
+        for place in 0..8 {
+            for key in Kept::wanted_by(place) {
+                let demands = demands(&key.name, Kept::LONGEST_TTL).expect("known");
+                assert_eq!(demands.ttl, key.ttl);
+            }
+        }
+        let own = Kept::private(17);
+        let short = Duration::from_secs(4);
+        let found = demands(&own.name, short).expect("known");
+        assert!(found.is_private);
+        assert_eq!((found.ttl, found.service), (short, short / 2));
+        assert_eq!(demands("private-x", short), None);
+        assert_eq!(demands("other", short), None);
+    }
+
+    #[test]
+    fn each_key_that_few_want_is_wanted_by_two_processes_of_eight() {
+        for (name, _, usage) in SHARED {
+            let wanting = (0..8).filter(|&place| {
+                let keys = Kept::wanted_by(place);
+                keys.iter().any(|key| key.name == name)
+            });
+            assert_eq!(
+                wanting.count(),
+                if usage == Use::Few { 2 } else { 8 },
+                "{name}"
+            );
+        }
+    }
+}

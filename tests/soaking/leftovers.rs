@@ -1,0 +1,61 @@
+//! What is on the servers when everybody has gone.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_tests::RedisServer;
+
+use crate::topology::Servers;
+
+/// Returns what should not be there any more after this time: locks, and anything else that does not go by itself, but for
+/// the counters of fencing tokens.
+pub(crate) fn leftovers(servers: &Servers, within: Duration) -> Vec<String> {
+    let deadline = Instant::now() + within;
+    loop {
+        let is_late = Instant::now() >= deadline;
+        let primaries = servers.primaries().into_iter();
+        let found: Vec<String> = primaries.flat_map(on_one).collect();
+        if found.is_empty() || is_late {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn on_one(server: &RedisServer) -> Vec<String> {
+    let keys = server.keys("*").into_iter();
+    let wrong = keys.filter_map(|key| {
+        let left = server.pttl(&key);
+        // One a database, or one a slot: nothing that grows with the number of locks.
+        let is_counter = key.starts_with("__lock_core__:") && key.ends_with("fence");
+        let is_companion = key.starts_with("__lock_core__:") && left.is_some();
+        // It may have gone between the two questions.
+        let is_there = left.is_some() || server.keys(&key) == [key.as_str()];
+        let is_wrong = is_there && !is_counter && !is_companion;
+        is_wrong.then(|| {
+            format!(
+                "{key} is left on port {}, and expires in {left:?}",
+                server.port()
+            )
+        })
+    });
+    wrong.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_and_what_never_goes_are_left_over_and_counters_and_companions_are_not() {
+        let server = RedisServer::start();
+        server.cli(&["SET", "__lock_core__:fence", "7"]);
+        server.cli(&["SET", "__lock_core__:queue:lock:k", "x", "PX", "60000"]);
+        assert!(on_one(&server).is_empty());
+        server.cli(&["SET", "lock:k", "x", "PX", "60000"]);
+        server.cli(&["SET", "__lock_core__:queue:lock:other", "x"]);
+        assert_eq!(on_one(&server).len(), 2);
+    }
+}

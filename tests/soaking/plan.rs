@@ -1,0 +1,306 @@
+//! Which faults come, in which order and for how long: decided by the topology and the seed alone.
+
+use std::time::Duration;
+
+use lock_tests::{Direction, Random, Scope};
+
+use crate::{
+    fault::{Clients, Data, Fault, Paused},
+    topology::{Sides, Topology},
+};
+
+/// What is broken together, and for how long nothing is afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Round {
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) calm: Duration,
+}
+
+/// So many contenders there are, at places from zero on.
+pub(crate) const CONTENDERS: u64 = 8;
+
+/// Those at the first places are never killed, to see what becomes of a process in the long run.
+pub(crate) const SPARED: u64 = 2;
+
+/// Rounds without an end.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    topology: Topology,
+    longest_ttl: Duration,
+    random: Random,
+    rounds: u64,
+}
+
+impl Plan {
+    pub(crate) fn new(topology: Topology, longest_ttl: Duration, seed: u64) -> Self {
+        Self {
+            topology,
+            longest_ttl,
+            random: Random::new(seed).branch(1),
+            rounds: 0,
+        }
+    }
+
+    /// For how long nothing may be broken before the end, so that every key can be seen to be granted again.
+    pub(crate) fn last_calm(&self) -> Duration {
+        self.longest_ttl + Duration::from_millis(2_600)
+    }
+
+    /// One of those that hit the servers or the network.
+    fn main_fault(&mut self) -> Fault {
+        let draw: fn(&mut Random, u64) -> Fault = match self.topology {
+            Topology::One | Topology::Resp2 | Topology::WithoutScripts => on_a_single_server,
+            Topology::Redlock => on_one_of_several,
+            Topology::Sentinel => on_sentinels,
+            Topology::Cluster => on_a_cluster,
+        };
+        let node = self.random.below(self.topology.nodes());
+        draw(&mut self.random, node)
+    }
+
+    fn contender_fault(&mut self) -> Fault {
+        let random = &mut self.random;
+        let place = SPARED + random.below(CONTENDERS - SPARED);
+        let count = 1 + random.below(3);
+        if random.percent(50) {
+            return Fault::KillContenders { place, count };
+        }
+        let place = random.below(CONTENDERS);
+        // Longer than the ttls of most keys.
+        let span = random.weighted(&[(2, 700), (3, 2_300), (2, 5_500)]);
+        let span = Duration::from_millis(span);
+        Fault::StopContenders { place, count, span }
+    }
+
+    fn calm_after(&mut self, faults: &[Fault]) -> Duration {
+        let lost = |fault: &Fault| matches!(fault, Fault::RestartServer { .. });
+        if faults.iter().any(lost) && self.topology == Topology::Redlock {
+            // Until it has a vote again no other may be broken.
+            return self.topology.quarantine() + Duration::from_secs(1);
+        }
+        // Long enough for each key, now and then.
+        if self.rounds.is_multiple_of(5) {
+            return self.last_calm();
+        }
+        self.random.millis(2_500, 5_000)
+    }
+}
+
+impl Iterator for Plan {
+    type Item = Round;
+
+    fn next(&mut self) -> Option<Round> {
+        self.rounds += 1;
+        let mut faults = Vec::new();
+        if !self.random.percent(25) {
+            faults.push(self.main_fault());
+        }
+        if faults.is_empty() || self.random.percent(30) {
+            faults.push(self.contender_fault());
+        }
+        let calm = self.calm_after(&faults);
+        Some(Round { faults, calm })
+    }
+}
+
+type Draw = fn(&mut Random, u64) -> Fault;
+
+fn on_a_single_server(random: &mut Random, node: u64) -> Fault {
+    let draw = random.weighted::<Draw>(&[
+        (30, of_the_network),
+        (25, of_the_server),
+        (8, |random, node| Fault::RestartServer {
+            node,
+            data: Data::Kept,
+            span: random.millis(50, 1_500),
+        }),
+        (6, |random, node| Fault::RestartServer {
+            node,
+            data: Data::Lost,
+            span: random.millis(50, 1_500),
+        }),
+        (6, |random, node| Fault::StopServer {
+            node,
+            span: random.millis(200, 3_000),
+        }),
+        (3, |_, node| Fault::FlushAll { node }),
+        (3, |random, _| Fault::DeleteKey { key: random.next() }),
+        (3, |random, _| Fault::StealKey { key: random.next() }),
+    ]);
+    draw(random, node)
+}
+
+fn on_one_of_several(random: &mut Random, node: u64) -> Fault {
+    let draw = random.weighted::<Draw>(&[
+        (30, of_the_network),
+        (25, of_the_server),
+        (12, |random, node| Fault::RestartServer {
+            node,
+            data: Data::Lost,
+            span: random.millis(50, 1_500),
+        }),
+        (10, |random, node| Fault::StopServer {
+            node,
+            span: random.millis(200, 4_000),
+        }),
+    ]);
+    draw(random, node)
+}
+
+/// A server that is silent for half a second is taken for dead, so those that are not to be have to be shorter.
+fn on_sentinels(random: &mut Random, node: u64) -> Fault {
+    let draw = random.weighted::<Draw>(&[
+        (25, of_the_server_for_a_moment),
+        (12, |random, _| Fault::FailOver { key: random.next() }),
+        (6, |random, _| Fault::FailOverByStop { key: random.next() }),
+        (6, |random, _| Fault::PlannedFailOver { key: random.next() }),
+        (3, |_, node| Fault::FlushAll { node }),
+        (3, |random, _| Fault::StealKey { key: random.next() }),
+    ]);
+    draw(random, node)
+}
+
+fn on_a_cluster(random: &mut Random, node: u64) -> Fault {
+    let draw = random.weighted::<Draw>(&[
+        (25, of_the_server_for_a_moment),
+        (10, |random, _| Fault::FailOver { key: random.next() }),
+        (4, |random, _| Fault::FailOverByStop { key: random.next() }),
+        (6, |random, _| Fault::PlannedFailOver { key: random.next() }),
+        (15, |random, _| Fault::MoveSlot {
+            key: random.next(),
+            target: random.next(),
+        }),
+        (3, |_, node| Fault::FlushAll { node }),
+        (3, |random, _| Fault::StealKey { key: random.next() }),
+    ]);
+    draw(random, node)
+}
+
+fn direction(random: &mut Random) -> Direction {
+    if random.percent(50) {
+        Direction::Requests
+    } else {
+        Direction::Replies
+    }
+}
+
+fn sides(random: &mut Random) -> Sides {
+    random.weighted(&[(1, Sides::Even), (1, Sides::Odd), (2, Sides::Both)])
+}
+
+fn of_the_network(random: &mut Random, node: u64) -> Fault {
+    let draw = random.weighted::<Draw>(&[
+        (3, |random, node| Fault::Delay {
+            node,
+            sides: sides(random),
+            direction: direction(random),
+            delay: random.millis(20, 500),
+        }),
+        (5, |random, node| Fault::LoseFrame {
+            node,
+            sides: sides(random),
+            direction: direction(random),
+            nth: 1 + random.below(200),
+        }),
+        (2, |random, node| Fault::BlackHole {
+            node,
+            sides: sides(random),
+            scope: Scope::Existing,
+            span: random.millis(300, 4_000),
+        }),
+        (2, |random, node| Fault::BlackHole {
+            node,
+            sides: sides(random),
+            scope: Scope::All,
+            span: random.millis(300, 3_000),
+        }),
+        (2, |random, node| Fault::Reset {
+            node,
+            sides: sides(random),
+        }),
+        (2, |random, node| Fault::HalfClose {
+            node,
+            sides: sides(random),
+            direction: direction(random),
+        }),
+    ]);
+    draw(random, node)
+}
+
+fn of_the_server(random: &mut Random, node: u64) -> Fault {
+    of_the_server_within(random, node, 2_000)
+}
+
+fn of_the_server_for_a_moment(random: &mut Random, node: u64) -> Fault {
+    of_the_server_within(random, node, 300)
+}
+
+fn of_the_server_within(random: &mut Random, node: u64, most_ms: u64) -> Fault {
+    let span = random.millis(100, most_ms);
+    let what = if random.percent(50) {
+        Paused::All
+    } else {
+        Paused::Writes
+    };
+    let clients = if random.percent(50) {
+        Clients::All
+    } else {
+        Clients::Subscribed
+    };
+    random.weighted(&[
+        (2, Fault::FlushScripts { node }),
+        (3, Fault::KillClients { node, clients }),
+        (
+            2,
+            Fault::OutOfMemory {
+                node,
+                span: 4 * span,
+            },
+        ),
+        (2, Fault::Pause { node, what, span }),
+        (2, Fault::Sleep { node, span }),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn rounds(topology: Topology, seed: u64, count: usize) -> Vec<Round> {
+        let plan = Plan::new(topology, topology.longest_ttl(), seed);
+        plan.take(count).collect()
+    }
+
+    #[test]
+    fn the_seed_decides_the_sequence_of_faults() {
+        for (_, topology) in Topology::ALL {
+            assert_eq!(rounds(topology, 7, 100), rounds(topology, 7, 100));
+            assert_ne!(rounds(topology, 7, 100), rounds(topology, 8, 100));
+        }
+    }
+
+    #[test]
+    fn all_kinds_come_where_they_belong() {
+        let kinds = |topology| {
+            let rounds = rounds(topology, 1, 2_000).into_iter();
+            let faults = rounds.flat_map(|round| round.faults);
+            faults.map(Fault::name).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(kinds(Topology::One).len(), 20);
+        assert!(kinds(Topology::Sentinel).contains("fail-over as planned"));
+        assert!(kinds(Topology::Cluster).contains("slot moved"));
+        // It could take the data of one server and not the vote.
+        assert!(!kinds(Topology::Redlock).contains("data flushed"));
+    }
+
+    #[test]
+    fn one_of_several_that_lost_its_data_votes_again_before_another_is_broken() {
+        let topology = Topology::Redlock;
+        for round in rounds(topology, 3, 1_000) {
+            let restarts = |fault: &Fault| matches!(fault, Fault::RestartServer { .. });
+            assert!(!round.faults.iter().any(restarts) || round.calm > topology.quarantine());
+        }
+    }
+}

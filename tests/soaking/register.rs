@@ -1,0 +1,266 @@
+//! What the locks protect: a number for each key, which refuses writers that come late, and can be counted up only by
+//! reading it and writing it back. Increments that two holders made at once would be missing in the end.
+//!
+//! It lives in the process of the soak, so it forgets nothing, whatever becomes of the lock servers. Contenders ask by lines:
+//! `announce <key> <token>`, `read <key>`, `write <key> <token> <value>`, and `complain <key> <token>` if they were refused
+//! while they had a valid lease. Answers are `yes`, `no`, or a number.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use lock_core::{Fenced, FencedStore, FencingToken};
+use lock_tests::history::Moment;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    runtime::Runtime,
+};
+
+#[derive(Debug, Default)]
+struct Cell {
+    largest: u64,
+    value: u64,
+    accepted: u64,
+    refused: u64,
+}
+
+/// A holder that was refused though its lease was valid.
+#[derive(Debug, Clone)]
+pub(crate) struct Complaint {
+    pub(crate) at: Moment,
+    pub(crate) key: String,
+    pub(crate) token: u64,
+    pub(crate) largest: u64,
+}
+
+#[derive(Debug, Default)]
+struct Cells {
+    by_key: BTreeMap<String, Cell>,
+    complaints: Vec<Complaint>,
+}
+
+impl Cells {
+    fn answer(&mut self, line: &str) -> Option<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u64>().ok();
+        let cell = self.by_key.entry((*words.get(1)?).to_owned()).or_default();
+        let done = match *words {
+            ["announce", _, token] => {
+                let token = number(token)?;
+                let is_new = token >= cell.largest;
+                cell.largest = cell.largest.max(token);
+                cell.refused += u64::from(!is_new);
+                is_new
+            }
+            ["write", _, token, value] => {
+                let is_latest = number(token)? == cell.largest;
+                if is_latest {
+                    cell.value = number(value)?;
+                    cell.accepted += 1;
+                } else {
+                    cell.refused += 1;
+                }
+                is_latest
+            }
+            ["complain", key, token] => {
+                let complaint = Complaint {
+                    at: Moment::now(),
+                    key: key.to_owned(),
+                    token: number(token)?,
+                    largest: cell.largest,
+                };
+                self.complaints.push(complaint);
+                true
+            }
+            ["read", _] => return Some(cell.value.to_string()),
+            _ => return None,
+        };
+        Some(if done { "yes" } else { "no" }.to_owned())
+    }
+}
+
+/// The registers, served until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Registers {
+    address: SocketAddr,
+    cells: Arc<Mutex<Cells>>,
+    _runtime: Runtime,
+}
+
+impl Registers {
+    pub(crate) fn start() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_io()
+            .build()?;
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+        let address = listener.local_addr()?;
+        let cells = Arc::<Mutex<Cells>>::default();
+        let served = Arc::clone(&cells);
+        runtime.spawn(async move {
+            // It ends with the runtime.
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&served)));
+            }
+        });
+        Ok(Self {
+            address,
+            cells,
+            _runtime: runtime,
+        })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the holders that were refused since the last call though their leases were valid.
+    pub(crate) fn complaints(&self) -> Vec<Complaint> {
+        std::mem::take(
+            &mut self
+                .cells
+                .lock()
+                .expect("no panic while it is locked")
+                .complaints,
+        )
+    }
+
+    /// Returns how many increments were accepted and how many refused.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let cells = self.cells.lock().expect("no panic while it is locked");
+        let counts = cells
+            .by_key
+            .values()
+            .map(|cell| (cell.accepted, cell.refused));
+        counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// Returns the registers that do not have as many increments as were accepted, in words.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let cells = self.cells.lock().expect("no panic while it is locked");
+        let missing = cells
+            .by_key
+            .iter()
+            .filter(|(_, cell)| cell.value != cell.accepted);
+        missing
+            .map(
+                |(
+                    key,
+                    Cell {
+                        value, accepted, ..
+                    },
+                )| {
+                    format!("the register of {key} is {value} after {accepted} increments")
+                },
+            )
+            .collect()
+    }
+}
+
+async fn serve(stream: TcpStream, cells: Arc<Mutex<Cells>>) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).await.ok()? == 0 {
+            return Some(());
+        }
+        let answer = cells
+            .lock()
+            .expect("no panic while it is locked")
+            .answer(&line);
+        let answer = answer.expect("a contender speaks this language") + "\n";
+        stream.write_all(answer.as_bytes()).await.ok()?;
+    }
+}
+
+/// A contender's way to the register of one key.
+#[derive(Debug)]
+pub(crate) struct Register {
+    key: String,
+    stream: BufReader<TcpStream>,
+}
+
+impl Register {
+    pub(crate) async fn connect(address: SocketAddr, key: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            key: key.to_owned(),
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// The same for another key. To be called between two requests.
+    pub(crate) fn of(mut self, key: &str) -> Self {
+        key.clone_into(&mut self.key);
+        self
+    }
+
+    /// Says that it was refused while the lease was valid.
+    pub(crate) async fn complain(&mut self, token: FencingToken) -> io::Result<()> {
+        let line = format!("complain {} {token}\n", self.key);
+        self.ask(&line).await.map(drop)
+    }
+
+    async fn ask(&mut self, line: &str) -> io::Result<String> {
+        self.stream.write_all(line.as_bytes()).await?;
+        let mut answer = String::new();
+        self.stream.read_line(&mut answer).await?;
+        answer.truncate(answer.trim_end().len());
+        Ok(answer)
+    }
+
+    async fn may(&mut self, line: &str) -> io::Result<Fenced> {
+        let answer = self.ask(line).await?;
+        Ok(Fenced::from_rows_changed(u64::from(answer == "yes")))
+    }
+}
+
+impl FencedStore for Register {
+    type Value = u64;
+    type Error = io::Error;
+
+    async fn announce(&mut self, token: FencingToken) -> io::Result<Fenced> {
+        let line = format!("announce {} {token}\n", self.key);
+        self.may(&line).await
+    }
+
+    async fn read(&mut self) -> io::Result<u64> {
+        let line = format!("read {}\n", self.key);
+        let answer = self.ask(&line).await?;
+        answer.parse().map_err(io::Error::other)
+    }
+
+    async fn write(&mut self, token: FencingToken, value: u64) -> io::Result<Fenced> {
+        let line = format!("write {} {token} {value}\n", self.key);
+        self.may(&line).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_tokens_are_refused_and_lost_increments_are_missed() {
+        let mut cells = Cells::default();
+        let mut say = |line: &str| cells.answer(line).expect(line);
+        assert_eq!(say("announce k 5"), "yes");
+        assert_eq!(say("read k"), "0");
+        assert_eq!(say("write k 5 1"), "yes");
+        assert_eq!(say("announce k 4"), "no");
+        assert_eq!(say("write k 4 2"), "no");
+        // Two who have the same token and have both read 1.
+        assert_eq!(say("write k 5 2"), "yes");
+        assert_eq!(say("write k 5 2"), "yes");
+        let cell = &cells.by_key["k"];
+        assert_eq!((cell.value, cell.accepted, cell.refused), (2, 3, 2));
+        assert_eq!(cells.answer("nonsense k"), None);
+    }
+}

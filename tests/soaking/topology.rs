@@ -1,0 +1,254 @@
+//! The servers that are locked on, with what stands between them and the contenders.
+
+use std::{fs, io, path::Path, str::FromStr, time::Duration};
+
+use lock_tests::{Cluster, Proxy, RedisServer, Sentinels};
+
+use crate::keys::Kept;
+
+/// No output may have it.
+pub(crate) const PASSWORD: &str = "correct-horse-battery";
+
+/// Of the user who may not run scripts.
+const PLAIN: &str = "plain";
+
+/// So many independent servers have to agree by majority.
+const INDEPENDENT: usize = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topology {
+    One,
+    /// One server, in the older protocol: messages come on a second connection.
+    Resp2,
+    /// One server whose user may not run scripts.
+    WithoutScripts,
+    Sentinel,
+    Cluster,
+    Redlock,
+}
+
+impl Topology {
+    pub(crate) const ALL: [(&str, Self); 6] = [
+        ("one", Self::One),
+        ("sentinel", Self::Sentinel),
+        ("cluster", Self::Cluster),
+        ("redlock", Self::Redlock),
+        ("resp2", Self::Resp2),
+        ("without-scripts", Self::WithoutScripts),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        let row = Self::ALL.iter().find(|row| row.1 == self);
+        row.expect("all are listed").0
+    }
+
+    /// Whether it is one server and nothing else.
+    pub(crate) fn is_single(self) -> bool {
+        matches!(self, Self::One | Self::Resp2 | Self::WithoutScripts)
+    }
+
+    /// How many servers can be broken one by one.
+    pub(crate) fn nodes(self) -> u64 {
+        match self {
+            Self::One | Self::Resp2 | Self::WithoutScripts | Self::Sentinel => 1,
+            Self::Cluster | Self::Redlock => 3,
+        }
+    }
+
+    /// No lock has a longer ttl.
+    pub(crate) fn longest_ttl(self) -> Duration {
+        match self {
+            // So that a server which restarts may vote again soon.
+            Self::Redlock => Duration::from_secs(4),
+            _ => Kept::LONGEST_TTL,
+        }
+    }
+
+    /// For so long one of several servers does not vote after a restart.
+    pub(crate) fn quarantine(self) -> Duration {
+        match self {
+            Self::Redlock => 2 * self.longest_ttl() + Duration::from_secs(5),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+impl FromStr for Topology {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        let row = Self::ALL.iter().find(|row| row.0 == name);
+        row.map(|row| row.1).ok_or(())
+    }
+}
+
+/// The contenders whose network is broken, by their places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sides {
+    Even,
+    Odd,
+    Both,
+}
+
+/// The running servers of a topology. Methods that wait for them block.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    pub(crate) topology: Topology,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// Independent ones, one as a rule, each behind a proxy for every second contender and another for the others.
+    Independent(Vec<(RedisServer, [Proxy; 2])>),
+    Sentinels(Sentinels),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    pub(crate) fn start(topology: Topology) -> Self {
+        let kind = match topology {
+            Topology::Sentinel => Kind::Sentinels(Sentinels::builder().password(PASSWORD).start()),
+            Topology::Cluster => Kind::Cluster(Cluster::start()),
+            Topology::Redlock => {
+                let servers = (0..INDEPENDENT).map(|_| RedisServer::builder().password(PASSWORD));
+                Kind::Independent(
+                    servers
+                        .map(|server| behind_proxies(server.start()))
+                        .collect(),
+                )
+            }
+            Topology::One | Topology::Resp2 => Kind::Independent(vec![behind_proxies(
+                persistent().password(PASSWORD).start(),
+            )]),
+            Topology::WithoutScripts => {
+                let user = format!("user {PLAIN} on >{PASSWORD} ~* &* +@all -@scripting");
+                Kind::Independent(vec![behind_proxies(persistent().acl(&user).start())])
+            }
+        };
+        Self { topology, kind }
+    }
+
+    /// What the contender at a place connects to.
+    pub(crate) fn url(&self, place: u64) -> String {
+        match &self.kind {
+            Kind::Sentinels(sentinels) => sentinels.url(),
+            Kind::Cluster(cluster) => cluster.url(),
+            Kind::Independent(servers) => {
+                let user = if self.topology == Topology::WithoutScripts {
+                    PLAIN
+                } else {
+                    ""
+                };
+                let side = usize::from(place % 2 == 1);
+                let proxies = servers.iter().map(|(_, proxies)| &proxies[side]);
+                let urls = proxies.map(|proxy| proxy.url_as(user, PASSWORD));
+                let urls: Vec<String> = urls.collect();
+                let query = if self.topology == Topology::Resp2 {
+                    "/?protocol=2"
+                } else {
+                    ""
+                };
+                urls.join(",") + query
+            }
+        }
+    }
+
+    /// The one with this number among those that take writes now.
+    pub(crate) fn node(&self, number: u64) -> &RedisServer {
+        let nodes = self.primaries();
+        let number = usize::try_from(number).expect("a few");
+        nodes[number % nodes.len()]
+    }
+
+    /// What stands before the independent server with this number, for these contenders.
+    pub(crate) fn proxies(&self, number: u64, sides: Sides) -> &[Proxy] {
+        let Kind::Independent(servers) = &self.kind else {
+            unreachable!("no fault of the network is planned here");
+        };
+        let (_, proxies) = &servers[usize::try_from(number).expect("a few")];
+        match sides {
+            Sides::Even => &proxies[..1],
+            Sides::Odd => &proxies[1..],
+            Sides::Both => proxies,
+        }
+    }
+
+    pub(crate) fn primaries(&self) -> Vec<&RedisServer> {
+        match &self.kind {
+            Kind::Sentinels(sentinels) => vec![sentinels.primary()],
+            Kind::Cluster(cluster) => cluster.masters(),
+            Kind::Independent(servers) => servers.iter().map(|(server, _)| server).collect(),
+        }
+    }
+
+    /// Who takes writes, by port, if that can change without a word and is known right now.
+    pub(crate) fn roles(&self) -> Option<Vec<u16>> {
+        match &self.kind {
+            Kind::Sentinels(sentinels) => Some(vec![sentinels.named()?]),
+            Kind::Cluster(cluster) => {
+                let masters = cluster.masters().into_iter();
+                let mut ports: Vec<u16> = masters.map(RedisServer::port).collect();
+                ports.sort_unstable();
+                Some(ports)
+            }
+            Kind::Independent(_) => Some(Vec::new()),
+        }
+    }
+
+    /// The proxies write down every request, for tests that look at them. Nobody does here.
+    pub(crate) fn clear_logs_of_proxies(&self) {
+        if let Kind::Independent(servers) = &self.kind {
+            for proxy in servers.iter().flat_map(|(_, proxies)| proxies) {
+                proxy.clear_log();
+            }
+        }
+    }
+
+    /// Adds what the servers have said to files in this folder.
+    pub(crate) fn save_logs(&self, folder: &Path) -> io::Result<()> {
+        let servers: Vec<&RedisServer> = match &self.kind {
+            Kind::Sentinels(sentinels) => sentinels
+                .servers()
+                .iter()
+                .chain(sentinels.sentinels())
+                .collect(),
+            Kind::Cluster(cluster) => cluster.nodes().iter().collect(),
+            Kind::Independent(servers) => servers.iter().map(|(server, _)| server).collect(),
+        };
+        for server in servers {
+            fs::write(
+                folder.join(format!("server-{}", server.port())),
+                server.log(),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// With data that outlive it, unless they are taken from it.
+fn persistent() -> lock_tests::RedisServerBuilder {
+    // What it has answered is with the kernel, which no kill of the process takes it from.
+    RedisServer::builder()
+        .setting("appendonly", "yes")
+        .setting("appendfsync", "no")
+}
+
+fn behind_proxies(server: RedisServer) -> (RedisServer, [Proxy; 2]) {
+    let proxies = [server.port(); 2].map(Proxy::start);
+    (server, proxies)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_topology_has_a_name_that_is_read_back() {
+        for (name, topology) in Topology::ALL {
+            assert_eq!(name.parse(), Ok(topology));
+            assert_eq!(topology.name(), name);
+        }
+        assert_eq!("other".parse::<Topology>(), Err(()));
+    }
+}

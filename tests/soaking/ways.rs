@@ -1,0 +1,329 @@
+//! The ways to take a lock and to let it go, on purpose or not.
+
+use std::{
+    error::Error,
+    io,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use lock_core::{Lease, LockError, LockGuard, LockOptions};
+use lock_tests::{Random, history::Step};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    contend::{Attempts, Contender, say},
+    keys::{Kept, LONG_HOLD, MAX_HOLD, Use},
+};
+
+/// Long for a lock that is wanted by all, and short against a fail-over: a wait that ends begins anew.
+const WAIT: Duration = Duration::from_secs(8);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// With a body, waiting.
+    Run,
+    /// The same, and nobody else for a while after it.
+    MinHold,
+    /// The future is dropped while the body runs, if it is long enough.
+    DroppedBody,
+    /// The body panics.
+    Panic,
+    /// With a guard, waiting; it is released or dropped.
+    Guard,
+    /// With a guard, if it is free.
+    Try,
+    /// The future is dropped while its answer is on the way.
+    DroppedAcquire,
+    /// With a body that takes several ttls, and works under the lock at its beginning and at its end.
+    Long,
+    /// The guard is leaked.
+    Leak,
+    /// Together with the other one of the pair.
+    Both,
+}
+
+impl Way {
+    /// One that fits the key.
+    pub(crate) fn choose(usage: Use, random: &mut Random) -> Self {
+        match usage {
+            Use::Leaked => random.weighted(&[(1, Self::Leak), (3, Self::Run), (1, Self::Guard)]),
+            Use::Long => random.weighted(&[(2, Self::Long), (2, Self::Run), (1, Self::Guard)]),
+            Use::Private => random.weighted(&[(3, Self::DroppedAcquire), (2, Self::Run)]),
+            Use::Pair => random.weighted(&[(4, Self::Both), (1, Self::Run), (1, Self::Guard)]),
+            Use::Hot | Use::Few => random.weighted(&[
+                (30, Self::Run),
+                (30, Self::Guard),
+                (12, Self::Try),
+                (10, Self::DroppedAcquire),
+                (6, Self::DroppedBody),
+                (1, Self::MinHold),
+                (1, Self::Panic),
+            ]),
+        }
+    }
+
+    /// Takes the lock, writes down what became of it, and returns whether it was held.
+    pub(crate) async fn take(
+        self,
+        contender: &Arc<Contender>,
+        key: Kept,
+        random: &mut Random,
+    ) -> io::Result<bool> {
+        let options = LockOptions::new(key.ttl).wait(WAIT);
+        let span = hold(random);
+        match self {
+            Self::Run => run(contender, key, options, span).await,
+            Self::MinHold => {
+                let options = options.min_hold(random.millis(100, 250));
+                run(contender, key, options, span).await
+            }
+            Self::DroppedBody => {
+                let after = random.millis(1, 60);
+                drop_body(contender, key, options, span, after).await
+            }
+            Self::Panic => panic_in_body(contender, key, options).await,
+            Self::Guard => {
+                let attempts = contender.call([key.clone()])?;
+                let taken = contender.locks.acquire(key.name, options).await;
+                use_guard(contender, &attempts, taken.map(Some), span, random).await
+            }
+            Self::Try => {
+                let attempts = contender.call([key.clone()])?;
+                let taken = contender.locks.try_acquire(key.name, options).await;
+                use_guard(contender, &attempts, taken, span, random).await
+            }
+            Self::DroppedAcquire => {
+                let within = Duration::from_micros(random.below(8_000));
+                drop_acquire(contender, key, options, within, span, random).await
+            }
+            Self::Long => {
+                let span = random.millis(1_000, millis(LONG_HOLD));
+                run_for_long(contender, key, options, span).await
+            }
+            Self::Leak => leak(contender, key, options.max_hold(MAX_HOLD)).await,
+            Self::Both => {
+                let keys = pair(key, random);
+                let attempts = contender.call(keys.clone())?;
+                let names = keys.into_iter().map(|key| key.name);
+                let taken = contender.locks.acquire_all(names, options).await;
+                use_guard(contender, &attempts, taken.map(Some), span, random).await
+            }
+        }
+    }
+}
+
+/// Short as a rule, so that many get it.
+fn hold(random: &mut Random) -> Duration {
+    random.weighted(&[
+        (150, Duration::ZERO),
+        (40, Duration::from_millis(2)),
+        (9, Duration::from_millis(20)),
+        (1, Duration::from_millis(150)),
+    ])
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).expect("a few seconds")
+}
+
+/// Both keys, this one first or last.
+fn pair(key: Kept, random: &mut Random) -> Vec<Kept> {
+    let other = if key.name == "pair-0" {
+        "pair-1"
+    } else {
+        "pair-0"
+    };
+    let other = Kept {
+        name: other.to_owned(),
+        ..key.clone()
+    };
+    if random.percent(50) {
+        vec![key, other]
+    } else {
+        vec![other, key]
+    }
+}
+
+async fn run(
+    contender: &Contender,
+    key: Kept,
+    options: LockOptions,
+    span: Duration,
+) -> io::Result<bool> {
+    let attempts = contender.call([key.clone()])?;
+    let body = async |lease: Lease| contender.hold(&attempts, &lease, span).await;
+    let ended = contender.locks.run(key.name, options, body).await;
+    end(contender, &attempts, ended)
+}
+
+async fn run_for_long(
+    contender: &Contender,
+    key: Kept,
+    options: LockOptions,
+    span: Duration,
+) -> io::Result<bool> {
+    let attempts = contender.call([key.clone()])?;
+    let body = async |lease: Lease| {
+        contender.begin(&attempts, &lease)?;
+        contender.count_up(&lease).await?;
+        sleep(span).await;
+        contender.count_up(&lease).await?;
+        contender.about_to_release(&attempts, &lease)
+    };
+    let ended = contender.locks.run(key.name, options, body).await;
+    end(contender, &attempts, ended)
+}
+
+async fn drop_body(
+    contender: &Contender,
+    key: Kept,
+    options: LockOptions,
+    span: Duration,
+    after: Duration,
+) -> io::Result<bool> {
+    let attempts = contender.call([key.clone()])?;
+    let held = OnceLock::new();
+    let body = async |lease: Lease| {
+        held.set(lease.clone()).ok();
+        contender.hold(&attempts, &lease, span).await
+    };
+    let mut running = pin!(contender.locks.run(key.name, options, body));
+    let ended = tokio::select! {
+        biased;
+        ended = &mut running => ended,
+        () = sleep(after) => {
+            // The history has it before anybody else can.
+            if let Some(lease) = held.get() {
+                contender.about_to_release(&attempts, lease)?;
+            } else {
+                contender.record(&attempts, Step::Failed)?;
+            }
+            return Ok(held.get().is_some());
+        }
+    };
+    end(contender, &attempts, ended)
+}
+
+async fn panic_in_body(
+    contender: &Arc<Contender>,
+    key: Kept,
+    options: LockOptions,
+) -> io::Result<bool> {
+    let attempts = contender.call([key.clone()])?;
+    let (inner, held) = (Arc::clone(contender), attempts.clone());
+    let task = tokio::spawn(async move {
+        let body = async |lease: Lease| {
+            let done = inner.hold(&held, &lease, Duration::ZERO).await;
+            assert!(done.is_err(), "a body panics, as it is to");
+            done
+        };
+        let ended = inner.locks.run(key.name, options, body).await;
+        end(&inner, &held, ended)
+    });
+    match task.await {
+        Ok(ended) => ended,
+        Err(_panic) => {
+            contender.record(&attempts, Step::Released)?;
+            Ok(true)
+        }
+    }
+}
+
+async fn drop_acquire(
+    contender: &Contender,
+    key: Kept,
+    options: LockOptions,
+    within: Duration,
+    span: Duration,
+    random: &mut Random,
+) -> io::Result<bool> {
+    let attempts = contender.call([key.clone()])?;
+    let taken = timeout(within, contender.locks.acquire(key.name, options)).await;
+    let Ok(taken) = taken else {
+        contender.record(&attempts, Step::Failed)?;
+        return Ok(false);
+    };
+    use_guard(contender, &attempts, taken.map(Some), span, random).await
+}
+
+async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io::Result<bool> {
+    let attempts = contender.call([key.clone()])?;
+    let guard = match contender.locks.acquire(key.name, options).await {
+        Ok(guard) => guard,
+        Err(error) => return end(contender, &attempts, Err(error)),
+    };
+    let lease = guard.lease();
+    std::mem::forget(guard);
+    contender.begin(&attempts, &lease)?;
+    let counted = contender.count_up(&lease).await;
+    let contender = Arc::clone(contender);
+    tokio::spawn(async move {
+        say(&format!("loss: {}", lease.lost().await));
+        contender.record(&attempts, Step::Lost).ok();
+    });
+    counted.map(|()| true)
+}
+
+/// Works under a guard, and lets it go in one way or the other.
+async fn use_guard(
+    contender: &Contender,
+    attempts: &Attempts,
+    taken: Result<Option<LockGuard>, LockError>,
+    span: Duration,
+    random: &mut Random,
+) -> io::Result<bool> {
+    let guard = match taken {
+        Ok(Some(guard)) => guard,
+        Ok(None) => {
+            contender.record(attempts, Step::Failed)?;
+            return Ok(false);
+        }
+        Err(error) => return end(contender, attempts, Err(error)),
+    };
+    let lease = guard.lease();
+    tokio::select! {
+        biased;
+        held = contender.hold(attempts, &lease, span) => held?,
+        reason = lease.lost() => {
+            say(&format!("loss: {reason}"));
+            contender.record(attempts, Step::Lost)?;
+            return Ok(true);
+        }
+    }
+    if random.percent(30) {
+        drop(guard);
+        contender.record(attempts, Step::Released)?;
+        return Ok(true);
+    }
+    let released = guard.release().await;
+    end(contender, attempts, released.map(Ok))
+}
+
+/// Writes down how it ended; returns whether it was held.
+fn end(
+    contender: &Contender,
+    attempts: &Attempts,
+    ended: Result<io::Result<()>, LockError>,
+) -> io::Result<bool> {
+    let step = match ended {
+        Ok(done) => {
+            done?;
+            Step::Released
+        }
+        Err(LockError::Lost { reason, .. }) => {
+            say(&format!("loss: {reason}"));
+            Step::Lost
+        }
+        Err(error) => {
+            if !error.is_busy() {
+                let source = error.source().map(ToString::to_string);
+                say(&format!("failure: {error}: {}", source.unwrap_or_default()));
+            }
+            Step::Failed
+        }
+    };
+    contender.record(attempts, step)?;
+    Ok(step != Step::Failed)
+}
