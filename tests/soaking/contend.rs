@@ -81,6 +81,7 @@ pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
     println("ready")?;
     io::stdin().read_line(&mut String::new())?;
     let (stop, stopped) = watch::channel(());
+    let mut ending = stopped.clone();
     let random = Random::new(seed.parse()?).branch(process.into());
     let mut running = JoinSet::new();
     for task in 0..TASKS {
@@ -90,10 +91,12 @@ pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
     running.spawn(Arc::clone(&contender).work(vec![private], random.branch(TASKS), stopped));
     let runtime = Handle::current();
     thread::spawn(move || obey(&runtime, stop));
+    // An error is what it waits for.
+    ending.changed().await.ok();
+    contender.locks.shutdown(Duration::from_secs(1)).await;
     while let Some(ended) = running.join_next().await {
         ended??;
     }
-    contender.locks.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }
 
