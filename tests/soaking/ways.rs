@@ -10,7 +10,7 @@ use std::{
 
 use lock_core::{Lease, LockError, LockGuard, LockOptions};
 use lock_tests::{Random, history::Step};
-use tokio::time::{sleep, timeout};
+use tokio::{task::yield_now, time::sleep};
 
 use crate::{
     contend::{Attempts, Contender, say},
@@ -94,10 +94,7 @@ impl Way {
                 let taken = contender.locks.try_acquire(key.name, options).await;
                 use_guard(contender, &attempts, taken, span, random).await
             }
-            Self::DroppedAcquire => {
-                let within = Duration::from_micros(random.below(8_000));
-                drop_acquire(contender, key, options, within, span, random).await
-            }
+            Self::DroppedAcquire => drop_acquire(contender, key, options, span, random).await,
             Self::Long => {
                 let span = random.millis(1_000, millis(LONG_HOLD));
                 run_for_long(contender, key, options, span).await
@@ -235,15 +232,18 @@ async fn drop_acquire(
     contender: &Contender,
     key: Kept,
     options: LockOptions,
-    within: Duration,
     span: Duration,
     random: &mut Random,
 ) -> io::Result<bool> {
+    // A timer is too slow for an answer that takes a tenth of a millisecond.
+    let (turns, within) = (random.below(4), random.millis(1, 8));
+    let is_at_once = random.percent(60);
     let attempts = contender.call([key.clone()])?;
-    let taken = timeout(within, contender.locks.acquire(key.name, options)).await;
-    let Ok(taken) = taken else {
-        contender.record(&attempts, Step::Failed)?;
-        return Ok(false);
+    let taken = tokio::select! {
+        biased;
+        taken = contender.locks.acquire(key.name, options) => taken,
+        () = wait_for_turns(turns), if is_at_once => return gave_up(contender, &attempts),
+        () = sleep(within), if !is_at_once => return gave_up(contender, &attempts),
     };
     use_guard(contender, &attempts, taken.map(Some), span, random).await
 }
@@ -264,6 +264,18 @@ async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io
         contender.record(&attempts, Step::Lost).ok();
     });
     counted.map(|()| true)
+}
+
+/// Whatever it has sent may be on its way.
+fn gave_up(contender: &Contender, attempts: &Attempts) -> io::Result<bool> {
+    contender.record(attempts, Step::Failed)?;
+    Ok(false)
+}
+
+async fn wait_for_turns(turns: u64) {
+    for _ in 0..=turns {
+        yield_now().await;
+    }
 }
 
 /// Works under a guard, and lets it go in one way or the other.

@@ -493,16 +493,18 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_excused_by_a_fault_within_its_ttl_before() {
+    fn a_private_key_is_excused_by_a_fault_in_an_attempt_within_its_ttl_before() {
         let wait = [
-            "500 1 1 own called - -",
-            "850 1 1 own acquired 5 900",
-            "860 1 1 own release-called - 900",
+            "3410 1 0 own called - -",
+            "3420 1 0 own failed - -",
+            "3500 1 1 own called - -",
+            "3850 1 1 own acquired 5 3900",
+            "3860 1 1 own release-called - 3900",
         ];
         assert_eq!(judge(&wait, |_| {}), one(Invariant::Service));
-        let just_before = |running: &mut Running| running.broken(window(300, 450));
+        let just_before = |running: &mut Running| running.broken(window(1300, 1450));
         assert_eq!(judge(&wait, just_before), none());
-        let long_before = |running: &mut Running| running.broken(window(300, 350));
+        let long_before = |running: &mut Running| running.broken(window(1300, 1400));
         assert_eq!(judge(&wait, long_before), one(Invariant::Service));
     }
 

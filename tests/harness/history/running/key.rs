@@ -22,7 +22,13 @@ pub(super) struct Key {
     // The gap that is open has offended already.
     is_reported: bool,
     heard: Option<Moment>,
+    // Of a private key: when an attempt ended that may have left the lock behind until its ttl is over, since something was
+    // broken in its time or just before.
+    left_behind: Option<Moment>,
 }
+
+/// After a fault is healed, connections may have to be made anew for so long.
+const RECONNECTED: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
@@ -136,6 +142,7 @@ impl Key {
         }
         self.closed.push(grant);
         self.heard = Some(event.at);
+        self.note_faults(event.at, known);
     }
 
     pub(super) fn served(
@@ -157,8 +164,21 @@ impl Key {
         tally: &mut Tally,
     ) {
         self.wanting = self.wanting.saturating_sub(1);
+        self.note_faults(at, known);
         if self.wanting == 0 {
             self.close_gap(at, demands, known, tally);
+        }
+    }
+
+    /// An attempt has ended, which began not long before.
+    fn note_faults(&mut self, at: Moment, known: Known<'_>) {
+        let since = self.unserved_since.unwrap_or(at);
+        let mut faults = known.faults.iter().map(|fault| Window {
+            from: fault.from,
+            to: fault.to.after(RECONNECTED),
+        });
+        if faults.any(|fault| fault.touches(since, at)) {
+            self.left_behind = Some(at);
         }
     }
 
@@ -186,12 +206,11 @@ impl Key {
             return;
         };
         let calm = if demands.is_private {
-            // What was asked for before may be there until its ttl is over.
-            let mut late = known.faults.iter().map(|fault| Window {
-                from: fault.from,
-                to: fault.to.after(demands.ttl),
-            });
-            if late.any(|fault| fault.touches(since, until)) {
+            let is_excused = self
+                .left_behind
+                .is_some_and(|at| since <= at.after(demands.ttl))
+                || known.faults.iter().any(|fault| fault.touches(since, until));
+            if is_excused {
                 return;
             }
             until.since(since)
