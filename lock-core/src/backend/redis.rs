@@ -331,8 +331,9 @@ fn release_arguments<'a>(
     is_plain: bool,
 ) -> Vec<Word<'a>> {
     let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
-    // One that is sent again may find that another has had the lock since.
-    if request.keep.is_some() || request.entry.is_some() || !is_plain {
+    // One that is sent again may find that another has had the lock since. And the next token may not be counted up everywhere.
+    let is_first = is_plain && home.server.counting.is_allowed();
+    if request.keep.is_some() || request.entry.is_some() || !is_first {
         words.push(Number(request.keep.map_or(0, millis)));
         let channel = &home.names.channel;
         words.extend(request.entry.map(|entry| Numbered(channel, entry)));
@@ -377,10 +378,7 @@ impl Backend for RedisBackend {
         let contention = self.0.contention.clone();
         let plain = !matches!(request.asks, Asks::AfterIts(_))
             && !contention.is_expected(&request.full_key);
-        let last = server
-            .counting
-            .last(home.slot)
-            .filter(|_| request.tokens == 1);
+        let last = server.counting.last().filter(|_| request.tokens == 1);
         if server.acks.is_some() {
             return then(Err(Failure::not_now("this takes more than one answer")));
         }
@@ -403,7 +401,7 @@ impl Backend for RedisBackend {
         };
         let floor = last.map_or(0, Last::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
-        let (trail, slot, noted) = (request.trail.clone(), home.slot, server.clone());
+        let (trail, noted) = (request.trail.clone(), server.clone());
         let read = move |values: Vec<Value>, id, sent| {
             let acquired = match <[Value; 3]>::try_from(values) {
                 Ok(answers) => read_plain(answers, id, floor, &trail),
@@ -419,7 +417,7 @@ impl Backend for RedisBackend {
                         if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
                             (acquired.outcome, &answer)
                         {
-                            noted.counting.note(slot, id, sent, tokens.last());
+                            noted.counting.note(id, sent, tokens.last());
                         }
                         Ok(acquired)
                     })

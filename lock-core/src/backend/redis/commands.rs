@@ -58,7 +58,6 @@ pub(super) struct Commands {
 #[derive(Clone, Copy)]
 pub(super) struct Counter<'a> {
     pub(super) fence: &'a str,
-    pub(super) slot: u16,
     pub(super) counting: &'a Counting,
 }
 
@@ -344,7 +343,7 @@ impl Commands {
             _ => return Err(failure::nonsense("a fencing counter")),
         };
         let now = CLOCK.now();
-        let last = counter.counting.last(counter.slot);
+        let last = counter.counting.last();
         let floor = last.and_then(|last| last.floor(connection, now));
         if floor.is_some_and(|floor| value > floor.max(known)) {
             return Ok(value);
@@ -352,7 +351,7 @@ impl Commands {
         let token = self.raise(by, counter.fence, known).await?;
         counter
             .counting
-            .note(counter.slot, connection, now, FencingToken::new(token));
+            .note(connection, now, FencingToken::new(token));
         Ok(token)
     }
 

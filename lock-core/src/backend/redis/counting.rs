@@ -17,16 +17,12 @@ use crate::{clock::Moment, token::FencingToken, trail::ConnectionId};
 /// For how long after a token from the time.
 const WHILE: Duration = Duration::from_secs(1);
 
-/// For how many slots of a cluster a server is remembered to have given a token.
-const SLOTS_REMEMBERED: u16 = 256;
-
-/// The last tokens that came from the server's time: of each counter the last one.
+/// The last token that came from the server's time; nothing where all have to.
 #[derive(Debug)]
-pub(super) struct Counting(Box<[Mutex<Option<Last>>]>);
+pub(super) struct Counting(Option<Mutex<Option<Last>>>);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Last {
-    slot: u16,
     connection: ConnectionId,
     /// Before it was asked for.
     sent: Moment,
@@ -34,39 +30,40 @@ pub(super) struct Last {
 }
 
 impl Counting {
-    /// For a server with one counter.
-    pub(super) fn of_one_counter() -> Self {
-        Self([Mutex::default()].into())
+    /// For a server that nobody else takes the place of.
+    pub(super) fn while_connected() -> Self {
+        Self(Some(Mutex::default()))
     }
 
-    /// For a node of a cluster, which has one for each slot.
-    pub(super) fn of_slots() -> Self {
-        Self((0..SLOTS_REMEMBERED).map(|_| Mutex::default()).collect())
+    /// For one that another may take the place of: for a moment both take writes, and of what they have only the time is the
+    /// same.
+    pub(super) fn never() -> Self {
+        Self(None)
+    }
+
+    /// Whether there is any.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Notes a token that came from the time.
-    pub(super) fn note(
-        &self,
-        slot: u16,
-        connection: ConnectionId,
-        sent: Moment,
-        token: FencingToken,
-    ) {
-        *self.lock(slot) = Some(Last {
-            slot,
-            connection,
-            sent,
-            token,
-        });
+    pub(super) fn note(&self, connection: ConnectionId, sent: Moment, token: FencingToken) {
+        if let Some(mut last) = self.lock() {
+            *last = Some(Last {
+                connection,
+                sent,
+                token,
+            });
+        }
     }
 
-    pub(super) fn last(&self, slot: u16) -> Option<Last> {
-        self.lock(slot).filter(|last| last.slot == slot)
+    pub(super) fn last(&self) -> Option<Last> {
+        *self.lock()?
     }
 
-    fn lock(&self, slot: u16) -> MutexGuard<'_, Option<Last>> {
-        let last = &self.0[usize::from(slot) % self.0.len()];
-        last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Last>>> {
+        let last = self.0.as_ref()?;
+        Some(last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -93,24 +90,23 @@ mod tests {
             Moment::from_nanos(0).after(WHILE * 5),
             FencingToken::new(1_795_151_176_455_149),
         );
-        let counting = Counting::of_one_counter();
-        assert!(counting.last(0).is_none());
-        counting.note(0, one, sent, token);
-        let last = counting.last(0).expect("just noted");
+        let counting = Counting::while_connected();
+        assert!(counting.is_allowed() && counting.last().is_none());
+        counting.note(one, sent, token);
+        let last = counting.last().expect("just noted");
         assert_eq!(last.floor(one, sent.after(WHILE / 2)), Some(token.into()));
         assert_eq!(last.floor(one, sent.after(WHILE)), None);
         assert_eq!(last.floor(other, sent), None);
     }
 
     #[test]
-    fn a_token_of_one_slot_says_nothing_of_another() {
-        let (connection, sent) = (ConnectionId::new(1), Moment::from_nanos(0));
-        let counting = Counting::of_slots();
-        let same_place = SLOTS_REMEMBERED + 7;
-        counting.note(7, connection, sent, FencingToken::new(5));
-        assert!(counting.last(7).is_some());
-        assert!(counting.last(8).is_none() && counting.last(same_place).is_none());
-        counting.note(same_place, connection, sent, FencingToken::new(6));
-        assert!(counting.last(7).is_none() && counting.last(same_place).is_some());
+    fn where_another_may_take_over_nothing_is_counted_from() {
+        let counting = Counting::never();
+        counting.note(
+            ConnectionId::new(1),
+            Moment::from_nanos(0),
+            FencingToken::new(5),
+        );
+        assert!(!counting.is_allowed() && counting.last().is_none());
     }
 }

@@ -57,7 +57,6 @@ impl Home {
     pub(super) fn counter(&self) -> Counter<'_> {
         Counter {
             fence: &self.names.fence,
-            slot: self.slot,
             counting: &self.server.counting,
         }
     }

@@ -62,8 +62,12 @@ impl Server {
         mailbox: Mailbox,
         making: &Making,
     ) -> Self {
+        let counting = match &sentinels {
+            Some(_) => Counting::never(),
+            None => Counting::while_connected(),
+        };
         let link = Link::new(address, sentinels, Purpose::Locks, making.timing, mailbox);
-        Self::new(link, Counting::of_one_counter(), None, making)
+        Self::new(link, counting, None, making)
     }
 
     /// One of a cluster.
@@ -71,7 +75,7 @@ impl Server {
         let mailbox = making.mailbox("".into());
         let listener = Listener::new(address.clone(), making);
         let link = Link::new(address, None, Purpose::LocksOnly, making.timing, mailbox);
-        Self::new(link, Counting::of_slots(), Some(listener), making)
+        Self::new(link, Counting::never(), Some(listener), making)
     }
 
     fn new(link: Link, counting: Counting, listener: Option<Listener>, making: &Making) -> Self {
