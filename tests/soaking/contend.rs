@@ -41,7 +41,7 @@ pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 const USAGE: &str =
     "soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms>";
 
-/// So many tasks of a process take the keys that it shares; one more has a key of its own.
+/// So many tasks of a process take the keys that it shares; two more have a key of their own each.
 const TASKS: u64 = 5;
 
 /// For as long as the servers may be down when a process is started again.
@@ -70,7 +70,7 @@ pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
     let longest = Duration::from_millis(longest.parse()?);
     let keys = Kept::wanted_by(place).into_iter();
     let keys: Vec<Kept> = keys.map(|key| key.at_most(longest)).collect();
-    let private = Kept::private(process).at_most(longest);
+    let private = [Kept::private(process), Kept::alone(process)].map(|key| key.at_most(longest));
     let contender = Arc::new(Contender {
         locks: timeout(CONNECTED_WITHIN, connect(url, longest)).await?,
         recorder: Recorder::open(Path::new(history), process)?,
@@ -88,7 +88,11 @@ pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
         let (contender, keys) = (Arc::clone(&contender), keys.clone());
         running.spawn(contender.work(keys, random.branch(task), stopped.clone()));
     }
-    running.spawn(Arc::clone(&contender).work(vec![private], random.branch(TASKS), stopped));
+    for (task, key) in (TASKS..).zip(private) {
+        let work = Arc::clone(&contender).work(vec![key], random.branch(task), stopped.clone());
+        running.spawn(work);
+    }
+    drop(stopped);
     let runtime = Handle::current();
     thread::spawn(move || obey(&runtime, stop));
     // An error is what it waits for.

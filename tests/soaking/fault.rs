@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_tests::{Direction, Scope};
 
-use crate::topology::Sides;
+use crate::topology::{Sides, Topology};
 
 /// One thing that is broken, with all that was drawn for it; healed when it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +111,13 @@ pub(crate) enum Data {
     Lost,
 }
 
+/// The locks that are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wipes {
+    All,
+    Key(u64),
+}
+
 /// The connections that are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clients {
@@ -128,11 +135,15 @@ pub(crate) enum Paused {
 /// Those of which one is deleted, stolen, or decides whose server is broken.
 pub(crate) const KEYS: [&str; 6] = ["hot-0", "hot-1", "few-2", "pair-0", "pair-1", "long"];
 
-/// One of [`KEYS`], as it is on the server.
-pub(crate) fn full_key(number: u64) -> String {
+/// One of [`KEYS`].
+pub(crate) fn key(number: u64) -> &'static str {
     let count = u64::try_from(KEYS.len()).expect("a few");
-    let place = usize::try_from(number % count).expect("less than a few");
-    format!("lock:{}", KEYS[place])
+    KEYS[usize::try_from(number % count).expect("less than a few")]
+}
+
+/// The same as it is on the server.
+pub(crate) fn full_key(number: u64) -> String {
+    format!("lock:{}", key(number))
 }
 
 impl Fault {
@@ -178,6 +189,19 @@ impl Fault {
             Self::OutOfMemory { .. } => "out of memory",
             Self::Pause { .. } => "clients paused",
             Self::Sleep { .. } => "server asleep",
+        }
+    }
+
+    /// Whether all locks, or that of one key, are gone from all servers after it.
+    pub(crate) fn wipes(self, topology: Topology) -> Option<Wipes> {
+        match self {
+            Self::RestartServer {
+                data: Data::Lost, ..
+            } if topology.is_single() => Some(Wipes::All),
+            // Others may have been lost with a part of the servers of a cluster.
+            Self::FlushAll { .. } if topology.nodes() == 1 => Some(Wipes::All),
+            Self::DeleteKey { key } => Some(Wipes::Key(key)),
+            _ => None,
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) enum Use {
     Long,
     /// Its guards are leaked, and it is free again by `max_hold` alone.
     Leaked,
+    /// One task holds it for several ttls.
+    Alone,
     /// One task takes it, drops the future in flight, and takes it again.
     Private,
 }
@@ -56,11 +58,15 @@ const SHARED: [(&str, u64, Use); 10] = [
 ];
 
 const PRIVATE: &str = "private-";
-const PRIVATE_TTL: u64 = 10_000;
+/// Shorter than most pauses between faults, to be seen in one.
+const PRIVATE_TTL: Duration = Duration::from_secs(4);
+
+const ALONE: &str = "alone-";
+const ALONE_TTL: Duration = Duration::from_millis(800);
 
 impl Kept {
     /// The longest ttl of all.
-    pub(crate) const LONGEST_TTL: Duration = Duration::from_millis(PRIVATE_TTL);
+    pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(10);
 
     /// The keys of the process that stands at this place.
     pub(crate) fn wanted_by(place: u64) -> Vec<Self> {
@@ -76,8 +82,17 @@ impl Kept {
     pub(crate) fn private(process: u32) -> Self {
         Self {
             name: format!("{PRIVATE}{process}"),
-            ttl: Duration::from_millis(PRIVATE_TTL),
+            ttl: PRIVATE_TTL,
             usage: Use::Private,
+        }
+    }
+
+    /// That of another one.
+    pub(crate) fn alone(process: u32) -> Self {
+        Self {
+            name: format!("{ALONE}{process}"),
+            ttl: ALONE_TTL,
+            usage: Use::Alone,
         }
     }
 
@@ -92,7 +107,7 @@ impl Kept {
         let weight = |key: &Self| match key.usage {
             Use::Hot => 6,
             Use::Few | Use::Pair => 2,
-            Use::Long | Use::Leaked | Use::Private => 1,
+            Use::Long | Use::Leaked | Use::Alone | Use::Private => 1,
         };
         let choices: Vec<(u64, &Self)> = keys.iter().map(|key| (weight(key), key)).collect();
         random.weighted(&choices).clone()
@@ -112,12 +127,13 @@ pub(crate) fn demands(name: &str, longest_ttl: Duration) -> Option<Demands> {
     let shared = SHARED.iter().find(|row| row.0 == name);
     let key = match shared {
         Some(row) => Kept::of(*row),
-        None => Kept::private(name.strip_prefix(PRIVATE)?.parse().ok()?),
+        None => private(name)?,
     };
     let key = key.at_most(longest_ttl);
     let service = match key.usage {
         // Whoever dropped a future in flight left nothing behind: it does not take a ttl until the key is free.
         Use::Private => key.ttl / 2,
+        Use::Alone => SLACK,
         Use::Leaked => key.ttl + SLACK + MAX_HOLD,
         Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
         Use::Hot | Use::Few | Use::Pair => key.ttl + SLACK + HOLD,
@@ -125,8 +141,14 @@ pub(crate) fn demands(name: &str, longest_ttl: Duration) -> Option<Demands> {
     Some(Demands {
         ttl: key.ttl,
         service,
-        is_private: key.usage == Use::Private,
+        is_private: matches!(key.usage, Use::Alone | Use::Private),
     })
+}
+
+fn private(name: &str) -> Option<Kept> {
+    let number = |prefix: &str| name.strip_prefix(prefix)?.parse().ok();
+    let alone = || number(ALONE).map(Kept::alone);
+    number(PRIVATE).map(Kept::private).or_else(alone)
 }
 
 #[cfg(test)]
@@ -139,13 +161,15 @@ mod tests {
             for key in Kept::wanted_by(place) {
                 let demands = demands(&key.name, Kept::LONGEST_TTL).expect("known");
                 assert_eq!(demands.ttl, key.ttl);
+                assert!(key.ttl <= Kept::LONGEST_TTL);
             }
         }
         let own = Kept::private(17);
-        let short = Duration::from_secs(4);
+        let short = Duration::from_secs(3);
         let found = demands(&own.name, short).expect("known");
         assert!(found.is_private);
         assert_eq!((found.ttl, found.service), (short, short / 2));
+        assert!(demands(&Kept::alone(17).name, short).is_some_and(|found| found.is_private));
         assert_eq!(demands("private-x", short), None);
         assert_eq!(demands("other", short), None);
     }

@@ -17,7 +17,7 @@ use lock_tests::{
 
 use crate::{
     crew::Crew,
-    fault::{Clients, Data, Fault, Paused, full_key},
+    fault::{Clients, Data, Fault, Paused, Wipes, full_key, key},
     plan::{CONTENDERS, Plan, Round},
     topology::{Kind, Servers, Topology},
 };
@@ -44,6 +44,8 @@ pub(crate) struct News {
     pub(crate) faults: Vec<Window>,
     /// Those in which exclusion is not promised.
     pub(crate) excuses: Vec<Window>,
+    /// Those in which a key, or all, were lost.
+    pub(crate) wiped: Vec<(Window, Option<&'static str>)>,
 }
 
 impl Ledger {
@@ -83,7 +85,7 @@ impl Ledger {
         }
     }
 
-    fn end(&self, is_excuse: bool) {
+    fn end(&self, is_excuse: bool, wiped: impl Iterator<Item = Wipes>) {
         let mut state = self.state();
         let from = state.since.take().expect("it has begun");
         let window = Window {
@@ -94,6 +96,11 @@ impl Ledger {
         if is_excuse {
             state.news.excuses.push(window);
         }
+        let wiped = wiped.map(|wipes| match wipes {
+            Wipes::All => (window, None),
+            Wipes::Key(number) => (window, Some(key(number))),
+        });
+        state.news.wiped.extend(wiped);
         "calm".clone_into(&mut state.current);
     }
 
@@ -141,17 +148,29 @@ impl Nemesis<'_> {
         self.ledger.begin(&round.faults);
         thread::scope(|scope| {
             let (servers, crew) = (self.servers, self.crew);
-            let start = |&fault: &Fault| scope.spawn(move || make(servers, crew, fault));
-            let running: Vec<_> = round.faults.iter().map(start).collect();
+            let start = |(&fault, after): (&Fault, Duration)| {
+                scope.spawn(move || {
+                    thread::sleep(after);
+                    make(servers, crew, fault)
+                })
+            };
+            // The second one meets what the first has made of the contenders.
+            let after = [Duration::ZERO, Duration::from_millis(700)];
+            let running: Vec<_> = round.faults.iter().zip(after).map(start).collect();
             for fault in running {
                 fault.join().expect("a fault that can be made")?;
             }
             Ok::<(), io::Error>(())
         })?;
         let is_one_of_several = self.servers.topology == Topology::Redlock;
+        let topology = self.servers.topology;
         let mut faults = round.faults.iter();
-        self.ledger
-            .end(faults.any(|fault| fault.excuses_overlaps(is_one_of_several)));
+        let is_excuse = faults.any(|fault| fault.excuses_overlaps(is_one_of_several));
+        let wiped = round
+            .faults
+            .iter()
+            .filter_map(|fault| fault.wipes(topology));
+        self.ledger.end(is_excuse, wiped);
         writeln!(self.diary, "{} healed", Moment::now())
     }
 }

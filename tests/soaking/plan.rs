@@ -95,7 +95,7 @@ impl Iterator for Plan {
         if !self.random.percent(25) {
             faults.push(self.main_fault());
         }
-        if faults.is_empty() || self.random.percent(30) {
+        if faults.is_empty() || self.random.percent(40) {
             faults.push(self.contender_fault());
         }
         let calm = self.calm_after(&faults);
@@ -190,7 +190,7 @@ fn sides(random: &mut Random) -> Sides {
 
 fn of_the_network(random: &mut Random, node: u64) -> Fault {
     let draw = random.weighted::<Draw>(&[
-        (3, |random, node| Fault::Delay {
+        (5, |random, node| Fault::Delay {
             node,
             sides: sides(random),
             direction: direction(random),

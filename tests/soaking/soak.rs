@@ -147,6 +147,9 @@ impl Judges<'_> {
         for window in news.excuses {
             self.running.excused(window);
         }
+        for (window, key) in news.wiped {
+            self.running.wiped(window, key.map(str::to_owned));
+        }
         self.running.take(events(&self.tail.lines()));
         let late = Moment::from_nanos(nanos(Moment::now()) - nanos_of(LATENESS));
         self.running.judge(known.min(late));

@@ -50,6 +50,7 @@ impl Way {
         match usage {
             Use::Leaked => random.weighted(&[(1, Self::Leak), (3, Self::Run), (1, Self::Guard)]),
             Use::Long => random.weighted(&[(2, Self::Long), (2, Self::Run), (1, Self::Guard)]),
+            Use::Alone => Self::Long,
             Use::Private => random.weighted(&[(3, Self::DroppedAcquire), (2, Self::Run)]),
             Use::Pair => random.weighted(&[(4, Self::Both), (1, Self::Run), (1, Self::Guard)]),
             Use::Hot | Use::Few => random.weighted(&[

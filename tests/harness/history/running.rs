@@ -54,6 +54,7 @@ pub struct Running {
     judged: Moment,
     faults: Vec<Window>,
     excuses: Vec<Window>,
+    wiped: Vec<Wiped>,
     keys: BTreeMap<String, Key>,
     attempts: BTreeMap<(u32, u64), Attempt>,
     stuck: BTreeSet<(u32, u64)>,
@@ -77,11 +78,20 @@ struct Attempt {
     is_held: bool,
 }
 
+/// That locks were taken from the servers.
+#[derive(Debug, Clone)]
+struct Wiped {
+    window: Window,
+    // `None`: all keys.
+    key: Option<String>,
+}
+
 /// What is known of time, when something is judged.
 #[derive(Debug, Clone, Copy)]
 struct Known<'a> {
     faults: &'a [Window],
     excuses: &'a [Window],
+    wiped: &'a [Wiped],
 }
 
 impl Running {
@@ -94,6 +104,7 @@ impl Running {
             judged: Moment::from_nanos(0),
             faults: Vec::new(),
             excuses: Vec::new(),
+            wiped: Vec::new(),
             keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
             stuck: BTreeSet::new(),
@@ -124,6 +135,12 @@ impl Running {
         self.excuses.push(window);
     }
 
+    /// Takes that the locks of a key, or of all, were taken from all servers in this time. Whoever had one before may go by it
+    /// for a ttl at most: what is missing is never made anew.
+    pub fn wiped(&mut self, window: Window, key: Option<String>) {
+        self.wiped.push(Wiped { window, key });
+    }
+
     /// Judges everything up to a point in time of which all is known.
     pub fn judge(&mut self, until: Moment) {
         let later = self.coming.split_off(&(until, u64::MAX));
@@ -143,6 +160,7 @@ impl Running {
             let known = Known {
                 faults: &self.faults,
                 excuses: &self.excuses,
+                wiped: &self.wiped,
             };
             state.look_at_open_gap(until, demands, known, &mut self.tally);
         }
@@ -183,6 +201,7 @@ impl Running {
         let known = Known {
             faults: &self.faults,
             excuses: &self.excuses,
+            wiped: &self.wiped,
         };
         let key = self.keys.entry(event.key.clone()).or_default();
         if event.step == Step::Called {
@@ -265,6 +284,7 @@ impl Running {
         let is_recent = |window: &Window| judged.since(window.to) < KEPT;
         self.faults.retain(is_recent);
         self.excuses.retain(is_recent);
+        self.wiped.retain(|wiped| is_recent(&wiped.window));
         for key in self.keys.values_mut() {
             key.forget(judged);
         }
@@ -420,6 +440,21 @@ mod tests {
             ];
             let killed = |running: &mut Running| running.ended(1, Moment::from_nanos(50 * MS));
             assert_eq!(judge(&lines, killed), expected);
+        }
+    }
+
+    #[test]
+    fn who_goes_by_a_lease_that_the_servers_lost_is_found_after_a_ttl() {
+        for (release, expected) in [(205, none()), (245, one(Invariant::Exclusion))] {
+            let release = format!("{release} 1 1 k release-called - 300");
+            let lines = ["10 1 1 k called - -", "20 1 1 k acquired 5 115", &release];
+            let wiped = |key: Option<&str>| {
+                let key = key.map(str::to_owned);
+                move |running: &mut Running| running.wiped(window(100, 110), key.clone())
+            };
+            assert_eq!(judge(&lines, wiped(None)), expected);
+            assert_eq!(judge(&lines, wiped(Some("k"))), expected);
+            assert_eq!(judge(&lines, wiped(Some("own"))), none());
         }
     }
 

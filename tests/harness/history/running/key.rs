@@ -128,6 +128,16 @@ impl Key {
             tally.losses += 1;
         }
         grant.to = Some(end);
+        let lost = known.wiped.iter().find(|wiped| {
+            wiped.key.as_ref().is_none_or(|key| *key == event.key)
+                && grant.from < wiped.window.from
+                && wiped.window.to.after(demands.ttl) < end
+        });
+        if let Some(wiped) = lost {
+            let since = wiped.window.from;
+            let text = format!("{grant} went by what the servers had lost since {since}");
+            tally.offend(Invariant::Exclusion, text);
+        }
         for other in &self.closed {
             let Some(until) = other.to else { continue };
             let overlaps = other.from < end && grant.from < until;
@@ -140,9 +150,12 @@ impl Key {
                 tally.offend(Invariant::Exclusion, text);
             }
         }
+        self.note_faults(event.at, known);
+        if let Step::ReleaseCalled { .. } = event.step {
+            self.note_success(&grant, event.at, known);
+        }
         self.closed.push(grant);
         self.heard = Some(event.at);
-        self.note_faults(event.at, known);
     }
 
     pub(super) fn served(
@@ -179,6 +192,14 @@ impl Key {
         });
         if faults.any(|fault| fault.touches(since, at)) {
             self.left_behind = Some(at);
+        }
+    }
+
+    /// Who gets the lock shows that nothing was left behind before.
+    fn note_success(&mut self, grant: &Grant, at: Moment, known: Known<'_>) {
+        let mut faults = known.faults.iter();
+        if !faults.any(|fault| fault.touches(grant.called, at)) {
+            self.left_behind = None;
         }
     }
 
