@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use lock_tests::{Random, history::Demands};
 
+use crate::topology::Topology;
+
 /// What a key is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -123,7 +125,7 @@ impl Kept {
 }
 
 /// What the checker asks of a key, where no ttl is longer than this.
-pub(crate) fn demands(name: &str, longest_ttl: Duration) -> Option<Demands> {
+pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> Option<Demands> {
     let shared = SHARED.iter().find(|row| row.0 == name);
     let key = match shared {
         Some(row) => Kept::of(*row),
@@ -131,8 +133,11 @@ pub(crate) fn demands(name: &str, longest_ttl: Duration) -> Option<Demands> {
     };
     let key = key.at_most(longest_ttl);
     let service = match key.usage {
+        // All keys share a counter there, for which processes compete in rounds, with pauses that grow: a wait of seconds for a
+        // key that is free cannot be told from one for a key that was left behind.
+        Use::Alone | Use::Private if topology.counts_in_rounds() => PRIVATE_TTL + SLACK,
         // Whoever dropped a future in flight left nothing behind: it does not take a ttl until the key is free.
-        Use::Private => key.ttl / 2,
+        Use::Private => key.ttl * 3 / 4,
         Use::Alone => SLACK,
         Use::Leaked => key.ttl + SLACK + MAX_HOLD,
         Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
@@ -159,19 +164,23 @@ mod tests {
     fn what_is_locked_has_demands_and_nothing_else_has() {
         for place in 0..8 {
             for key in Kept::wanted_by(place) {
-                let demands = demands(&key.name, Kept::LONGEST_TTL).expect("known");
+                let demands = demands(&key.name, Topology::One, Kept::LONGEST_TTL);
+                let demands = demands.expect("known");
                 assert_eq!(demands.ttl, key.ttl);
                 assert!(key.ttl <= Kept::LONGEST_TTL);
             }
         }
-        let own = Kept::private(17);
-        let short = Duration::from_secs(3);
-        let found = demands(&own.name, short).expect("known");
+        let (own, short) = (Kept::private(17), Duration::from_secs(3));
+        let asked = |name: &str, topology| demands(name, topology, short);
+        let found = asked(&own.name, Topology::One).expect("known");
         assert!(found.is_private);
-        assert_eq!((found.ttl, found.service), (short, short / 2));
-        assert!(demands(&Kept::alone(17).name, short).is_some_and(|found| found.is_private));
-        assert_eq!(demands("private-x", short), None);
-        assert_eq!(demands("other", short), None);
+        assert_eq!((found.ttl, found.service), (short, short * 3 / 4));
+        let slow = asked(&own.name, Topology::Redlock).expect("known");
+        assert!(slow.service > found.ttl);
+        let alone = asked(&Kept::alone(17).name, Topology::One);
+        assert!(alone.is_some_and(|found| found.is_private));
+        assert_eq!(asked("private-x", Topology::One), None);
+        assert_eq!(asked("other", Topology::One), None);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, Strin
     let servers = Servers::start(settings.topology);
     let registers = Registers::start()?;
     let (history, log) = (folder.join("history"), folder.join("contenders"));
-    let longest_ttl = settings.longest_ttl;
+    let (topology, longest_ttl) = (settings.topology, settings.longest_ttl);
     let ledger = Ledger::default();
     let tail = Tail::open(&history)?;
     let crew = Crew::start(Orders {
@@ -70,7 +70,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, Strin
         thread::sleep(settings.topology.quarantine());
     }
     let mut judges = Judges {
-        running: Running::new(move |key| demands(key, longest_ttl)),
+        running: Running::new(move |key| demands(key, topology, longest_ttl)),
         tail,
         log: Log::open(&log)?,
         ledger: &ledger,

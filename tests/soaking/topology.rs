@@ -47,6 +47,11 @@ impl Topology {
         matches!(self, Self::One | Self::Resp2 | Self::WithoutScripts)
     }
 
+    /// Whether a fencing token takes as many round trips as it takes until no other process comes in between.
+    pub(crate) fn counts_in_rounds(self) -> bool {
+        matches!(self, Self::WithoutScripts | Self::Redlock)
+    }
+
     /// How many servers can be broken one by one.
     pub(crate) fn nodes(self) -> u64 {
         match self {
