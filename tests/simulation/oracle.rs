@@ -14,7 +14,7 @@ use std::{
 use lock_core::{__simulation::certain_for, Lease, LockError};
 
 use crate::{
-    network::{MILLI, Nanos, SECOND},
+    network::{MILLI, Nanos},
     plan::Plan,
     scheduler::{ProcessId, as_seen_by},
     workload::nanos,
