@@ -305,7 +305,9 @@ impl Attempt {
             }
             for (id, other) in &key.holders {
                 let certain = Oracle::certain(other.process, &other.lease);
-                if !certain.is_zero() && !Oracle::is_broken(key, other.called, now) {
+                // Of several keys the first may have been lost while the last was waited for.
+                let from = self.called.min(other.called);
+                if !certain.is_zero() && !Oracle::is_broken(key, from, now) {
                     offences.push(format!(
                         "I1: #{} of p{} has {name}, while #{id} of p{} is certain of it for {certain:?}",
                         self.id, self.process, other.process
