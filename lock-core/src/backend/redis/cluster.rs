@@ -151,19 +151,17 @@ impl Cluster {
     pub(super) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
         let server = self.look(within).await?;
         server.link.ways(within).await?;
-        let own = {
-            let map = self.lock();
-            let is_own = |owner: &Option<Arc<Server>>| {
-                owner
-                    .as_ref()
-                    .is_some_and(|owner| Arc::ptr_eq(owner, &server))
-            };
-            map.owners.iter().position(is_own)
-        };
-        // A replica has none.
-        if let Some(slot) = own.and_then(|slot| u16::try_from(slot).ok()) {
-            let channel = &self.names(slot).grants;
-            probe::publishing(&server.link, channel, within).await?;
+        // A replica has no slots; then another node stands for all.
+        let owners = self.owners();
+        let own = owners
+            .iter()
+            .find(|(owner, _)| Arc::ptr_eq(owner, &server))
+            .or(owners.first());
+        if let Some((owner, names)) = own
+            && let Err(failure) = probe::publishing(&owner.link, &names.grants, within).await
+            && !failure.is_transient()
+        {
+            return Err(failure);
         }
         match &server.acks {
             Some(acks) => acks.try_out().await,
