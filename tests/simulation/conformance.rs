@@ -40,16 +40,20 @@ const AGAIN: &str = scripts!("again.lua");
 #[test]
 fn the_modelled_server_answers_as_a_real_one() {
     let real = RedisServer::start();
+    let mut compared = 0;
     for seed in 0..4 {
         let mut pair = Pair::new(&real);
         let mut chance = Chance::new(seed);
         let mut log = Vec::new();
-        for _ in 0..COMMANDS / 4 {
+        let mut asked = 0;
+        // Once the machine has stalled between the two, they differ.
+        while asked < COMMANDS / 4 && !pair.is_apart {
+            asked += 1;
             for (client, command) in Command::some(&mut chance) {
                 log.push(format!("{client}: {:?}", command.shown()));
                 let (modelled, answered) = pair.ask(client, &command.words);
                 assert!(
-                    are_alike(&modelled, &answered),
+                    pair.is_apart || are_alike(&modelled, &answered),
                     "seed {seed}, after\n{}\nthe model says {modelled:?}\na server says {answered:?}",
                     log[log.len().saturating_sub(12)..].join("\n")
                 );
@@ -58,7 +62,9 @@ fn the_modelled_server_answers_as_a_real_one() {
                 }
             }
         }
+        compared += asked;
     }
+    assert!(compared > COMMANDS / 4, "a machine too busy to compare");
 }
 
 struct Command {
@@ -193,7 +199,7 @@ impl Command {
 
     fn proposal(chance: &mut Chance, token: &str, ttl: &str, ends_soon: bool) -> Self {
         let ahead = chance.pick(&[-5_000_000, -300_000, 300_000, 300_000, 5_000_000]);
-        let number = (now_us() + ahead).to_string();
+        let number = (since_epoch_us() + ahead).to_string();
         let count = chance.pick(&["1", "64"]);
         let must = chance.pick(&["free", "own"]);
         let asker = chance.pick(&["one", "other"]);
@@ -268,6 +274,8 @@ fn any_value(chance: &mut Chance) -> String {
 struct Pair {
     model: Server,
     streams: Vec<TcpStream>,
+    /// Whether so much time passed between the two that their answers need not be alike.
+    is_apart: bool,
 }
 
 /// What each client gets.
@@ -279,6 +287,7 @@ impl Pair {
         let mut pair = Self {
             model: Server::default(),
             streams: (0..CLIENTS).map(connect).collect(),
+            is_apart: false,
         };
         for client in 0..CLIENTS {
             pair.model.connect(client as u64);
@@ -302,7 +311,7 @@ impl Pair {
 
     /// Asks both, and reads what all clients get until a PING of theirs is answered.
     fn ask(&mut self, client: usize, words: &[String]) -> (Answers, Answers) {
-        let now_us = now_us();
+        let now_us = since_epoch_us();
         let mut modelled = vec![Vec::new(); CLIENTS];
         let mut answered = vec![Vec::new(); CLIENTS];
         for to in [client]
@@ -318,6 +327,7 @@ impl Pair {
             self.streams[to].write_all(&request).expect("open");
             answered[to].extend(self.read(to, 1));
         }
+        self.is_apart |= since_epoch_us() - now_us > 300_000;
         (modelled, answered)
     }
 
@@ -341,7 +351,7 @@ impl Pair {
     }
 }
 
-fn now_us() -> i64 {
+fn since_epoch_us() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("after 1970");
