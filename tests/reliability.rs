@@ -36,7 +36,8 @@ fn file_of(name: &str) -> String {
 #[test]
 fn every_situation_has_a_test_that_exists_or_a_reason() {
     let page = read("docs/reliability.md");
-    let rows = rows(&page);
+    let (situations, _) = page.split_once("## Beyond").expect("longer runs behind");
+    let rows = rows(situations);
     assert!(rows.len() > 60, "{}", rows.len());
     for row in rows {
         let [situation, _, shown] = &row[..] else {
