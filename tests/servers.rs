@@ -46,6 +46,7 @@ the_suite_on! { redis_6_2: server(Kind::Redis62) }
 the_suite_on! { redis_8_6: server(Kind::Redis86) }
 the_suite_on! { valkey_9: server(Kind::Valkey9) }
 the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start()) }
+the_suite_on! { least_privilege: least_privilege() }
 the_suite_on! { tls: over_tls() }
 the_suite_on! { sentinels: Sentinels::start() }
 the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }
@@ -83,6 +84,17 @@ fn every_kind_is_what_it_is_called() {
 
 fn server(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
+}
+
+/// The user of the README, as it is printed there.
+fn least_privilege() -> Deployment {
+    let server = RedisServer::start();
+    let readme = include_str!("../README.md");
+    let mut lines = readme.lines();
+    let line = lines.find(|line| line.starts_with("ACL SETUSER locks on "));
+    let words: Vec<&str> = line.expect("a user for locks").split(' ').collect();
+    server.cli(&words);
+    Deployment::for_user(server, "locks", "password")
 }
 
 fn over_tls() -> Deployment {
