@@ -30,17 +30,7 @@ on_every_kind! { server:
 /// A server on which `plain` may do everything but run scripts.
 fn server(kind: Kind) -> RedisServer {
     let server = RedisServer::builder().kind(kind).start();
-    server.cli(&[
-        "ACL",
-        "SETUSER",
-        "plain",
-        "on",
-        ">word",
-        "~*",
-        "&*",
-        "+@all",
-        "-@scripting",
-    ]);
+    server.add_user_without_scripts();
     server
 }
 

@@ -69,17 +69,7 @@ impl Deployment {
 
     /// A single server on which clients may do everything but run scripts.
     pub fn without_scripts(server: RedisServer) -> Self {
-        server.cli(&[
-            "ACL",
-            "SETUSER",
-            "plain",
-            "on",
-            ">word",
-            "~*",
-            "&*",
-            "+@all",
-            "-@scripting",
-        ]);
+        server.add_user_without_scripts();
         Self {
             waiting: Waiting::Polling,
             ..Self::for_user(server, "plain", "word")

@@ -259,6 +259,12 @@ impl RedisServer {
         self.ask(command, PROBE_WITHIN)
     }
 
+    /// Lets a user `plain` with the password `word` do everything but run scripts.
+    pub fn add_user_without_scripts(&self) {
+        let rules = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
+        self.cli(&[&["ACL", "SETUSER", "plain"], &rules[..]].concat());
+    }
+
     /// Reads a string key.
     pub fn get(&self, key: &str) -> Option<String> {
         redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")

@@ -229,15 +229,15 @@ impl RedisBackend {
         request: &ReleaseRequest,
         is_plain: bool,
     ) -> Result<Released, Failure> {
-        if let Ways::Commands(by) = home.ways(self.within()).await? {
-            let link = home.server.releasing(&request.acquired);
+        let ways = home.ways(self.within()).await?;
+        let link = home.server.releasing(&request.acquired);
+        if let Ways::Commands(by) = ways {
             return home.server.commands.release(by, link, request).await;
         }
         let call = Call {
             keys: &home.keys(&request.full_key),
             arguments: &release_arguments(home, request, is_plain),
         };
-        let link = home.server.releasing(&request.acquired);
         let (id, answer) = home.run(link, &RELEASE, call, Some(&request.trail)).await?;
         read_released(&answer, id)
     }
