@@ -1,13 +1,9 @@
 //! What is wrong gets a clear error, in bounded time, and no secret is in it.
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockOptions};
-use lock_tests::{FakeServer, RedisServer, eventually};
+use lock_tests::{FakeServer, Log, RedisServer, eventually};
 use tokio::time::timeout;
 
 /// Far beyond every time-out in play: only a hang takes this long.
@@ -398,29 +394,10 @@ async fn a_server_that_quotes_the_password_back_is_not_quoted() {
 }
 
 /// Collects what is logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// One test sets the process-wide subscriber, since the I/O thread logs too; it is the only one in this file.
 #[tokio::test]
 async fn no_log_line_has_an_owner_token_or_a_password() {
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .init();
+    let log = Log::of_the_process(tracing::Level::TRACE);
     let server = RedisServer::builder().password(SECRET).start();
     let locks = LockManager::connect(&server.url())
         .await
@@ -447,14 +424,13 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
         .expect_err("down");
     held.lease().lost().await;
     drop(held);
-    let text = || String::from_utf8_lossy(&log.0.lock().expect("no panic")).into_owned();
     eventually(
         Duration::from_secs(20),
         "the failed release is logged",
-        async || text().contains("a release got no answer"),
+        async || log.text().contains("a release got no answer"),
     )
     .await;
-    let told = text() + &full_text(&error) + &format!("{locks:?}");
+    let told = log.text() + &full_text(&error) + &format!("{locks:?}");
     assert!(told.contains("lease lost"), "{told}");
     for hidden in [SECRET, &secret, "lc1:"] {
         assert!(!told.contains(hidden), "{hidden} in {told}");

@@ -3,13 +3,12 @@
 
 use std::{
     fmt::Display,
-    io::Write,
-    sync::{Arc, Mutex, OnceLock},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Cluster, Kind, RedisServer, Sentinels, on_every_kind};
+use lock_tests::{Cluster, Kind, Log, RedisServer, Sentinels, on_every_kind};
 use tokio::{task::JoinHandle, time::timeout};
 
 const README: &str = include_str!("../README.md");
@@ -59,7 +58,7 @@ async fn the_line_without_scripts_is_enough_and_has_nothing_too_many(server: &Re
 }
 
 async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
-    let log = log();
+    log();
     allow(server, "whole", rights);
     suite(server, "whole", by).await.expect("all that it takes");
     for command in rights.iter().filter_map(|right| right.strip_prefix('+')) {
@@ -70,12 +69,12 @@ async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
         let rest: Vec<_> = rights.iter().filter(|one| *one != right).cloned().collect();
         allow(server, &user, &rest);
         server.cli(&["FLUSHALL"]);
-        let logged = log.text(server).len();
+        let logged = logged_of(server).len();
         let failed = timeout(HANG, suite(server, &user, by))
             .await
             .unwrap_or_else(|_| panic!("without {right}: hangs"))
             .expect_err(&format!("without {right}, everything works"));
-        let told = format!("{failed} {}", &log.text(server)[logged..]);
+        let told = format!("{failed} {}", &logged_of(server)[logged..]);
         assert!(names(&told, right), "without {right}: {told}");
     }
 }
@@ -379,49 +378,22 @@ async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisSe
     }
 }
 
-/// What the whole program logs, since each manager has a thread of its own.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-fn log() -> Log {
+/// What the whole program logs.
+fn log() -> &'static Log {
     static LOG: OnceLock<Log> = OnceLock::new();
-    let log = LOG.get_or_init(|| {
-        let log = Log::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::WARN)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        log
-    });
-    log.clone()
+    LOG.get_or_init(|| Log::of_the_process(tracing::Level::WARN))
 }
 
-impl Log {
-    /// What was logged of a server.
-    fn text(&self, server: &RedisServer) -> String {
-        let text = String::from_utf8_lossy(&self.0.lock().expect("no panic")).into_owned();
-        let port = format!("127.0.0.1:{}", server.port());
-        let lines = text.lines().filter(|line| line.contains(&port));
-        lines.fold(String::new(), |text, line| text + line + "\n")
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// What was logged of a server.
+fn logged_of(server: &RedisServer) -> String {
+    let (text, port) = (log().text(), format!("127.0.0.1:{}", server.port()));
+    let lines = text.lines().filter(|line| line.contains(&port));
+    lines.fold(String::new(), |text, line| text + line + "\n")
 }
 
 /// Lines about a server that may evict locks.
-fn evictions(log: &Log, server: &RedisServer) -> usize {
-    let text = log.text(server);
+fn evictions(server: &RedisServer) -> usize {
+    let text = logged_of(server);
     text.lines()
         .filter(|line| line.contains("maxmemory-policy"))
         .count()
@@ -438,17 +410,14 @@ async fn informed(url: &str) -> LockManager {
 
 #[tokio::test]
 async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
-    let log = log();
+    log();
     let server = RedisServer::builder()
         .setting("maxmemory", "100mb")
         .setting("maxmemory-policy", "volatile-lru")
         .start();
     let locks = informed(&server.url()).await;
-    lock_tests::eventually(HANG, "it is warned of", async || {
-        evictions(&log, &server) == 1
-    })
-    .await;
-    let text = log.text(&server);
+    lock_tests::eventually(HANG, "it is warned of", async || evictions(&server) == 1).await;
+    let text = logged_of(&server);
     assert!(
         text.contains("volatile-lru") && text.contains("`noeviction`"),
         "{text}"
@@ -463,18 +432,18 @@ async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
     for _ in 0..3 {
         locks.inspect("k").await.expect("up");
     }
-    assert_eq!(evictions(&log, &server), 1);
+    assert_eq!(evictions(&server), 1);
     // Another manager says it for itself.
     let _other = informed(&server.url()).await;
     lock_tests::eventually(HANG, "it is warned of again", async || {
-        evictions(&log, &server) == 2
+        evictions(&server) == 2
     })
     .await;
 }
 
 #[tokio::test]
 async fn what_is_no_danger_or_not_known_is_not_warned_of() {
-    let log = log();
+    log();
     for settings in [
         &[("maxmemory", "100mb"), ("maxmemory-policy", "noeviction")][..],
         &[("maxmemory", "0"), ("maxmemory-policy", "allkeys-lru")],
@@ -485,7 +454,7 @@ async fn what_is_no_danger_or_not_known_is_not_warned_of() {
         });
         let server = builder.start();
         let _locks = informed(&server.url()).await;
-        assert_eq!(log.text(&server), "", "{settings:?}");
+        assert_eq!(logged_of(&server), "", "{settings:?}");
     }
     let server = RedisServer::builder()
         .setting("maxmemory", "100mb")
@@ -495,7 +464,7 @@ async fn what_is_no_danger_or_not_known_is_not_warned_of() {
     rights.retain(|right| right != "+info");
     allow(&server, "blind", &rights);
     let _locks = informed(&server.url_as("blind", "word")).await;
-    assert_eq!(log.text(&server), "");
+    assert_eq!(logged_of(&server), "");
 }
 
 /// What the table of the README adds for a deployment: each group of rights in its row.
@@ -537,7 +506,7 @@ async fn two_processes(url: &str) -> Outcome {
 
 #[tokio::test]
 async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
-    let log = log();
+    log();
     let cluster = Cluster::start();
     let [row, needless] = &row_of("Cluster")[..] else {
         panic!("more, and less");
@@ -559,7 +528,7 @@ async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
         let user = format!("without-{}", &right[1..4]);
         let failed = with(&user, &rest).await;
         let failed = failed.expect_err(&format!("without {right}, everything works"));
-        let logged: String = cluster.nodes().iter().map(|node| log.text(node)).collect();
+        let logged: String = cluster.nodes().iter().map(|node| logged_of(node)).collect();
         let told = format!("{failed} {logged}");
         let command = right[1..].split('|').next().expect("a word");
         assert!(told.contains(command), "without {right}: {told}");

@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     net::TcpListener,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -14,7 +14,7 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Tls};
 use lock_tests::{
-    AskClients, Certificates, FakeServer, Flaw, KeyAndCertificate, Proxy, RedisServer, Scope,
+    AskClients, Certificates, FakeServer, Flaw, KeyAndCertificate, Log, Proxy, RedisServer, Scope,
     eventually,
 };
 use tokio::{sync::Barrier, time::timeout};
@@ -515,30 +515,10 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
     }
 }
 
-/// Collects what is logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// It sets the subscriber of the process, since the I/O thread logs too; it is the only one in this file.
 #[tokio::test]
 async fn no_log_line_has_a_password_or_a_key() {
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .init();
+    let log = Log::of_the_process(tracing::Level::TRACE);
     let certificates = Arc::new(Certificates::new());
     let server = RedisServer::builder()
         .tls(&certificates, AskClients::Always)
@@ -561,7 +541,7 @@ async fn no_log_line_has_a_password_or_a_key() {
         .acquire("k", options().no_wait())
         .await
         .expect_err("down");
-    let logged = String::from_utf8_lossy(&log.0.lock().expect("no panic")).into_owned();
+    let logged = log.text();
     assert!(logged.contains("connected"), "{logged}");
     let told = format!("{logged} {} {locks:?} {tls:?}", full_text(&error));
     let secrets = client.key.lines().filter(|line| !line.starts_with('-'));

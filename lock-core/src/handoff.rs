@@ -17,6 +17,7 @@ use crate::{
     release::{Release, Reply},
     seeker,
     slot::{Next, Seat, Slot, Turn},
+    telemetry::{self, HandOff},
     tenure::Tenure,
     token::FencingBlock,
 };
@@ -119,7 +120,10 @@ impl Arbiter {
             }
             let holding = Holding::new(passed.lease.clone(), self.clone());
             match passed.waiter.settle(Ok(holding)) {
-                Ok(()) => return Next::HasIt,
+                Ok(()) => {
+                    telemetry::handed_on(&tenure.key, HandOff::Local);
+                    return Next::HasIt;
+                }
                 Err(untaken) => forget(untaken),
             }
             leaving = passed.lease;

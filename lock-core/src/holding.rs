@@ -8,6 +8,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+use tracing::Span;
 
 use crate::{
     arbiter::Arbiter,
@@ -16,6 +17,7 @@ use crate::{
     lease::{LeaseLost, LeaseState},
     leaving::Leaving,
     slot::Next,
+    telemetry,
 };
 
 /// Owns a lease; shared by the guards that re-entered it.
@@ -24,6 +26,7 @@ pub(crate) struct Holding {
     arbiter: Arc<Arbiter>,
     /// `None` once the lease was let go.
     open: Option<Open>,
+    watch: telemetry::Hold,
 }
 
 impl Holding {
@@ -33,7 +36,18 @@ impl Holding {
             lease,
             arbiter,
             open,
+            watch: telemetry::Hold::default(),
         }
+    }
+
+    /// A task has taken it, and those who listen are told of the hold.
+    pub(crate) fn watch(&mut self, watch: telemetry::Hold) {
+        self.watch = watch;
+    }
+
+    /// For what runs under the lock.
+    pub(crate) fn span(&self) -> Span {
+        self.watch.span()
     }
 
     /// Gives it up without letting go: another taker is found for the lease.
@@ -67,6 +81,7 @@ impl Holding {
         let held = self.open.take()?;
         let lost = self.lease.ended();
         self.lease.end(LeaseLost::Released);
+        self.watch.end();
         match self.arbiter.next_after(&self.lease, lost) {
             Next::HasIt => None,
             next => Some(Left {

@@ -2,9 +2,13 @@
 
 use std::{
     borrow::Cow,
+    cmp::Ordering,
     fmt::{self, Display, Write as _},
+    hash::{Hash, Hasher},
     sync::Arc,
 };
+
+use crate::telemetry::Template;
 
 /// What is locked: a short text that every process spells alike.
 ///
@@ -20,34 +24,84 @@ use std::{
 /// assert_eq!(key.as_str(), "order:42");
 /// assert_eq!(key, LockKey::new(format!("order:{}", 42)));
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockKey(Arc<str>);
+#[derive(Clone)]
+pub struct LockKey(Arc<Made>);
+
+/// Behind one thin pointer, because keys stand in errors, and in the futures of thousands that wait.
+struct Made {
+    text: Box<str>,
+    /// For those who count, and of no meaning to the lock: keys with one text are one key.
+    from: Option<&'static Template>,
+}
 
 impl LockKey {
     /// Creates a key from its exact text.
     ///
     /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
-    pub fn new(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(Arc::new(Made {
+            text: text.into(),
+            from: None,
+        }))
     }
 
     /// Returns the text, without any manager's prefix.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.0.text
+    }
+
+    /// Returns the template that the key was made from, as in `"order:{order_id}"`, by the attribute or by
+    /// [`key!`](crate::key); `None` of a key that was made from a text.
+    ///
+    /// It is the label of the key in telemetry, since there are only as many templates as are written in the program.
+    #[must_use]
+    pub fn template(&self) -> Option<&'static str> {
+        self.0.from.map(Template::text)
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn made_from(&self) -> Option<&'static Template> {
+        self.0.from
+    }
+}
+
+impl PartialEq for LockKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for LockKey {}
+
+impl PartialOrd for LockKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl Hash for LockKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl Display for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        f.pad(self.as_str())
     }
 }
 
 impl fmt::Debug for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LockKey").field(&&*self.0).finish()
+        f.debug_tuple("LockKey").field(&self.as_str()).finish()
     }
 }
 
@@ -108,7 +162,7 @@ impl IntoLockKey for Box<str> {
 
 impl IntoLockKey for Arc<str> {
     fn into_lock_key(self) -> LockKey {
-        LockKey::new(self)
+        LockKey::new(&*self)
     }
 }
 
@@ -145,7 +199,7 @@ pub enum Part<'a> {
 /// separator, a character that is neither a letter nor a digit nor `%`; the attribute refuses templates without. No
 /// separator of the template, and so not this one, survives [`Encoder`], which makes its first occurrence the end of the
 /// value before it. And what the encoder writes can be decoded, since it writes `%` in escapes only.
-pub(crate) fn join(parts: &[Part<'_>]) -> LockKey {
+pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,
         key: String::with_capacity(64),
@@ -160,7 +214,10 @@ pub(crate) fn join(parts: &[Part<'_>]) -> LockKey {
             }
         }
     }
-    LockKey::new(encoder.key)
+    LockKey(Arc::new(Made {
+        text: encoder.key.into(),
+        from: Some(template),
+    }))
 }
 
 /// Writes what could be mistaken for a part of the template as `%` and the two hexadecimal digits of each byte.
@@ -206,13 +263,15 @@ mod tests {
 
     use super::{Part::Text, *};
 
+    static OF_TESTS: Template = Template::new("of tests");
+
     /// A template with a value before, between and behind its texts.
     fn keyed(texts: &[&'static str], values: &[&str]) -> LockKey {
         let mut parts = vec![Text(texts[0])];
         for (value, text) in values.iter().zip(&texts[1..]) {
             parts.extend([Part::Value(value), Text(text)]);
         }
-        join(&parts)
+        join(&OF_TESTS, &parts)
     }
 
     #[test]
@@ -255,7 +314,7 @@ mod tests {
             }
         }
         assert_eq!(
-            join(&[Text("k:"), Part::Value(&Pieces)]).as_str(),
+            join(&OF_TESTS, &[Text("k:"), Part::Value(&Pieces)]).as_str(),
             "k:a%3A%3A5%25"
         );
     }

@@ -20,6 +20,7 @@ use crate::{
     key::LockKey,
     lease_set::Leases,
     options::{Renew, Terms},
+    telemetry,
     tenure::Tenure,
     token::FencingToken,
     waking::safely,
@@ -320,7 +321,7 @@ impl LeaseState {
         }
         safely(|| self.ends.notify_waiters());
         if reason != LeaseLost::Released {
-            tracing::warn!(key = %self.key(), %reason, "lease lost");
+            telemetry::lost(self.key(), reason);
             if let Some(arbiter) = self.arbiter.upgrade() {
                 arbiter.lost(self);
             }

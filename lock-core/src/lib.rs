@@ -32,10 +32,25 @@
 //! seen. And a server that loses its data has forgotten its locks; fencing tokens grow all the same. With several servers
 //! ([`LockManager::redlock`]) a majority must lose them.
 //!
+//! # Telemetry
+//!
+//! By `tracing`: what needs somebody's attention is a warning, as a lease that is lost or a lock that is released late. At the
+//! level `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body, each with the `key`, the `template`
+//! that the key was made from, and the `fencing_token`, and an event at the end of each with how long it took.
+//!
+//! By `metrics`, if that feature is on: the histograms `lock_wait_seconds` and `lock_hold_seconds`, the gauges `lock_waiting` and
+//! `lock_held`, and the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total`, `lock_abandoned_total`,
+//! `lock_lost_total` (with its `reason`) and `lock_handoffs_total` (of the `kind` `local`, from task to task, or `remote`, from
+//! another process). Each has the template as its label `key`, or `other` for a key that was made from a text, never a value: there
+//! are only as many series as the program has templates.
+//!
+//! While nobody listens, the first costs a look at a level, and the second is not there without its feature.
+//!
 //! # Features
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
+//! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -81,6 +96,7 @@ mod seeker;
 mod simulation;
 mod slot;
 mod spawner;
+mod telemetry;
 mod tenure;
 #[cfg(feature = "tls")]
 mod tls;

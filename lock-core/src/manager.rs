@@ -2,6 +2,8 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
+use tracing::Instrument as _;
+
 use crate::{
     arbiter::Arbiter,
     clock::Moment,
@@ -13,8 +15,10 @@ use crate::{
     lease::{Lease, LeaseLost},
     lease_set::while_held,
     options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
+    place::Place,
     reentry,
     spawner::Spawner,
+    telemetry,
 };
 
 mod builder;
@@ -396,7 +400,8 @@ impl LockManager {
         let lease = guard.lease();
         let body = body(lease.clone());
         // The guard was bound before the body: on a panic and on a drop, the body goes first.
-        let body = reentry::scope(&self.inner.arbiter, guard.holdings(), body);
+        let span = guard.holdings().all()[0].span();
+        let body = reentry::scope(&self.inner.arbiter, guard.holdings(), body).instrument(span);
         let value = match on_lost {
             OnLost::Cancel => while_held(lease.leases(), body).await?,
             OnLost::Continue => body.await,
@@ -405,6 +410,19 @@ impl LockManager {
             tracing::warn!(key = %lease.key(), %error, "the body ended, but its lock was not released in order");
         }
         Ok(value)
+    }
+
+    /// Takes a place in the line of a key.
+    fn stand(
+        &self,
+        key: &LockKey,
+        terms: Terms,
+        deadline: Option<Moment>,
+    ) -> Result<Place, LockError> {
+        let place = self.inner.arbiter.stand(key, terms, deadline);
+        place
+            .map(Place::watched)
+            .inspect_err(|error| telemetry::refused(key, error))
     }
 
     /// When a wait that begins now is over.

@@ -2,9 +2,10 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
     key::LockKey,
     leaving::Leaving,
     line::{Departure, Waiter},
+    telemetry,
 };
 
 /// Waits for the lease, as long as its terms allow.
@@ -34,6 +36,7 @@ pub(crate) struct Place {
     /// Rings when the time to wait is over.
     alarm: Option<Sleep>,
     deadline: Option<Moment>,
+    watch: telemetry::Wait,
     _waiting: Open,
 }
 
@@ -54,8 +57,15 @@ impl Place {
             leaving,
             alarm,
             deadline,
+            watch: telemetry::Wait::default(),
             _waiting: waiting,
         }
+    }
+
+    /// Tells those who listen of the wait, from now on.
+    pub(crate) fn watched(mut self) -> Self {
+        self.watch = telemetry::Wait::begin(&self.key, &self.arbiter.engine.clock);
+        self
     }
 
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Holding, LockError>> {
@@ -82,11 +92,37 @@ impl Place {
         Poll::Pending
     }
 
-    /// Another place in the same line, at its end.
-    fn again(&self) -> Result<Self, LockError> {
+    fn poll_until_answered(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Holding, LockError>> {
+        // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
+        loop {
+            let holding = match self.poll_once(context) {
+                Poll::Ready(Ok(holding)) => holding,
+                other => return other,
+            };
+            holding.lease().claim();
+            if holding.lease().ended().is_none() {
+                return Poll::Ready(Ok(holding));
+            }
+            // This task was not polled for so long that the grant is over. What is left of the wait is for another.
+            drop(holding);
+            if let Err(error) = self.again() {
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+
+    /// Goes on at another place in the same line, at its end.
+    fn again(&mut self) -> Result<(), LockError> {
         let mut terms = self.waiter.terms;
         terms.spend(self.deadline, self.arbiter.engine.clock.now());
-        self.arbiter.stand(&self.key, terms, self.deadline)
+        let place = self.arbiter.stand(&self.key, terms, self.deadline)?;
+        let watch = mem::take(&mut self.watch);
+        *self = place;
+        self.watch = watch;
+        Ok(())
     }
 
     /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
@@ -114,23 +150,18 @@ impl Future for Place {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
-        loop {
-            let holding = match this.poll_once(context) {
-                Poll::Ready(Ok(holding)) => holding,
-                other => return other,
-            };
-            holding.lease().claim();
-            if holding.lease().ended().is_none() {
-                return Poll::Ready(Ok(holding));
+        let span = this.watch.span();
+        let result = ready!(span.in_scope(|| this.poll_until_answered(context)));
+        Poll::Ready(match result {
+            Ok(mut holding) => {
+                holding.watch(this.watch.granted(holding.lease().fencing));
+                Ok(holding)
             }
-            // This task was not polled for so long that the grant is over. What is left of the wait is for another.
-            drop(holding);
-            match this.again() {
-                Ok(place) => *this = place,
-                Err(error) => return Poll::Ready(Err(error)),
+            Err(error) => {
+                this.watch.failed(&error);
+                Err(error)
             }
-        }
+        })
     }
 }
 

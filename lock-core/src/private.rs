@@ -19,6 +19,7 @@ pub use crate::{
     error::{FromLockError, Skipped},
     key::Part,
     options::{LockOptions, OnLost},
+    telemetry::Template,
 };
 
 /// Where the annotated function and [`locked`] meet.
@@ -258,8 +259,8 @@ pub fn exact_key(key: impl IntoLockKey) -> LockKey {
 
 /// A key template, taken apart.
 #[must_use]
-pub fn key(parts: &[Part<'_>]) -> LockKey {
-    join(parts)
+pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
+    join(template, parts)
 }
 
 /// Fixed text of a template.

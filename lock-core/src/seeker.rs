@@ -22,6 +22,7 @@ use crate::{
     key::LockKey,
     options::Terms,
     slot::LastWord,
+    telemetry::{self, HandOff},
     tenure::Grant,
     token::FencingToken,
 };
@@ -48,6 +49,7 @@ pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) 
         key: key.clone(),
         signal,
         attempt: None,
+        was_busy: false,
         finished: false,
         _on_its_way: arbiter.engine.on_its_way.open(),
     };
@@ -74,6 +76,8 @@ struct Seeker {
     key: LockKey,
     signal: Arc<Notify>,
     attempt: Option<Attempt>,
+    /// Whether the server said that somebody else had it.
+    was_busy: bool,
     /// Whether the slot has been left in order.
     finished: bool,
     /// A shutdown waits for it.
@@ -144,6 +148,7 @@ impl Seeker {
                 },
                 Round::Busy(busy) => {
                     failures = 0;
+                    self.was_busy = true;
                     let until = busy.expiry.moment(self.now(), terms.ttl);
                     if busy.needs_another_token()
                         && let Some(attempt) = self.attempt.take()
@@ -264,6 +269,9 @@ impl Seeker {
     fn hand_over(mut self, grant: Grant) -> Option<Self> {
         match self.arbiter.offer(&self.key, grant) {
             Offered::Taken => {
+                if self.was_busy {
+                    telemetry::handed_on(&self.key, HandOff::Remote);
+                }
                 self.attempt = None;
                 self.finished = true;
                 None

@@ -56,6 +56,8 @@ impl Keys {
 /// One key, as the call that builds it.
 pub(crate) enum Key {
     Template {
+        /// As it was written.
+        text: String,
         /// The calls that make the parts of the key.
         parts: Vec<TokenStream>,
         /// What an editor is to see.
@@ -120,13 +122,19 @@ impl Key {
         } else {
             quote!(#(&#values),*)
         };
-        Ok(Self::Template { parts, seen })
+        Ok(Self::Template {
+            text: literal.value(),
+            parts,
+            seen,
+        })
     }
 
     /// Builds the key.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
         match self {
-            Self::Template { parts, .. } => quote!(#private::key(&[#(#private::#parts),*])),
+            Self::Template { text, parts, .. } => quote! {
+                #private::key(const { &#private::Template::new(#text) }, &[#(#private::#parts),*])
+            },
             Self::Exact(expr) => quote!(#private::exact_key(#expr)),
         }
     }

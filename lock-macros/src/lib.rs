@@ -5,10 +5,10 @@ mod expand;
 mod item;
 mod key;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, ReturnType, Type,
+    Error, Ident, ReturnType, Type,
     parse::{ParseStream, Parser as _},
 };
 
@@ -36,7 +36,10 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
             return refuse(input.span(), reason);
         }
         let key = Key::template(&input.parse()?, None)?;
-        Ok(key.tokens(&quote!(::lock_core::__private)))
+        let tokens = key.tokens(&quote!(::lock_core::__private));
+        // In a block of its own: the borrows of the values end here, and not behind an `.await` of the statement around it.
+        let key = Ident::new("key", Span::mixed_site());
+        Ok(quote!({ let #key = #tokens; #key }))
     };
     let tokens = read.parse(input);
     tokens.unwrap_or_else(Error::into_compile_error).into()

@@ -188,16 +188,17 @@ impl Contender {
         lease: &Lease,
         span: Duration,
     ) -> io::Result<()> {
-        self.begin(attempts, lease)?;
-        self.count_up(lease).await?;
+        let since = self.begin(attempts, lease)?;
+        self.count_up(lease, since).await?;
         if !span.is_zero() {
             sleep(span).await;
         }
         self.about_to_release(attempts, lease)
     }
 
-    /// Writes down that they are held.
-    pub(crate) fn begin(&self, attempts: &Attempts, lease: &Lease) -> io::Result<()> {
+    /// Writes down that they are held; returns since when.
+    pub(crate) fn begin(&self, attempts: &Attempts, lease: &Lease) -> io::Result<Moment> {
+        let since = Moment::now();
         let tokens = lease.fencing_tokens();
         let valid_until = end_of(lease);
         for (key, attempt) in attempts {
@@ -207,11 +208,11 @@ impl Contender {
             let acquired = Step::Acquired { token, valid_until };
             self.recorder.record(*attempt, &key.name, acquired)?;
         }
-        Ok(())
+        Ok(since)
     }
 
-    /// Does the work that each of them is for.
-    pub(crate) async fn count_up(&self, lease: &Lease) -> io::Result<()> {
+    /// Does the work that each of them is for, which is held since then.
+    pub(crate) async fn count_up(&self, lease: &Lease, since: Moment) -> io::Result<()> {
         let tokens = lease.fencing_tokens().into_iter();
         for (number, (key, token)) in tokens.enumerate() {
             let mut register = self.register(&key.to_string()).await?;
@@ -224,7 +225,7 @@ impl Contender {
                 Err(FencedError::Store(error)) => return Err(error),
                 // It was valid when the answer was there already.
                 Err(FencedError::Refused(token)) if !lease.is_lost() => {
-                    register.complain(token).await?;
+                    register.complain(token, since).await?;
                 }
                 Ok(()) | Err(FencedError::Refused(_)) => {}
             }

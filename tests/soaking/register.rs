@@ -2,8 +2,8 @@
 //! reading it and writing it back. Increments that two holders made at once would be missing in the end.
 //!
 //! It lives in the process of the soak, so it forgets nothing, whatever becomes of the lock servers. Contenders ask by lines:
-//! `announce <key> <token>`, `read <key>`, `write <key> <token> <value>`, and `complain <key> <token>` if they were refused
-//! while they had a valid lease. Answers are `yes`, `no`, or a number.
+//! `announce <key> <token>`, `read <key>`, `write <key> <token> <value>`, and `complain <key> <token> <since>` if they were
+//! refused while they had a valid lease, since then. Answers are `yes`, `no`, or a number.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use lock_core::{Fenced, FencedStore, FencingToken};
-use lock_tests::history::Moment;
+use lock_tests::history::{Moment, Window};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -31,7 +31,8 @@ struct Cell {
 /// A holder that was refused though its lease was valid.
 #[derive(Debug, Clone)]
 pub(crate) struct Complaint {
-    pub(crate) at: Moment,
+    /// From when it had its lease to when it complained.
+    pub(crate) held: Window,
     pub(crate) key: String,
     pub(crate) token: u64,
     pub(crate) largest: u64,
@@ -66,9 +67,13 @@ impl Cells {
                 }
                 is_latest
             }
-            ["complain", key, token] => {
+            ["complain", key, token, since] => {
+                let held = Window {
+                    from: Moment::from_nanos(number(since)?),
+                    to: Moment::now(),
+                };
                 let complaint = Complaint {
-                    at: Moment::now(),
+                    held,
                     key: key.to_owned(),
                     token: number(token)?,
                     largest: cell.largest,
@@ -202,9 +207,9 @@ impl Register {
         self
     }
 
-    /// Says that it was refused while the lease was valid.
-    pub(crate) async fn complain(&mut self, token: FencingToken) -> io::Result<()> {
-        let line = format!("complain {} {token}\n", self.key);
+    /// Says that it was refused while the lease was valid, which it was since then.
+    pub(crate) async fn complain(&mut self, token: FencingToken, since: Moment) -> io::Result<()> {
+        let line = format!("complain {} {token} {since}\n", self.key);
         self.ask(&line).await.map(drop)
     }
 

@@ -176,18 +176,19 @@ impl Judges<'_> {
         let (ripe, young): (Vec<_>, Vec<_>) = self
             .complaints
             .drain(..)
-            .partition(|complaint| complaint.at <= judged);
+            .partition(|complaint| complaint.held.to <= judged);
         self.complaints = young;
         for Complaint {
-            at,
+            held,
             key,
             token,
             largest,
         } in ripe
         {
-            if !self.running.is_excused(&key, at) {
+            if !self.running.is_excused(&key, held) {
                 let line = format!(
-                    "{at} the register of {key} refused {token}, whose lease was valid, after {largest}"
+                    "{} the register of {key} refused {token}, whose lease was valid, after {largest}",
+                    held.to
                 );
                 self.verdict.add(4, [line]);
             }

@@ -164,10 +164,10 @@ async fn run_for_long(
 ) -> io::Result<bool> {
     let attempts = contender.call([key.clone()])?;
     let body = async |lease: Lease| {
-        contender.begin(&attempts, &lease)?;
-        contender.count_up(&lease).await?;
+        let since = contender.begin(&attempts, &lease)?;
+        contender.count_up(&lease, since).await?;
         sleep(span).await;
-        contender.count_up(&lease).await?;
+        contender.count_up(&lease, since).await?;
         contender.about_to_release(&attempts, &lease)
     };
     let ended = contender.locks.run(key.name, options, body).await;
@@ -257,8 +257,8 @@ async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io
     };
     let lease = guard.lease();
     std::mem::forget(guard);
-    contender.begin(&attempts, &lease)?;
-    let counted = contender.count_up(&lease).await;
+    let since = contender.begin(&attempts, &lease)?;
+    let counted = contender.count_up(&lease, since).await;
     let contender = Arc::clone(contender);
     tokio::spawn(async move {
         say(&format!("loss: {}", lease.lost().await));

@@ -11,7 +11,10 @@ async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
             let order_id = order_id;
             let card = card;
             __private::for_editor!(::core::format_args!("order:{order_id}"));
-            let key = __private::key(&[__private::text("order:"), __private::value(&&order_id)]);
+            let key = __private::key(
+                const { &__private::Template::new("order:{order_id}") },
+                &[__private::text("order:"), __private::value(&&order_id)],
+            );
             let manager = __private::default_manager();
             let options = __private::options().ttl(::core::time::Duration::from_millis(10000u64));
             inside.acquire(manager, key, options).await;

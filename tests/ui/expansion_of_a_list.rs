@@ -11,7 +11,10 @@ async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
             let from = from;
             let to = to;
             __private::for_editor!(::core::format_args!("account:{from}"));
-            let key1 = __private::key(&[__private::text("account:"), __private::value(&&from)]);
+            let key1 = __private::key(
+                const { &__private::Template::new("account:{from}") },
+                &[__private::text("account:"), __private::value(&&from)],
+            );
             let key2 = __private::exact_key(owner(to).await?);
             let key = [key1, key2];
             let manager = __private::default_manager();

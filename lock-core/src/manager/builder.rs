@@ -17,6 +17,7 @@ use crate::{
     manager::{Inner, LockManager},
     options::{Defaults, Wait, check_prefix},
     spawner::Spawner,
+    telemetry,
 };
 
 /// Builds a [`LockManager`].
@@ -439,6 +440,7 @@ impl LockManagerBuilder {
         alarm: Alarm,
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
+        telemetry::describe();
         let engine = Arc::new(Engine::new(
             backend,
             grants,

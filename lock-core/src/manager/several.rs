@@ -180,7 +180,7 @@ impl LockManager {
         order.sort_by_key(|(_, key)| *key);
         let mut taken = Vec::with_capacity(keys.len());
         for (position, key) in order {
-            let place = self.inner.arbiter.stand(key, *terms, deadline)?;
+            let place = self.stand(key, *terms, deadline)?;
             let holding = place.await?;
             taken.push((position, Arc::new(holding)));
             terms.spend(deadline, self.engine().clock.now());

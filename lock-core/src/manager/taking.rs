@@ -56,7 +56,7 @@ impl<'a> Taking<'a> {
         manager.require_runtime()?;
         check_key(&arbiter.prefix, key)?;
         let deadline = manager.deadline(terms.wait);
-        self.state = State::Waiting(arbiter.stand(key, terms, deadline)?);
+        self.state = State::Waiting(manager.stand(key, terms, deadline)?);
         Ok(None)
     }
 }

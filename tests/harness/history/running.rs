@@ -167,11 +167,11 @@ impl Running {
         self.forget();
     }
 
-    /// Returns whether exclusion is promised neither at this time nor within the ttl of the key before.
-    pub fn is_excused(&self, key: &str, at: Moment) -> bool {
-        let ttl = demands_of(&*self.demands, key).ttl;
-        let mut excuses = self.excuses.iter();
-        excuses.any(|window| window.from <= at && at <= window.to.after(ttl))
+    /// Returns whether exclusion is not promised to whoever held the key in this time: not at all of it, nor within the ttl
+    /// of the key before.
+    pub fn is_excused(&self, key: &str, held: Window) -> bool {
+        let demands = demands_of(&*self.demands, key);
+        key::is_excused(held, demands, &self.excuses)
     }
 
     /// Returns what was found so far.
@@ -425,6 +425,16 @@ mod tests {
         // A window that was over for longer than the ttl excuses nobody.
         let late = |running: &mut Running| running.excused(window(300, 400));
         assert_eq!(judge(&bad, late), one(Invariant::Exclusion));
+    }
+
+    #[test]
+    fn whoever_has_had_a_lease_since_a_window_is_excused_for_as_long_as_it_has_it() {
+        let mut running = Running::new(demands);
+        running.excused(window(100, 200));
+        assert!(running.is_excused("k", window(150, 5_000)));
+        assert!(running.is_excused("k", window(290, 5_000)));
+        assert!(!running.is_excused("k", window(310, 5_000)));
+        assert!(!running.is_excused("k", window(50, 99)));
     }
 
     #[test]

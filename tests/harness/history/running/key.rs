@@ -97,7 +97,7 @@ impl Key {
             from: grant.from,
             to: grant.valid_until,
         };
-        if !(is_handed_on && is_excused(held, demands, known)) {
+        if !(is_handed_on && is_excused(held, demands, known.excuses)) {
             let text = format!("{grant} was called after {floor} had been returned");
             tally.offend(Invariant::GrowingTokens, text);
         }
@@ -145,7 +145,7 @@ impl Key {
                 from: other.from.max(grant.from),
                 to: until.min(end),
             };
-            if overlaps && !is_excused(both, demands, known) {
+            if overlaps && !is_excused(both, demands, known.excuses) {
                 let text = format!("{other} and {grant} held it at the same time");
                 tally.offend(Invariant::Exclusion, text);
             }
@@ -266,8 +266,8 @@ impl Key {
 
 /// Whether the servers may know no more of a lease in this time: it was lost in a window, and a process goes by it until its
 /// validity is over, unless the servers tell it before.
-fn is_excused(held: Window, demands: Demands, known: Known<'_>) -> bool {
-    let mut windows = known.excuses.iter().map(|window| Window {
+pub(super) fn is_excused(held: Window, demands: Demands, excuses: &[Window]) -> bool {
+    let mut windows = excuses.iter().map(|window| Window {
         from: window.from,
         to: window.to.after(demands.ttl),
     });

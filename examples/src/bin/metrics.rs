@@ -1,0 +1,64 @@
+//! What Prometheus sees of the locks: how long they are waited for and held, who waits now, what was lost.
+//!
+//! ```text
+//! cargo run -p examples --bin metrics
+//! curl http://127.0.0.1:9000/metrics
+//! ```
+//!
+//! Ten workers want three locks, all the time. `LOCK_URL=redis://127.0.0.1` has them share the locks with every other process that
+//! is started so; without it they are inside this one.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "it tells whoever started it what to try"
+)]
+
+use std::{env, error::Error, time::Duration};
+
+use axum::{Router, routing::get};
+use lock_core::{LockError, LockManager, distributed_lock};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use tokio::{net::TcpListener, time::sleep};
+
+/// The bounds of the buckets, in seconds: a lock is waited for and held for microseconds or for minutes.
+const BUCKETS: [f64; 8] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0];
+
+#[distributed_lock(key = "shelf:{shelf}", ttl = "10s", wait = "500ms")]
+async fn restock(shelf: usize, takes: Duration) -> Result<(), LockError> {
+    sleep(takes).await;
+    Ok(())
+}
+
+/// Fills one shelf after the other. Whoever finds it busy for too long goes to the next.
+async fn work(number: usize) {
+    let mut shelf = number;
+    loop {
+        shelf = (shelf + 1) % 3;
+        let takes = Duration::from_millis(20 + 10 * u64::try_from(number).unwrap_or(0));
+        if let Err(error) = restock(shelf, takes).await
+            && !error.is_busy()
+        {
+            eprintln!("metrics: {error}");
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // Before the manager is made, so that the figures come with their descriptions.
+    let prometheus = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("seconds".to_owned()), &BUCKETS)?
+        .install_recorder()?;
+    let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    lock_core::set_global(LockManager::connect(&url).await?);
+    for number in 0..10 {
+        tokio::spawn(work(number));
+    }
+    let port = env::var("PORT").unwrap_or_else(|_| "9000".to_owned());
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    println!("curl http://{}/metrics", listener.local_addr()?);
+    let app = Router::new().route("/metrics", get(async move || prometheus.render()));
+    axum::serve(listener, app).await?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Figures for whoever collects them, through the facade of the crate `metrics`.
+//!
+//! Each has one label, the template of the key, which is a text of the program: there are never more of them than the
+//! program has templates, whatever its keys.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Unit};
+
+use crate::{
+    error::LockError,
+    key::LockKey,
+    lease::LeaseLost,
+    telemetry::{HandOff, Template},
+};
+
+pub(super) const ARE_KEPT: bool = true;
+
+const WAIT: &str = "lock_wait_seconds";
+const HOLD: &str = "lock_hold_seconds";
+const WAITING: &str = "lock_waiting";
+const HELD: &str = "lock_held";
+const ACQUIRED: &str = "lock_acquired_total";
+const BUSY: &str = "lock_busy_total";
+const UNAVAILABLE: &str = "lock_unavailable_total";
+const ABANDONED: &str = "lock_abandoned_total";
+const LOST: &str = "lock_lost_total";
+const HANDOFFS: &str = "lock_handoffs_total";
+
+static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
+
+/// Of keys that were not made from a template.
+static OTHER: Template = Template::new("other");
+
+/// The labels of a template, made where it is compiled, so that no figure has to make them.
+#[derive(Debug)]
+pub(super) struct Labels {
+    alone: [Label; 1],
+    local: [Label; 2],
+    remote: [Label; 2],
+}
+
+impl Labels {
+    pub(super) const fn new(template: &'static str) -> Self {
+        const fn label(template: &'static str) -> Label {
+            Label::from_static_parts("key", template)
+        }
+        Self {
+            alone: [label(template)],
+            local: [label(template), Label::from_static_parts("kind", "local")],
+            remote: [label(template), Label::from_static_parts("kind", "remote")],
+        }
+    }
+}
+
+pub(super) fn wait_begins(key: &LockKey) {
+    gauge(WAITING, key).increment(1.0);
+}
+
+pub(super) fn wait_ends(key: &LockKey, waited: Duration) {
+    gauge(WAITING, key).decrement(1.0);
+    histogram(WAIT, key).record(waited.as_secs_f64());
+}
+
+pub(super) fn hold_begins(key: &LockKey) {
+    counter(ACQUIRED, key).increment(1);
+    gauge(HELD, key).increment(1.0);
+}
+
+pub(super) fn hold_ends(key: &LockKey, held: Duration) {
+    gauge(HELD, key).decrement(1.0);
+    histogram(HOLD, key).record(held.as_secs_f64());
+}
+
+pub(super) fn refused(key: &LockKey, error: &LockError) {
+    match error {
+        LockError::Busy { .. } => counter(BUSY, key).increment(1),
+        LockError::Unavailable { .. } => counter(UNAVAILABLE, key).increment(1),
+        // A mistake in the program, and a loss that was counted when it happened.
+        LockError::Invalid { .. } | LockError::NotConfigured | LockError::Lost { .. } => {}
+    }
+}
+
+pub(super) fn abandoned(key: &LockKey) {
+    counter(ABANDONED, key).increment(1);
+}
+
+pub(super) fn lost(key: &LockKey, reason: LeaseLost) {
+    let reason = match reason {
+        LeaseLost::Expired => "expired",
+        LeaseLost::TakenAway => "taken_away",
+        LeaseLost::MaxHold => "max_hold",
+        LeaseLost::Shutdown => "shutdown",
+        LeaseLost::OtherKey => "other_key",
+        LeaseLost::Released => return,
+    };
+    let labels = [("key", template(key).text()), ("reason", reason)];
+    counted(&Key::from_parts(LOST, &labels)).increment(1);
+}
+
+pub(super) fn handed_on(key: &LockKey, how: HandOff) {
+    let labels = match how {
+        HandOff::Local => &template(key).labels.local,
+        HandOff::Remote => &template(key).labels.remote,
+    };
+    counted(&Key::from_static_parts(HANDOFFS, labels)).increment(1);
+}
+
+pub(super) fn describe() {
+    metrics::with_recorder(|recorder| {
+        let seconds = [
+            (
+                WAIT,
+                "from asking for a lock to the answer, whichever it is",
+            ),
+            (HOLD, "from getting a lock to letting it go"),
+        ];
+        for (name, says) in seconds {
+            recorder.describe_histogram(name.into(), Some(Unit::Seconds), says.into());
+        }
+        let now = [
+            (WAITING, "tasks of this process that wait for a lock now"),
+            (HELD, "locks that this process holds now"),
+        ];
+        for (name, says) in now {
+            recorder.describe_gauge(name.into(), Some(Unit::Count), says.into());
+        }
+        let totals = [
+            (ACQUIRED, "locks that were acquired"),
+            (BUSY, "waits that ended because somebody else had the lock"),
+            (
+                UNAVAILABLE,
+                "waits that ended because the backend did not answer, or the manager is closed or at a cap",
+            ),
+            (
+                ABANDONED,
+                "waits that ended because the caller stopped waiting",
+            ),
+            (LOST, "leases that ended before they were released"),
+            (
+                HANDOFFS,
+                "locks that went from one holder to the next: inside the process (local), or from another one (remote)",
+            ),
+        ];
+        for (name, says) in totals {
+            let name = KeyName::from_const_str(name);
+            recorder.describe_counter(name, Some(Unit::Count), says.into());
+        }
+    });
+}
+
+fn template(key: &LockKey) -> &'static Template {
+    key.made_from().unwrap_or(&OTHER)
+}
+
+fn of(name: &'static str, key: &LockKey) -> Key {
+    Key::from_static_parts(name, &template(key).labels.alone)
+}
+
+// Registered each time: a recorder may be installed at any time, and tests have one each.
+fn counter(name: &'static str, key: &LockKey) -> Counter {
+    counted(&of(name, key))
+}
+
+fn counted(key: &Key) -> Counter {
+    metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
+}
+
+fn gauge(name: &'static str, key: &LockKey) -> Gauge {
+    metrics::with_recorder(|recorder| recorder.register_gauge(&of(name, key), &METADATA))
+}
+
+fn histogram(name: &'static str, key: &LockKey) -> Histogram {
+    metrics::with_recorder(|recorder| recorder.register_histogram(&of(name, key), &METADATA))
+}

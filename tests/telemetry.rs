@@ -1,0 +1,326 @@
+//! What those who listen are told: figures by template, spans and events by key.
+
+use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
+
+use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
+use lock_tests::{Log, RedisServer, eventually};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tracing_subscriber::fmt::format::FmtSpan;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HANG: Duration = Duration::from_secs(60);
+
+/// Name and labels, and what was counted or is now; of a histogram the sum, and below the name with `#` the number.
+type Figures = BTreeMap<String, f64>;
+
+/// All figures since the last look, since looking empties histograms and counters.
+fn figures(of: &Snapshotter) -> Figures {
+    let mut figures = Figures::new();
+    for (key, _, _, value) in of.snapshot().into_vec() {
+        let labels: Vec<_> = key
+            .key()
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
+        let name = format!("{}{{{}}}", key.key().name(), labels.join(","));
+        #[expect(clippy::cast_precision_loss, reason = "there are not so many")]
+        let value = match value {
+            DebugValue::Counter(count) => count as f64,
+            DebugValue::Gauge(now) => now.into_inner(),
+            DebugValue::Histogram(values) => {
+                figures.insert(format!("#{name}"), values.len() as f64);
+                values.iter().map(|value| value.into_inner()).sum()
+            }
+        };
+        figures.insert(name, value);
+    }
+    figures
+}
+
+#[track_caller]
+fn assert_figures(figures: &Figures, expected: &[(&str, f64)]) {
+    for (name, value) in expected {
+        let told = figures.get(*name).copied();
+        assert!(
+            told.is_some_and(|told| (told - value).abs() < 1e-6),
+            "{name}: {value} expected in {figures:#?}"
+        );
+    }
+}
+
+#[distributed_lock(key = "order:{order_id}", ttl = "10s", wait = "2s")]
+async fn charge(order_id: u64, takes: Duration) -> Result<(), LockError> {
+    sleep(takes).await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_and_a_hold_are_counted_and_timed() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let locks = LockManager::in_memory();
+    let takes = Duration::from_millis(5);
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        tasks.spawn(with_locks(locks.clone(), charge(7, takes)));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no panic").expect("all get it");
+    }
+    assert_figures(
+        &figures(&recorder.snapshotter()),
+        &[
+            ("#lock_wait_seconds{key=order:{order_id}}", 4.0),
+            ("lock_wait_seconds{key=order:{order_id}}", 0.030),
+            ("#lock_hold_seconds{key=order:{order_id}}", 4.0),
+            ("lock_hold_seconds{key=order:{order_id}}", 0.020),
+            ("lock_acquired_total{key=order:{order_id}}", 4.0),
+            ("lock_waiting{key=order:{order_id}}", 0.0),
+            ("lock_held{key=order:{order_id}}", 0.0),
+            // The second one asks for tokens for those behind it, who then need no word of the backend.
+            ("lock_handoffs_total{key=order:{order_id},kind=local}", 2.0),
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauges_tell_who_waits_and_who_holds_now() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let locks = LockManager::in_memory();
+    let mut tasks = JoinSet::new();
+    for _ in 0..3 {
+        tasks.spawn(with_locks(locks.clone(), charge(7, SECOND)));
+    }
+    tokio::task::yield_now().await;
+    assert_figures(
+        &figures(&recorder.snapshotter()),
+        &[
+            ("lock_waiting{key=order:{order_id}}", 2.0),
+            ("lock_held{key=order:{order_id}}", 1.0),
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_way_to_go_without_is_counted_once() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let locks = LockManager::builder().max_waiting(1).in_memory();
+    let options = || LockOptions::new(SECOND * 10).wait(SECOND);
+    let template = || key!("stock");
+    let guard = locks.acquire(template(), options()).await.expect("free");
+
+    let busy = locks.acquire(template(), options()).await;
+    assert!(busy.is_err_and(|error| error.is_busy()));
+    let tried = locks.try_acquire(template(), options()).await;
+    assert!(tried.is_ok_and(|guard| guard.is_none()));
+    let stopped = timeout(SECOND / 2, locks.acquire(template(), options())).await;
+    assert!(stopped.is_err());
+    {
+        let mut waits = Box::pin(locks.acquire(template(), options()));
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        let too_many = locks.acquire(template(), options()).await;
+        assert!(matches!(too_many, Err(LockError::Unavailable { .. })));
+    }
+    drop(guard);
+    let figures = figures(&recorder.snapshotter());
+    assert_figures(
+        &figures,
+        &[
+            ("lock_busy_total{key=stock}", 2.0),
+            ("lock_abandoned_total{key=stock}", 2.0),
+            ("lock_unavailable_total{key=stock}", 1.0),
+            ("lock_acquired_total{key=stock}", 1.0),
+            ("lock_waiting{key=stock}", 0.0),
+            ("lock_held{key=stock}", 0.0),
+            ("#lock_wait_seconds{key=stock}", 4.0),
+            ("lock_wait_seconds{key=stock}", 1.5),
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_are_as_many_labels_as_templates_whatever_the_keys() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let locks = LockManager::in_memory();
+    for order_id in 0..100 {
+        with_locks(locks.clone(), charge(order_id, Duration::ZERO))
+            .await
+            .expect("free");
+        let key = format!("by hand {order_id}");
+        drop(
+            locks
+                .acquire(key, LockOptions::default())
+                .await
+                .expect("free"),
+        );
+    }
+    let figures = figures(&recorder.snapshotter());
+    assert_figures(
+        &figures,
+        &[
+            ("lock_acquired_total{key=order:{order_id}}", 100.0),
+            ("lock_acquired_total{key=other}", 100.0),
+        ],
+    );
+    let labels = figures
+        .keys()
+        .filter(|name| name.starts_with("lock_acquired_total"))
+        .count();
+    assert_eq!(labels, 2, "{figures:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_is_counted_by_its_reason() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let locks = LockManager::in_memory();
+    let guard = locks
+        .acquire(key!("report"), LockOptions::default())
+        .await
+        .expect("free");
+    locks.force_release("report").await.expect("there");
+    guard.lease().lost().await;
+    let bounded = LockOptions::default().max_hold(SECOND);
+    let hangs = locks
+        .run(key!("report"), bounded, |_| std::future::pending::<()>())
+        .await;
+    assert!(matches!(hangs, Err(LockError::Lost { .. })));
+    assert_figures(
+        &figures(&recorder.snapshotter()),
+        &[
+            ("lock_lost_total{key=report,reason=taken_away}", 1.0),
+            ("lock_lost_total{key=report,reason=max_hold}", 1.0),
+        ],
+    );
+}
+
+/// That of the whole process: a manager of a server counts on its own thread.
+fn everything() -> &'static Snapshotter {
+    static ALL: OnceLock<Snapshotter> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let recorder = DebuggingRecorder::new();
+        let all = recorder.snapshotter();
+        recorder.install().expect("the only one");
+        all
+    })
+}
+
+#[tokio::test]
+async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
+    let all = everything();
+    let server = RedisServer::start();
+    // Two managers are to each other as two processes.
+    let (here, there) = (
+        LockManager::connect(&server.url()).await.expect("up"),
+        LockManager::connect(&server.url()).await.expect("up"),
+    );
+    let options = || LockOptions::new(SECOND * 10).wait(HANG);
+    let guard = there.acquire("shared", options()).await.expect("free");
+    let waits = tokio::spawn(async move { here.acquire(key!("shared"), options()).await });
+    eventually(HANG, "it stands in line", async || {
+        let info = there.inspect("shared").await.expect("up").expect("held");
+        info.waiters == 1
+    })
+    .await;
+    guard.release().await.expect("held");
+    waits
+        .await
+        .expect("no panic")
+        .expect("granted")
+        .release()
+        .await
+        .expect("held");
+    // The rest is behind the word of the release.
+    assert_figures(
+        &figures(all),
+        &[
+            ("lock_handoffs_total{key=shared,kind=remote}", 1.0),
+            ("lock_acquired_total{key=shared}", 1.0),
+            ("lock_held{key=shared}", 0.0),
+            ("lock_waiting{key=shared}", 0.0),
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _listens = tracing::subscriber::set_default(subscriber);
+    let locks = LockManager::in_memory();
+    let options = || LockOptions::default();
+    let guard = locks
+        .acquire(key!("report"), options())
+        .await
+        .expect("free");
+    let token = guard.lease().fencing_token();
+    let body = locks.run(key!("report"), options(), async |_| {
+        tracing::info!("from the body");
+        sleep(SECOND * 2).await;
+    });
+    let first = async {
+        sleep(SECOND).await;
+        drop(guard);
+    };
+    let (ran, ()) = tokio::join!(body, first);
+    ran.expect("not lost");
+    let text = log.text();
+    let line = |says: &[&str]| {
+        let found = text
+            .lines()
+            .find(|line| says.iter().all(|word| line.contains(word)));
+        assert!(found.is_some(), "{says:?} in {text}");
+    };
+    line(&[
+        "lock_wait{key=report template=\"report\"}",
+        "acquired",
+        "waited=1s",
+    ]);
+    line(&[
+        &format!("lock_hold{{key=report template=\"report\" fencing_token={token}}}"),
+        "released",
+        "held=1s",
+    ]);
+    line(&["lock_hold{key=report", "from the body"]);
+    line(&["lock_hold{key=report", "released", "held=2s"]);
+    line(&["lock_hold{key=report", "close"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _listens = tracing::subscriber::set_default(subscriber);
+    let locks = LockManager::in_memory();
+    let guard = locks
+        .acquire("report", LockOptions::default())
+        .await
+        .expect("free");
+    assert_eq!(log.text(), "");
+    locks.force_release("report").await.expect("there");
+    guard.lease().lost().await;
+    let text = log.text();
+    assert!(
+        text.contains("WARN") && text.contains("lease lost key=report reason=the key is gone"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
