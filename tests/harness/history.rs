@@ -21,6 +21,7 @@ mod service;
 mod tail;
 
 pub use self::{
+    attempt::Hold,
     checker::Offence,
     running::{Demands, Invariant, Running, Tally},
     service::Gap,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Event, History, Moment, Step};
+use super::{Event, History, Moment, Step, Window};
 
 /// An attempt that was granted.
 #[derive(Debug, Clone)]
@@ -17,7 +17,33 @@ pub(super) struct Grant<'a> {
     pub(super) events: Vec<&'a Event>,
 }
 
+/// For how long a process went by a lock, to our knowledge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// Which process.
+    pub process: u32,
+    /// What was locked.
+    pub key: String,
+    /// From when its acquire returned until it let go, lost the lease, or the lease ran out.
+    pub held: Window,
+}
+
 impl History {
+    /// Returns all holds, in the order in which they began.
+    pub fn holds(&self) -> Vec<Hold> {
+        let grants = self.all_grants().into_iter();
+        grants
+            .map(|grant| Hold {
+                process: grant.process,
+                key: grant.key.to_owned(),
+                held: Window {
+                    from: grant.from,
+                    to: grant.to,
+                },
+            })
+            .collect()
+    }
+
     /// All grants, in the order in which the acquires returned.
     pub(super) fn all_grants(&self) -> Vec<Grant<'_>> {
         let mut attempts: BTreeMap<(u32, u64), Vec<&Event>> = BTreeMap::new();

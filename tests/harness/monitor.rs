@@ -1,0 +1,216 @@
+//! What a server says of who had which lock and when, by its own account of the commands that it executes.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    thread::JoinHandle,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    history::{Moment, Window},
+    server::RedisServer,
+};
+
+/// Ends what is listened to.
+const LAST: &str = "the last word";
+
+/// Listens to all commands that a server executes, those of scripts included, until it is asked for them.
+#[derive(Debug)]
+pub struct Monitor {
+    reader: JoinHandle<Vec<String>>,
+}
+
+/// That a server had an owner token in a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerHold {
+    /// The full key.
+    pub key: String,
+    /// The owner token.
+    pub token: String,
+    /// From when it was written until it was deleted, overwritten or expired.
+    pub held: Window,
+}
+
+impl Monitor {
+    /// Begins to listen; nothing that is executed later is missed.
+    pub fn start(server: &RedisServer) -> Self {
+        let mut stream =
+            TcpStream::connect(("127.0.0.1", server.port())).expect("the server is up");
+        stream.write_all(b"MONITOR\r\n").expect("a new connection");
+        let mut lines = BufReader::new(stream);
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("an answer");
+        assert_eq!(first, "+OK\r\n");
+        let reader = std::thread::spawn(move || {
+            // Whatever cuts it off, the last word is missed then.
+            let mut told = Vec::new();
+            for line in lines.lines().map_while(Result::ok) {
+                let is_last = line.contains(LAST);
+                told.push(line);
+                if is_last {
+                    break;
+                }
+            }
+            told
+        });
+        Self { reader }
+    }
+
+    /// Stops, and returns what the server had in keys that begin so.
+    pub fn finish(self, server: &RedisServer, prefix: &str) -> Vec<ServerHold> {
+        // What was executed before is told before.
+        server.cli(&["ECHO", LAST]);
+        let told = self.reader.join().expect("a reader that does not panic");
+        let is_all = told.last().is_some_and(|line| line.contains(LAST));
+        assert!(is_all, "the server cut the monitor off");
+        let mut keys = Keys::default();
+        for line in &told {
+            let (at, words) = parse(line);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            if words.get(1).is_some_and(|key| key.starts_with(prefix)) {
+                keys.execute(at, &words);
+            }
+        }
+        keys.finish()
+    }
+}
+
+/// The keys as the server has them.
+#[derive(Debug, Default)]
+struct Keys {
+    now: BTreeMap<String, ServerHold>,
+    past: Vec<ServerHold>,
+}
+
+impl Keys {
+    fn execute(&mut self, at: Moment, words: &[&str]) {
+        let key = words[1];
+        let alive = self.now.get(key).is_some_and(|hold| hold.held.to > at);
+        let ttl = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
+        match (words[0].to_ascii_lowercase().as_str(), &words[2..]) {
+            ("set", [_, "NX", "PX", _]) if alive => {}
+            ("set", [token, "NX", "PX", time] | [token, "PX", time])
+            | ("psetex", [time, token]) => {
+                // The same token again is a longer hold of the same.
+                let same = alive && self.now[key].token == **token;
+                let from = if same { self.now[key].held.from } else { at };
+                if !same {
+                    self.end(key, at);
+                }
+                let held = Window {
+                    from,
+                    to: at.after(ttl(time)),
+                };
+                let (key, token) = (key.to_owned(), (*token).to_owned());
+                self.now
+                    .insert(key.clone(), ServerHold { key, token, held });
+            }
+            ("set", [token, "KEEPTTL"]) if alive => {
+                let left = self.now[key].held.to;
+                self.end(key, at);
+                let (key, token) = (key.to_owned(), (*token).to_owned());
+                let held = Window { from: at, to: left };
+                self.now
+                    .insert(key.clone(), ServerHold { key, token, held });
+            }
+            ("pexpire", [time]) if alive => {
+                let hold = self.now.get_mut(key).expect("alive");
+                hold.held.to = at.after(ttl(time));
+            }
+            ("del", []) => self.end(key, at),
+            ("pexpire" | "get" | "exists" | "pttl", _) => {}
+            other => panic!("a lock is never changed by {other:?}"),
+        }
+    }
+
+    fn end(&mut self, key: &str, at: Moment) {
+        if let Some(mut hold) = self.now.remove(key) {
+            hold.held.to = hold.held.to.min(at);
+            self.past.push(hold);
+        }
+    }
+
+    fn finish(mut self) -> Vec<ServerHold> {
+        self.past.extend(self.now.into_values());
+        self.past
+    }
+}
+
+/// Reads `+1700000000.123456 [0 lua] "SET" "lock:k" "a" …`.
+fn parse(line: &str) -> (Moment, Vec<String>) {
+    let told = || format!("a line of MONITOR: {line}");
+    let (time, rest) = line
+        .trim_start_matches('+')
+        .split_once(' ')
+        .unwrap_or_else(|| panic!("{}", told()));
+    let (seconds, micros) = time.split_once('.').unwrap_or_else(|| panic!("{}", told()));
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{}", told()));
+    let unix = Duration::from_secs(number(seconds)) + Duration::from_micros(number(micros));
+    let (_, rest) = rest
+        .split_once("] ")
+        .unwrap_or_else(|| panic!("{}", told()));
+    // Nothing that locks has a quotation mark in it.
+    let words = rest
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect();
+    (of_unix(unix), words)
+}
+
+/// The same point in time on the clock of the histories.
+fn of_unix(unix: Duration) -> Moment {
+    let (now, unix_now) = (Moment::now(), SystemTime::now());
+    let unix_now = unix_now.duration_since(UNIX_EPOCH).expect("after 1970");
+    let age = unix_now.saturating_sub(unix);
+    Moment::from_nanos(0).after(now.since(Moment::from_nanos(0)).saturating_sub(age))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_key_is_a_tokens_until_it_is_deleted_overwritten_or_expired() {
+        let mut keys = Keys::default();
+        for (millis, words) in [
+            (10, &["SET", "k", "a", "NX", "PX", "100"][..]),
+            (20, &["SET", "k", "b", "NX", "PX", "100"]),
+            (50, &["pexpire", "k", "100"]),
+            (120, &["del", "k"]),
+            (130, &["PSETEX", "k", "50", "b"]),
+            (200, &["SET", "k", "c", "PX", "30"]),
+            (210, &["SET", "k", "d", "PX", "30"]),
+        ] {
+            keys.execute(at(millis), words);
+        }
+        let held: Vec<_> = keys
+            .finish()
+            .into_iter()
+            .map(|hold| (hold.token, hold.held.from, hold.held.to))
+            .collect();
+        let expected = [
+            ("a", 10, 120),
+            ("b", 130, 180),
+            ("c", 200, 210),
+            ("d", 210, 240),
+        ];
+        assert_eq!(
+            held,
+            expected.map(|(token, from, to)| (token.to_owned(), at(from), at(to)))
+        );
+    }
+
+    #[test]
+    fn a_line_is_read_as_the_server_writes_it() {
+        let (_, words) = parse(r#"+1700000000.123456 [0 127.0.0.1:4242] "SET" "lock:k" "lc1:a""#);
+        assert_eq!(words, ["SET", "lock:k", "lc1:a"]);
+    }
+}
