@@ -1,7 +1,7 @@
 //! How fast it is, beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [held] [attribute] [--plot <path>] [--unpinned]]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [held] [attribute] [telemetry] [--plot <path>] [--unpinned]]
 //! ```
 //!
 //! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
@@ -20,6 +20,7 @@ mod plot;
 mod report;
 mod sample;
 mod storm;
+mod telemetry;
 mod usage;
 mod worker;
 
@@ -28,7 +29,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAMES: [&str; 5] = ["pairs", "hot_key", "storm", "held", "attribute"];
+const NAMES: [&str; 6] = [
+    "pairs",
+    "hot_key",
+    "storm",
+    "held",
+    "attribute",
+    "telemetry",
+];
 
 fn main() -> Result<(), String> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -56,7 +64,8 @@ fn main() -> Result<(), String> {
             }
             "storm" => storm::run(),
             "held" => held::run(),
-            _ => attribute::run(),
+            "attribute" => attribute::run(),
+            _ => telemetry::run(),
         }
     }
     report::title("the machine, after everything has ended");
