@@ -16,6 +16,8 @@ use crate::{
     trail::{ConnectionId, Trail},
 };
 
+#[cfg(feature = "testing")]
+pub(crate) mod faulty;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

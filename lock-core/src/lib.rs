@@ -51,6 +51,7 @@
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
+//! - `testing`: [`LockManager::in_memory_with_faults`], for the tests of your own code; belongs into `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -69,6 +70,8 @@ mod backend;
 mod clock;
 mod engine;
 mod error;
+#[cfg(feature = "testing")]
+mod faults;
 mod fenced;
 mod grants;
 mod guard;
@@ -120,6 +123,8 @@ pub mod __simulation {
 }
 
 pub use error::{FromLockError, LockError, Skipped};
+#[cfg(feature = "testing")]
+pub use faults::Faults;
 pub use fenced::{Fenced, FencedError, FencedStore};
 pub use guard::LockGuard;
 pub use inspect::{Health, Holder, LockInfo};

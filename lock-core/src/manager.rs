@@ -140,6 +140,15 @@ impl LockManager {
         Self::builder().in_memory()
     }
 
+    /// Makes a manager as [`in_memory`](Self::in_memory) does, and a handle that has things go wrong: for your tests.
+    ///
+    /// See [`Faults`](crate::Faults) for what it can do, with an example of each.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn in_memory_with_faults() -> (Self, crate::Faults) {
+        Self::builder().in_memory_with_faults()
+    }
+
     /// Starts building a manager with other settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::default()

@@ -321,8 +321,22 @@ impl LockManagerBuilder {
     pub fn in_memory(self) -> LockManager {
         let clock = Clock::tokio();
         let backend = Arc::new(MemoryBackend::new(clock.clone()));
-        let alarm = Alarm::of_the_caller(clock.clone());
-        self.finish(backend, Arc::default(), Spawner::Caller, clock, alarm)
+        self.with_the_caller(backend, clock)
+    }
+
+    /// Makes a manager whose locks are inside this process, and a handle that has things go wrong; see
+    /// [`LockManager::in_memory_with_faults`].
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn in_memory_with_faults(self) -> (LockManager, crate::Faults) {
+        use crate::{backend::faulty::FaultyBackend, faults::Faults};
+
+        let clock = Clock::tokio();
+        let backend = FaultyBackend::new(clock.clone(), self.timing.command_timeout);
+        let backend = Arc::new(backend);
+        let manager = self.with_the_caller(backend.clone(), clock);
+        let faults = Faults::new(manager.inner.arbiter.clone(), backend);
+        (manager, faults)
     }
 
     #[cfg(feature = "redis")]
@@ -396,6 +410,12 @@ impl LockManagerBuilder {
             access: self.access.clone(),
             replicas: self.replicas,
         })
+    }
+
+    /// A manager that works on its caller's runtime.
+    fn with_the_caller(self, backend: Arc<dyn Backend>, clock: Clock) -> LockManager {
+        let alarm = Alarm::of_the_caller(clock.clone());
+        self.finish(backend, Arc::default(), Spawner::Caller, clock, alarm)
     }
 
     /// A manager with a thread of its own.
