@@ -1,5 +1,18 @@
 //! The clock of a manager, as a seam: the real one also runs while the machine sleeps, the other one follows tokio's
 //! virtual time.
+//!
+//! Which clock runs on through a suspend differs from system to system:
+//!
+//! | system | clock | runs while the machine sleeps |
+//! | --- | --- | --- |
+//! | Linux, Android | `CLOCK_BOOTTIME` | yes; `CLOCK_MONOTONIC` does not |
+//! | macOS, iOS, OpenBSD | `CLOCK_MONOTONIC` | yes; `CLOCK_UPTIME_RAW`, which std takes on Apple's systems, does not |
+//! | Windows | std's `Instant`, the performance counter | yes, says its documentation |
+//! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not for certain; FreeBSD has no clock that does |
+//!
+//! Where it does not, a machine that slept finds out only from the server: at its next renewal, which the server answers with
+//! "not yours". Until then its body may take steps. That is for laptops; servers are not suspended, and a virtual machine that is
+//! stopped by its host does not know it by any clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -104,7 +117,7 @@ fn since_boot() -> u64 {
     timespec_nanos(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
-/// On Apple's systems and the BSDs the monotonic clock is the one that runs on through a suspend.
+/// On Apple's systems and OpenBSD this is the one that runs on through a suspend; elsewhere there is none better.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 fn since_boot() -> u64 {
     timespec_nanos(rustix::time::clock_gettime(
@@ -119,7 +132,7 @@ fn timespec_nanos(time: rustix::time::Timespec) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// Elsewhere std's clock has to do. On Windows it is the performance counter, which runs on through a suspend too.
+/// Elsewhere std's clock has to do. On Windows it is the performance counter.
 #[cfg(not(unix))]
 fn since_boot() -> u64 {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
