@@ -1,6 +1,6 @@
 //! What the crates say about themselves.
 
-use std::{collections::HashMap, process::Command};
+use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 
 use serde_json::Value;
 
@@ -102,4 +102,129 @@ fn no_dependency_needs_a_newer_rust_than_its_crate_declares() {
             );
         }
     }
+}
+
+/// What `cargo package` puts into the package, as paths in it.
+fn packaged(name: &str) -> Vec<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["package", "--package", name, "--list", "--allow-dirty"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo");
+    assert!(output.status.success(), "{output:?}");
+    let list = String::from_utf8(output.stdout).expect("text");
+    list.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_package_holds_what_its_users_need_and_nothing_else() {
+    for name in ["lock-core", "lock-macros"] {
+        let files = packaged(name);
+        for needed in [
+            "Cargo.toml",
+            "README.md",
+            "LICENSE-APACHE",
+            "LICENSE-MIT",
+            "src/lib.rs",
+        ] {
+            assert!(
+                files.iter().any(|file| file == needed),
+                "{name} lacks {needed}"
+            );
+        }
+        for file in &files {
+            let at_the_top = !file.contains('/');
+            let made_by_cargo = matches!(
+                &**file,
+                ".cargo_vcs_info.json" | "Cargo.lock" | "Cargo.toml.orig"
+            );
+            let expected = match Path::new(file).extension().and_then(OsStr::to_str) {
+                Some("rs" | "lua") => file.starts_with("src/"),
+                Some("md") => at_the_top || file.starts_with("docs/"),
+                Some("toml") => at_the_top,
+                None => file.starts_with("LICENSE-"),
+                Some(_) => false,
+            };
+            assert!(made_by_cargo || expected, "{name} has a stray file: {file}");
+        }
+    }
+}
+
+#[test]
+fn the_licences_in_a_package_are_those_of_the_project() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        let ours = std::fs::read_to_string(root.join(licence)).expect("a licence");
+        for name in ["lock-core", "lock-macros"] {
+            // A link, which cargo follows. Where links are not checked out as such, it would be a file with a path in it.
+            let theirs = std::fs::read_to_string(root.join(name).join(licence));
+            assert_eq!(theirs.expect("a licence"), ours, "{name}");
+        }
+    }
+}
+
+#[test]
+fn docs_rs_shows_every_feature_that_is_public() {
+    let metadata = Metadata::read();
+    let package = metadata.find("lock-core");
+    let shown = list(&package["metadata"]["docs"]["rs"]["features"]);
+    let mut shown: Vec<&str> = shown.iter().map(text).collect();
+    let features = package["features"].as_object().expect("features");
+    let is_public = |name: &&str| !matches!(*name, "default" | "simulation");
+    let mut public: Vec<&str> = features
+        .keys()
+        .map(|name| &**name)
+        .filter(is_public)
+        .collect();
+    shown.sort_unstable();
+    public.sort_unstable();
+    assert_eq!(shown, public);
+}
+
+/// What crates.io accepts: its rules for keywords, and those of its categories that are ours.
+#[test]
+fn keywords_and_categories_are_those_that_the_registry_accepts() {
+    let metadata = Metadata::read();
+    for name in ["lock-core", "lock-macros"] {
+        let package = metadata.find(name);
+        let keywords = list(&package["keywords"]);
+        assert!((1..=5).contains(&keywords.len()), "{name}: {keywords:?}");
+        for keyword in keywords.iter().map(text) {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "-_+".contains(c);
+            let is_valid = keyword.len() <= 20
+                && keyword.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && keyword.chars().all(allowed);
+            assert!(is_valid, "{name}: {keyword}");
+        }
+        let categories = list(&package["categories"]);
+        assert!(
+            (1..=5).contains(&categories.len()),
+            "{name}: {categories:?}"
+        );
+        for category in categories.iter().map(text) {
+            let known = [
+                "asynchronous",
+                "concurrency",
+                "database",
+                "development-tools::procedural-macro-helpers",
+            ];
+            assert!(known.contains(&category), "{name}: {category}");
+        }
+        assert!(
+            package["description"].is_string(),
+            "{name} has no description"
+        );
+        assert_eq!(package["license"], "MIT OR Apache-2.0", "{name}");
+    }
+}
+
+#[test]
+fn both_crates_have_one_version_and_ask_for_each_other_by_it() {
+    let metadata = Metadata::read();
+    let (core, macros) = (metadata.find("lock-core"), metadata.find("lock-macros"));
+    assert_eq!(core["version"], macros["version"]);
+    let mut dependencies = list(&core["dependencies"]).iter();
+    let macros_of_core = dependencies.find(|dependency| dependency["name"] == "lock-macros");
+    let asked = macros_of_core.expect("a dependency on the macros")["req"].clone();
+    assert_eq!(text(&asked), format!("={}", text(&macros["version"])));
 }
