@@ -31,15 +31,40 @@ pub trait FencedStore {
     type Error;
 
     /// Remembers the token, unless a larger one was announced.
+    ///
+    /// # Errors
+    ///
+    /// What the store says if it does not answer; it reaches the caller of [`Lease::update_fenced`] as
+    /// [`FencedError::Store`], here and below. A refusal is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the token remembered or not. Either is safe: it is its holder's own.
     fn announce(
         &mut self,
         token: FencingToken,
     ) -> impl Future<Output = Result<Fenced, Self::Error>> + Send;
 
     /// Reads the resource.
+    ///
+    /// # Errors
+    ///
+    /// [`FencedError::Store`], as with [`announce`](Self::announce).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future must leave the resource as it is.
     fn read(&mut self) -> impl Future<Output = Result<Self::Value, Self::Error>> + Send;
 
     /// Writes the resource, unless another token was announced since.
+    ///
+    /// # Errors
+    ///
+    /// [`FencedError::Store`], as with [`announce`](Self::announce): whether it was written, nobody knows.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future must leave the resource written or not, and never in part: one statement, or one transaction.
     fn write(
         &mut self,
         token: FencingToken,

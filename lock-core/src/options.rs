@@ -89,7 +89,7 @@ impl LockOptions {
         }
     }
 
-    /// Sets the ttl, as [`new`](Self::new) does.
+    /// Sets the ttl, as [`new`](Self::new) does, where it stands what gets worse in each direction. Defaults to the manager's ttl.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -110,13 +110,17 @@ impl LockOptions {
 
     /// Lets an acquire wait without end. Defaults to the manager's wait.
     ///
-    /// Nothing is answered while the lock is busy or the backend is away; bound the future from outside if that matters.
+    /// Nothing is answered while the lock is busy or the backend is away; bound the future from outside if that matters. With
+    /// a bound, work is given up that would have had its turn.
     pub const fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
     }
 
     /// Makes an acquire ask once and answer [`LockError::Busy`] at once. Defaults to the manager's wait.
+    ///
+    /// For work that somebody else does just as well. Whoever asks again in a loop instead of waiting has no place in the line,
+    /// and costs the server a command each time.
     pub const fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -124,7 +128,9 @@ impl LockOptions {
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
     ///
-    /// For work that must not take longer than the ttl in any case. It saves one message each third of the ttl.
+    /// For work that must not take longer than the ttl in any case: what takes longer is dropped, though nobody else wanted the
+    /// lock. It saves one message each third of the ttl. With renewal, a body that hangs keeps the lock;
+    /// [`max_hold`](Self::max_hold) bounds that, too.
     pub const fn without_renewal(mut self) -> Self {
         self.renewal = Renew::Off;
         self
@@ -132,7 +138,8 @@ impl LockOptions {
 
     /// Bounds how long the lock is held at all: then the lease is lost. Defaults to no bound.
     ///
-    /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow.
+    /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow; with a long one, what hangs
+    /// blocks others for as long.
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -141,13 +148,16 @@ impl LockOptions {
     /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
     ///
     /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock
-    /// taken and does not run the job again. 100 ms to 24 h.
+    /// taken and does not run the job again. 100 ms to 24 h. Too short, and a late replica runs the job again; too long, and
+    /// the next run finds the lock of the last one.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self
     }
 
     /// Sets what happens to the body when the lease is lost. Defaults to [`OnLost::Cancel`].
+    ///
+    /// A body that is cancelled may leave its work half done; one that continues may run beside the next holder's.
     pub const fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self

@@ -140,7 +140,8 @@ impl LockManagerBuilder {
 
     /// Caps how many tasks may wait in this manager at a time. Defaults to 100,000.
     ///
-    /// Beyond it an acquire is [`LockError::Unavailable`].
+    /// Beyond it an acquire is [`LockError::Unavailable`]. A cap that is too low refuses what would have had its turn; without
+    /// any, a lock that hangs gathers tasks until memory is full.
     pub fn max_waiting(mut self, most: usize) -> Self {
         self.limits.waiting = most;
         self

@@ -1,0 +1,220 @@
+//! What the documentation of the public interface must say, by the rules of the house: read from the sources.
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use quote::ToTokens;
+use syn::{
+    Attribute, Expr, ExprLit, FnArg, ImplItem, Item, Lit, Meta, ReceiverKind, ReturnType,
+    Signature, TraitItem, UseTree, Visibility,
+};
+
+/// A public function of lock-core, and what its documentation says.
+struct Function {
+    /// With its type before it, if it has one.
+    name: String,
+    takes_itself: bool,
+    is_async: bool,
+    returns: String,
+    doc: String,
+}
+
+impl Function {
+    fn new(owner: Option<&str>, signature: &Signature, attributes: &[Attribute]) -> Self {
+        let returns = match &signature.output {
+            ReturnType::Type(_, returned) => returned.to_token_stream().to_string(),
+            ReturnType::Default => String::new(),
+        };
+        let takes_itself = matches!(
+            signature.inputs.first(),
+            Some(FnArg::Receiver(receiver)) if matches!(receiver.kind, ReceiverKind::Value)
+        );
+        let owner = owner.map_or(String::new(), |owner| format!("{owner}::"));
+        Self {
+            name: format!("{owner}{}", signature.ident),
+            takes_itself,
+            is_async: signature.asyncness.is_some() || returns.contains("Future"),
+            returns,
+            doc: attributes.iter().filter_map(doc_line).collect(),
+        }
+    }
+
+    /// The text below a heading, up to the next one.
+    fn section(&self, heading: &str) -> String {
+        let mut lines = self.doc.lines().map(str::trim);
+        lines.by_ref().take_while(|line| *line != heading).count();
+        let section: Vec<_> = lines.take_while(|line| !line.starts_with("# ")).collect();
+        section.join("\n")
+    }
+
+    /// Whether it, or its future, may be an error.
+    fn is_fallible(&self) -> bool {
+        self.returns.contains("Result <")
+    }
+
+    /// A builder's: it takes itself, and returns itself changed.
+    fn is_setter(&self) -> bool {
+        self.takes_itself && self.returns == "Self"
+    }
+}
+
+/// `doc` attributes, one a line.
+fn doc_line(attribute: &Attribute) -> Option<String> {
+    let Meta::NameValue(pair) = &attribute.meta else {
+        return None;
+    };
+    match &pair.value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) if pair.path.is_ident("doc") => Some(text.value() + "\n"),
+        _ => None,
+    }
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The names in the `pub use` of the crate's root.
+fn exported(root: &Path) -> HashSet<String> {
+    fn collect(tree: &UseTree, names: &mut HashSet<String>) {
+        match tree {
+            UseTree::Path(path) => collect(&path.tree, names),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| collect(tree, names)),
+            UseTree::Name(name) => drop(names.insert(name.ident.to_string())),
+            UseTree::Rename(_) | UseTree::Glob(_) => {}
+        }
+    }
+    let mut names = HashSet::new();
+    for item in parse(&root.join("lib.rs")).items {
+        match item {
+            Item::Use(item) if is_public(&item.vis) => collect(&item.tree, &mut names),
+            _ => {}
+        }
+    }
+    names
+}
+
+fn parse(path: &Path) -> syn::File {
+    let text = fs::read_to_string(path).expect("a source");
+    syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn is_public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
+/// All that users of the crate can call.
+fn functions() -> Vec<Function> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
+    let exported = exported(&root);
+    let mut all = Vec::new();
+    for item in sources(&root).iter().flat_map(|path| parse(path).items) {
+        match item {
+            Item::Fn(item) if is_public(&item.vis) => {
+                if exported.contains(&item.sig.ident.to_string()) {
+                    all.push(Function::new(None, &item.sig, &item.attrs));
+                }
+            }
+            Item::Impl(item) if item.trait_.is_none() => {
+                let owner = item.self_ty.to_token_stream().to_string();
+                if !exported.contains(&owner) {
+                    continue;
+                }
+                for member in &item.items {
+                    if let ImplItem::Fn(member) = member
+                        && is_public(&member.vis)
+                    {
+                        all.push(Function::new(Some(&owner), &member.sig, &member.attrs));
+                    }
+                }
+            }
+            Item::Trait(item) if exported.contains(&item.ident.to_string()) => {
+                let owner = item.ident.to_string();
+                for member in &item.items {
+                    if let TraitItem::Fn(member) = member {
+                        all.push(Function::new(Some(&owner), &member.sig, &member.attrs));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Fails if a function breaks the rule, or if this does not look at one of which it is known that it must.
+fn each(
+    concerned: impl Fn(&Function) -> bool,
+    among_them: &[&str],
+    obeys: impl Fn(&Function) -> bool,
+    rule: &str,
+) {
+    let all = functions();
+    let concerned: Vec<_> = all.iter().filter(|function| concerned(function)).collect();
+    for name in among_them {
+        let is_there = concerned.iter().any(|function| function.name == *name);
+        assert!(is_there, "{name} is not among those looked at");
+    }
+    let broken: Vec<_> = concerned
+        .iter()
+        .filter(|function| !obeys(function))
+        .map(|function| &*function.name)
+        .collect();
+    assert!(broken.is_empty(), "{rule}: {broken:?}");
+}
+
+#[test]
+fn every_future_says_what_dropping_it_leaves_behind() {
+    each(
+        |function| function.is_async,
+        &[
+            "LockManager::acquire",
+            "LockManager::run_all",
+            "LockGuard::release",
+            "with_locks",
+        ],
+        |function| !function.section("# Cancel safety").is_empty(),
+        "no `# Cancel safety`",
+    );
+}
+
+#[test]
+fn every_fallible_function_says_which_errors_it_has() {
+    each(
+        Function::is_fallible,
+        &[
+            "LockManager::acquire",
+            "LockManager::connect",
+            "Lease::ensure",
+        ],
+        |function| {
+            let errors = function.section("# Errors");
+            errors.contains("Error::") || errors.contains("As [`")
+        },
+        "no `# Errors` that names variants",
+    );
+}
+
+#[test]
+fn every_setter_says_what_holds_without_it() {
+    each(
+        Function::is_setter,
+        &["LockOptions::wait", "LockManagerBuilder::key_prefix"],
+        |function| function.doc.contains("Defaults to"),
+        "no \"Defaults to …\"",
+    );
+}
