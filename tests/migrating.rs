@@ -1,0 +1,201 @@
+//! What docs/migrating.md says about single libraries, against the libraries that can be linked, and for the others against
+//! the commands that their sources send. `neighbours.rs` has those of other languages, as processes.
+
+use std::time::Duration;
+
+use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
+use lock_core::{KeysOf, LeaseLost, LockError, LockManager, LockOptions};
+use lock_tests::RedisServer;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 60).no_wait()
+}
+
+async fn manager(server: &RedisServer, prefix: impl Into<String>) -> LockManager {
+    let builder = LockManager::builder().key_prefix(prefix);
+    builder
+        .connect(&server.url())
+        .await
+        .expect("the server is up")
+}
+
+async fn is_free(locks: &LockManager, key: &str) -> bool {
+    let tried = locks.try_acquire(key, options()).await;
+    tried.expect("an answer").is_some()
+}
+
+#[tokio::test]
+async fn rslock_and_ours_exclude_each_other() {
+    let server = RedisServer::start();
+    let mut theirs = rslock::LockManager::new(vec![server.url()]);
+    theirs.set_retry(1, SECOND);
+    let ours = manager(&server, KeysOf::Rslock).await;
+    let held = theirs.lock("orders", SECOND * 60).await.expect("free");
+    assert!(!is_free(&ours, "orders").await);
+    theirs.unlock(&held).await;
+    let guard = ours.acquire("orders", options()).await.expect("released");
+    assert!(theirs.lock("orders", SECOND * 60).await.is_err());
+    guard
+        .lease()
+        .verify()
+        .await
+        .expect("a try takes nothing away");
+    guard.release().await.expect("held");
+    theirs.lock("orders", SECOND * 60).await.expect("released");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_of_rslock_keeps_its_lock_and_ours_does_not() {
+    let server = RedisServer::start();
+    let mut theirs = rslock::LockManager::new(vec![server.url()]);
+    theirs.set_retry(1, SECOND);
+    let ours = manager(&server, KeysOf::Rslock).await;
+    drop(ours.acquire("orders", options()).await.expect("free"));
+    lock_tests::eventually(SECOND * 10, "the drop has released it", async || {
+        server.get("orders").is_none()
+    })
+    .await;
+    drop(theirs.acquire("orders", SECOND * 60).await.expect("free"));
+    assert!(!is_free(&ours, "orders").await);
+    assert!(server.pttl("orders").is_some_and(|left| left > SECOND * 50));
+}
+
+#[tokio::test]
+async fn distributed_lock_redis_and_ours_exclude_each_other() {
+    let server = RedisServer::start();
+    let provider = distributed_lock_redis::RedisLockProvider::builder().url(server.url());
+    let theirs = provider
+        .build()
+        .await
+        .expect("the server is up")
+        .create_lock("orders");
+    let ours = manager(&server, "distributed-lock:").await;
+    let held = theirs
+        .try_acquire()
+        .await
+        .expect("an answer")
+        .expect("free");
+    assert!(!is_free(&ours, "orders").await);
+    held.release().await.expect("held");
+    let guard = ours.acquire("orders", options()).await.expect("released");
+    assert!(theirs.try_acquire().await.expect("an answer").is_none());
+    guard
+        .lease()
+        .verify()
+        .await
+        .expect("a try takes nothing away");
+    guard.release().await.expect("held");
+    assert!(theirs.try_acquire().await.expect("an answer").is_some());
+}
+
+/// Redisson counts how often a thread has a lock, in a field of a hash that is named after the thread.
+mod redisson {
+    use super::{LockError, RedisServer, manager, options};
+
+    const THREAD: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
+
+    #[tokio::test]
+    async fn its_lock_is_no_lock_to_ours_and_is_left_alone() {
+        let server = RedisServer::start();
+        let ours = manager(&server, "").await;
+        server.cli(&["HINCRBY", "orders", THREAD, "1"]);
+        server.cli(&["PEXPIRE", "orders", "30000"]);
+        let refused = ours.acquire("orders", options()).await;
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{refused:?}"
+        );
+        let refused = ours.force_release("orders").await;
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{refused:?}"
+        );
+        let left = server.cli(&["HGET", "orders", THREAD]);
+        assert_eq!(redis::from_redis_value::<u32>(left).expect("a number"), 1);
+    }
+
+    #[tokio::test]
+    async fn our_lock_is_an_error_to_it_and_stays() {
+        let server = RedisServer::start();
+        let ours = manager(&server, "").await;
+        let guard = ours.acquire("orders", options()).await.expect("free");
+        // What its script asks, of a key that exists.
+        let error = server
+            .try_cli(&["HEXISTS", "orders", THREAD])
+            .expect_err("a string");
+        assert_eq!(error.code(), Some("WRONGTYPE"));
+        guard.release().await.expect("held");
+    }
+}
+
+/// ShedLock sets a string, and ends or shortens its lock without looking whose it is, unless told to by `safeUpdate`.
+mod shedlock {
+    use super::{LeaseLost, LockManager, RedisServer, is_free, manager, options};
+
+    const KEY: &str = "job-lock:default:nightly";
+    const VALUE: &str = "ADDED:2026-11-20T03:00:00.000Z@host";
+
+    async fn start() -> (RedisServer, LockManager) {
+        let server = RedisServer::start();
+        let ours = manager(&server, "job-lock:default:").await;
+        (server, ours)
+    }
+
+    #[tokio::test]
+    async fn its_lock_and_ours_exclude_each_other() {
+        let (server, ours) = start().await;
+        server.cli(&["SET", KEY, VALUE, "NX", "PX", "60000"]);
+        assert!(!is_free(&ours, "nightly").await);
+        server.cli(&["DEL", KEY]);
+        let guard = ours.acquire("nightly", options()).await.expect("free");
+        let refused = server.cli(&["SET", KEY, VALUE, "NX", "PX", "60000"]);
+        assert_eq!(refused, redis::Value::Nil);
+        guard.release().await.expect("held");
+    }
+
+    #[tokio::test]
+    async fn the_late_end_of_its_job_takes_our_lock_away() {
+        for end in [
+            &["DEL", KEY][..],
+            &["SET", KEY, VALUE, "XX", "PX", "5000"][..],
+        ] {
+            let (server, ours) = start().await;
+            let guard = ours
+                .acquire("nightly", options())
+                .await
+                .expect("theirs has run out");
+            server.cli(end);
+            guard.lease().verify().await.expect_err("taken away");
+            assert_eq!(guard.lease().lost().await, LeaseLost::TakenAway, "{end:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn with_its_safe_update_a_late_end_leaves_our_lock_alone() {
+        let (server, ours) = start().await;
+        let guard = ours
+            .acquire("nightly", options())
+            .await
+            .expect("theirs has run out");
+        let compare = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+        server.cli(&["EVAL", compare, "1", KEY, VALUE]);
+        assert!(server.get(KEY).is_some());
+        guard.release().await.expect("held all the time");
+    }
+}
+
+#[test]
+fn the_page_names_tests_that_exist() {
+    let page = include_str!("../docs/migrating.md");
+    let here = include_str!("migrating.rs");
+    let named = page
+        .split('`')
+        .filter_map(|word| word.strip_prefix("migrating::"));
+    let named: Vec<&str> = named.collect();
+    assert!(named.len() > 5, "{named:?}");
+    for test in named {
+        assert!(here.contains(&format!("async fn {test}(")), "{test}");
+    }
+}
