@@ -416,6 +416,23 @@ async fn tests_with_managers_of_their_own_do_not_meet() {
     assert!(free.is_ok(), "{free:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_innermost_manager_counts_and_a_spawned_task_has_none() {
+    let (outer, faults) = LockManager::in_memory_with_faults();
+    faults.busy("k");
+    let nested = async {
+        let inner = with_locks(LockManager::in_memory(), annotated(SECOND)).await;
+        let spawned = tokio::spawn(annotated(SECOND)).await.expect("no panic");
+        (inner, spawned)
+    };
+    let (inner, spawned) = with_locks(outer, nested).await;
+    assert!(inner.is_ok(), "{inner:?}");
+    assert!(
+        matches!(spawned, Err(LockError::NotConfigured)),
+        "{spawned:?}"
+    );
+}
+
 #[distributed_lock(key = "account:{account}", ttl = "10s")]
 async fn deposit(account: u64, into: u64) -> Result<(), LockError> {
     write_balance(into);

@@ -25,7 +25,8 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
 
 /// Runs a future whose annotated functions use this manager instead of the global one: for tests in parallel.
 ///
-/// It holds for the task, not for what the task spawns.
+/// It holds for the task, not for what the task spawns: wrap that too, or hand it the manager (`locks = …`). An inner call counts
+/// before an outer one. With the feature `testing` the manager can come with faults on demand.
 ///
 /// # Cancel safety
 ///
