@@ -124,10 +124,10 @@ fn functions() -> Vec<Function> {
     let mut all = Vec::new();
     for item in sources(&root).iter().flat_map(|path| parse(path).items) {
         match item {
-            Item::Fn(item) if is_public(&item.vis) => {
-                if exported.contains(&item.sig.ident.to_string()) {
-                    all.push(Function::new(None, &item.sig, &item.attrs));
-                }
+            Item::Fn(item)
+                if is_public(&item.vis) && exported.contains(&item.sig.ident.to_string()) =>
+            {
+                all.push(Function::new(None, &item.sig, &item.attrs));
             }
             Item::Impl(item) if item.trait_.is_none() => {
                 let owner = item.self_ty.to_token_stream().to_string();

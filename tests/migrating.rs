@@ -130,7 +130,7 @@ mod redisson {
     }
 }
 
-/// ShedLock sets a string, and ends or shortens its lock without looking whose it is, unless told to by `safeUpdate`.
+/// `ShedLock` sets a string, and ends or shortens its lock without looking whose it is, unless told to by `safeUpdate`.
 mod shedlock {
     use super::{LeaseLost, LockManager, RedisServer, is_free, manager, options};
 
