@@ -381,6 +381,16 @@ async fn questions_to_an_unavailable_backend_are_unavailable() {
     assert!(guard.release().await.is_err_and(unavailable));
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_release_of_a_lost_lease_says_so_though_the_backend_is_away() {
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    let guard = locks.acquire("k", options()).await.expect("free");
+    faults.unavailable();
+    assert_eq!(guard.lease().lost().await, LeaseLost::Expired);
+    let released = guard.release().await;
+    assert_eq!(reason(&released), Some(LeaseLost::Expired), "{released:?}");
+}
+
 #[test]
 fn a_guard_that_is_dropped_outside_any_runtime_releases_late() {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -112,6 +112,13 @@ impl Release {
         }
     }
 
+    fn lost_error(&self, reason: LeaseLost) -> LockError {
+        LockError::Lost {
+            key: self.key.clone(),
+            reason,
+        }
+    }
+
     /// What the server's word means for whoever waits.
     ///
     /// A key that is not ours any more was deleted by an earlier try whose answer was lost, if there was one and the
@@ -122,12 +129,7 @@ impl Release {
         so_far: &Tries,
         engine: &Engine,
     ) -> Result<(), LockError> {
-        let lost = |reason| {
-            Err(LockError::Lost {
-                key: self.key.clone(),
-                reason,
-            })
-        };
+        let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {
             (Some(reason), _) => lost(reason),
             (None, ReleaseOutcome::Done) => Ok(()),
@@ -207,7 +209,11 @@ impl Work {
         let may_pass = failure.is_definite() && failure.is_transient();
         let was_enough = self.so_far.all > 1 && !may_pass;
         if was_enough || waited >= self.engine.timing.command_timeout {
-            let error = LockError::from(failure).about(&self.release.key);
+            // That the lease was lost was known before, and no answer can change it.
+            let error = match self.release.lost {
+                Some(reason) => self.release.lost_error(reason),
+                None => LockError::from(failure).about(&self.release.key),
+            };
             tell(&mut self.reply, Err(error));
         }
         self.so_far.refused >= MOST_REFUSALS
