@@ -51,7 +51,6 @@
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
-//! - `testing`: [`LockManager::in_memory_with_faults`], for the tests of your own code; belongs into `[dev-dependencies]`.
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code; belongs into `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
 #![cfg_attr(docsrs, feature(doc_cfg))]
