@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     backend::{
-        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Busy, Comes, Expiry,
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Asks, Busy, Comes, Expiry,
         Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest, Renewed,
         redis::{
             connection::CLOCK,
@@ -61,6 +61,29 @@ pub(super) struct Counter<'a> {
     pub(super) counting: &'a Counting,
 }
 
+impl Counter<'_> {
+    /// Than what a token must be larger that is counted up now.
+    fn floor(&self, connection: ConnectionId) -> Option<u64> {
+        self.counting.last()?.floor(connection, CLOCK.now())
+    }
+
+    /// Whether what was counted is as good as a token from the server's time.
+    fn admits(&self, counted: &Counted, known: u64) -> Result<Option<u64>, Failure> {
+        let value = match failure::of_value(counted.value.clone())? {
+            Value::Int(value) => u64::try_from(value).unwrap_or(0),
+            _ => return Err(failure::nonsense("a fencing counter")),
+        };
+        let floor = self.floor(counted.connection);
+        Ok(floor.and_then(|floor| (value > floor.max(known)).then_some(value)))
+    }
+}
+
+/// What the counter said when it was counted one further.
+struct Counted {
+    value: Value,
+    connection: ConnectionId,
+}
+
 impl Commands {
     pub(super) fn new(link: Arc<Link>, holding: Arc<Link>) -> Self {
         Self {
@@ -83,17 +106,27 @@ impl Commands {
         request: &AcquireRequest,
     ) -> Result<Acquired, Failure> {
         let (key, token) = (&*request.full_key, request.token.expose());
+        let set_if_free = set_if_free(request);
         let commands: [&[Word<'_>]; 4] = [
-            &set_if_free(request),
+            &set_if_free,
             &[Text("GET"), Text(key)],
             &[Text("PTTL"), Text(key)],
             &[Text("INCR"), Text(counter.fence)],
         ];
+        // Whoever asks again found it busy, and will mostly do so again. All that wait would keep the counter from standing
+        // still, which it has to for a moment when somebody moves it to the server's time.
+        let counts = !matches!(request.asks, Asks::AfterIts(_));
+        let commands = &commands[..3 + usize::from(counts)];
         let within = self.holding.timing().command_timeout;
         let trail = Some(&*request.trail);
-        let (connection, answers) = send(&self.holding, &commands, within, trail).await?;
-        let [set, holder, remaining, incremented] =
-            <[Value; 4]>::try_from(answers).map_err(|_| failure::nonsense("an acquire"))?;
+        let (connection, answers) = send(&self.holding, commands, within, trail).await?;
+        let mut answers = answers.into_iter();
+        let (Some(set), Some(holder), Some(remaining)) =
+            (answers.next(), answers.next(), answers.next())
+        else {
+            return Err(failure::nonsense("an acquire"));
+        };
+        let counted = answers.next().map(|value| Counted { value, connection });
         let set = failure::of_answer(set, connection, &request.trail)?;
         let is_set = set != Value::Nil;
         let holder = failure::of_value(holder)
@@ -130,7 +163,7 @@ impl Commands {
             }
         }
         let token = self
-            .fencing(by, counter, connection, incremented, request.known_fencing)
+            .fencing(by, counter, counted, request.known_fencing)
             .await
             .map_err(Failure::after_all)?;
         Ok(Acquired {
@@ -149,11 +182,8 @@ impl Commands {
         if renewed.await? == Renewed::NotOurs {
             return Ok(Ahead::NotOurs);
         }
-        let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(counter.fence)]];
-        let (connection, answers) = self.send(&count, None).await?;
-        let incremented = answers.into_iter().next().unwrap_or(Value::Nil);
         let token = self
-            .fencing(by, counter, connection, incremented, request.known_fencing)
+            .fencing(by, counter, None, request.known_fencing)
             .await?;
         Ok(Ahead::Yes {
             tokens: FencingBlock::new(token, 1),
@@ -334,20 +364,26 @@ impl Commands {
         &self,
         by: Compare,
         counter: Counter<'_>,
-        connection: ConnectionId,
-        incremented: Value,
+        counted: Option<Counted>,
         known: u64,
     ) -> Result<u64, Failure> {
-        let value = match failure::of_value(incremented)? {
-            Value::Int(value) => u64::try_from(value).unwrap_or(0),
-            _ => return Err(failure::nonsense("a fencing counter")),
+        let counted = match counted {
+            Some(counted) => counted,
+            None => self.count(counter.fence).await?,
         };
-        let now = CLOCK.now();
-        let last = counter.counting.last();
-        let floor = last.and_then(|last| last.floor(connection, now));
-        if floor.is_some_and(|floor| value > floor.max(known)) {
-            return Ok(value);
+        if let Some(token) = counter.admits(&counted, known)? {
+            return Ok(token);
         }
+        let connection = counted.connection;
+        let _turn = self.turn.lock().await;
+        // Whoever had the turn before has moved it, then one more will do.
+        if counter.floor(connection).is_some() {
+            let counted = self.count(counter.fence).await?;
+            if let Some(token) = counter.admits(&counted, known)? {
+                return Ok(token);
+            }
+        }
+        let now = CLOCK.now();
         let token = self.raise(by, counter.fence, known).await?;
         counter
             .counting
@@ -355,21 +391,22 @@ impl Commands {
         Ok(token)
     }
 
-    /// Moves the counter to the server's time, or beyond it where it or the process is ahead.
+    /// Counts one further, where locks are taken.
+    async fn count(&self, fence: &str) -> Result<Counted, Failure> {
+        let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(fence)]];
+        let (connection, answers) = send(&self.holding, &count, self.within, None).await?;
+        let value = answers.into_iter().next().unwrap_or(Value::Nil);
+        Ok(Counted { value, connection })
+    }
+
+    /// Moves the counter to the server's time, or beyond it where it or the process is ahead. For whoever has the turn.
     async fn raise(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
         for _ in 0..MOST_TRIES {
-            let look: [&[Word<'_>]; 2] = [&[Text("TIME")], &[Text("GET"), Text(fence)]];
-            let (_, answers) = self.send(&look, None).await?;
-            let [time, counter] = <[Value; 2]>::try_from(answers)
-                .map_err(|_| failure::nonsense("a fencing counter"))?;
-            let now = read_micros(&failure::of_value(time)?)
-                .ok_or_else(|| failure::nonsense("the time"))?;
-            let Value::BulkString(before) = failure::of_value(counter)? else {
-                // It was lost since it was incremented up: as if somebody had changed it.
+            let Some((now, before)) = self.look(by, fence).await? else {
+                // It was lost since it was counted up: as if somebody had changed it.
                 self.send(&[&[Text("INCR"), Text(fence)]], None).await?;
                 continue;
             };
-            let before = String::from_utf8_lossy(&before).into_owned();
             let counter = before.parse().unwrap_or(0);
             let next = now
                 .max(u64::saturating_add(counter, 1))
@@ -386,7 +423,37 @@ impl Commands {
         ))
     }
 
-    /// Sets the counter if it is still what it was.
+    /// The server's time and the counter, which is watched from here on if nothing compares; `None` if there is no counter.
+    async fn look(&self, by: Compare, fence: &str) -> Result<Option<(u64, String)>, Failure> {
+        let watch: [&[Word<'_>]; 5] = [
+            &[Text("DISCARD")],
+            &[Text("UNWATCH")],
+            &[Text("WATCH"), Text(fence)],
+            &[Text("TIME")],
+            &[Text("GET"), Text(fence)],
+        ];
+        let (_, mut answers) = if by == Compare::Watch {
+            send(&self.transactions, &watch, self.within, None).await?
+        } else {
+            self.send(&watch[3..], None).await?
+        };
+        let (counter, time) = (answers.pop(), answers.pop());
+        let (Some(time), Some(counter)) = (time, counter) else {
+            return Err(failure::nonsense("a fencing counter"));
+        };
+        let now =
+            read_micros(&failure::of_value(time)?).ok_or_else(|| failure::nonsense("the time"))?;
+        // Without a watch, what is committed would not notice that others counted.
+        if let Some(watched) = answers.pop() {
+            failure::of_value(watched)?;
+        }
+        let Value::BulkString(counter) = failure::of_value(counter)? else {
+            return Ok(None);
+        };
+        Ok(Some((now, String::from_utf8_lossy(&counter).into_owned())))
+    }
+
+    /// Sets the counter if it is still what it was when it was looked at.
     async fn swap(
         &self,
         by: Compare,
@@ -405,24 +472,12 @@ impl Commands {
             let (_, answers) = self.send(&[&swap], None).await?;
             return is_done(answers.into_iter().next());
         }
-        let (_turn, link) = (self.turn.lock().await, &self.transactions);
-        let look: [&[Word<'_>]; 5] = [
-            &[Text("DISCARD")],
-            &[Text("UNWATCH")],
-            &[Text("WATCH"), Text(fence)],
-            &[Text("GET"), Text(fence)],
+        let commit: [&[Word<'_>]; 3] = [
             &[Text("MULTI")],
+            &[Text("SET"), Text(fence), Number(next)],
+            &[Text("EXEC")],
         ];
-        let (_, mut answers) = send(link, &look, self.within, None).await?;
-        failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
-        let now = answers.pop();
-        failure::of_value(answers.pop().unwrap_or(Value::Nil))?;
-        let is_same = matches!(&now, Some(Value::BulkString(now)) if **now == *before.as_bytes());
-        if !is_same {
-            return Ok(false);
-        }
-        let commit: [&[Word<'_>]; 2] = [&[Text("SET"), Text(fence), Number(next)], &[Text("EXEC")]];
-        let (_, answers) = send(link, &commit, self.within, None).await?;
+        let (_, answers) = send(&self.transactions, &commit, self.within, None).await?;
         match answers.into_iter().next_back() {
             Some(Value::ServerError(error)) => Err(failure::answered(&error)),
             exec => Ok(matches!(exec, Some(Value::Array(_)))),
