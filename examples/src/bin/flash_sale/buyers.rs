@@ -1,0 +1,93 @@
+//! The buyers, and the one line between them and an oversold sale.
+
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, distributed_lock};
+use tokio::task::JoinSet;
+
+use crate::shop::{Outcome, Shop, Side};
+
+/// How many there are in all.
+pub(crate) const BUYERS: u32 = 500;
+
+/// The lock of the only item on sale.
+pub(crate) const KEY: &str = "sale:ticket";
+
+/// How long a payment takes: the time in which others read the same stock.
+const PAYMENT: Duration = Duration::from_millis(40);
+
+/// Somebody who wants one item.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buyer {
+    pub(crate) number: u32,
+    pub(crate) side: Side,
+    pub(crate) arrived: Instant,
+}
+
+/// Why a buyer got no answer.
+#[derive(Debug)]
+enum BuyError {
+    Lock(LockError),
+    Database(sqlx::Error),
+}
+
+impl From<LockError> for BuyError {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<sqlx::Error> for BuyError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// Lets these buyers in, all at once and on both sides, and waits until the last of them has an answer.
+pub(crate) async fn let_in(shop: &Shop, numbers: Range<u32>) -> Result<(), sqlx::Error> {
+    let mut crowd = JoinSet::new();
+    for number in numbers {
+        for side in [Side::WithoutLock, Side::WithLock] {
+            let arrived = Instant::now();
+            let buyer = Buyer {
+                number,
+                side,
+                arrived,
+            };
+            crowd.spawn(serve(shop.clone(), buyer));
+        }
+    }
+    crowd.join_all().await.into_iter().collect()
+}
+
+async fn serve(shop: Shop, buyer: Buyer) -> Result<(), sqlx::Error> {
+    let bought = match buyer.side {
+        Side::WithoutLock => buy_one(&shop, buyer).await,
+        Side::WithLock => buy(&shop, buyer, "ticket").await,
+    };
+    match bought {
+        Ok(()) => Ok(()),
+        Err(BuyError::Lock(error)) => shop.give_up(buyer, &error.to_string()).await,
+        Err(BuyError::Database(error)) => Err(error),
+    }
+}
+
+/// The difference: of all buyers, in all processes together, one at a time is in here.
+#[rustfmt::skip]
+#[distributed_lock(key = "sale:{item}", ttl = "10s", wait = "60s")]
+async fn buy(shop: &Shop, buyer: Buyer, item: &str) -> Result<(), BuyError> {
+    buy_one(shop, buyer).await
+}
+
+/// Read, work, write back: right for one at a time, wrong for two.
+async fn buy_one(shop: &Shop, buyer: Buyer) -> Result<(), BuyError> {
+    let stock = shop.enter(buyer).await?;
+    if stock == 0 {
+        return Ok(shop.leave(buyer, stock, Outcome::SoldOut).await?);
+    }
+    tokio::time::sleep(PAYMENT).await;
+    Ok(shop.leave(buyer, stock - 1, Outcome::Sold).await?)
+}

@@ -1,0 +1,189 @@
+//! One sale after the other, and what is known of the one that runs.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    ops::Range,
+    path::PathBuf,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use lock_core::LockManager;
+use tokio::{
+    sync::{Mutex, watch},
+    time::{interval, sleep, timeout},
+};
+
+use crate::{
+    GRACE,
+    board::{Board, Panel, Phase},
+    buyers::{self, BUYERS},
+    ctrl_c,
+    second::{self, Second},
+    shop::{Shop, Side},
+};
+
+/// How often the page sees something new.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// How often the backend of the locks is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Longer than the longest wait of a buyer, so that not even a second process that hangs is waited for without end.
+const LONGEST_SALE: Duration = Duration::from_secs(90);
+
+/// Why a sale did not start.
+#[derive(Debug)]
+pub(crate) enum NotStarted {
+    Running,
+    Unavailable(String),
+}
+
+/// The sale, as everybody who runs or watches it knows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Sale {
+    shop: Shop,
+    /// Where the second process finds the shop, if there is one.
+    shared: Option<PathBuf>,
+    locks: LockManager,
+    board: watch::Sender<Board>,
+    /// Held by the sale that runs.
+    running: Arc<Mutex<()>>,
+}
+
+impl Sale {
+    /// Two processes sell from the file, if there is one that they share.
+    pub(crate) fn new(shop: Shop, shared: Option<PathBuf>, locks: LockManager) -> Self {
+        let processes = if shared.is_some() { 2 } else { 1 };
+        Self {
+            shop,
+            shared,
+            locks,
+            board: watch::Sender::new(Board::new(processes)),
+            running: Arc::default(),
+        }
+    }
+
+    /// Starts a sale in the background, unless one is running.
+    pub(crate) async fn start(&self) -> Result<(), NotStarted> {
+        let running = Arc::clone(&self.running).try_lock_owned();
+        let running = running.map_err(|_locked| NotStarted::Running)?;
+        if let Some(trouble) = self.look_at_backend().await {
+            return Err(NotStarted::Unavailable(trouble));
+        }
+        self.board.send_modify(|board| {
+            *board = Board::new(board.processes);
+            board.phase = Phase::Running;
+        });
+        let sale = self.clone();
+        tokio::spawn(async move {
+            let trouble = sale.run().await.err().map(|error| format!("{error:#}"));
+            sale.board.send_modify(|board| {
+                board.phase = Phase::Finished;
+                board.sale_trouble = trouble;
+            });
+            drop(running);
+        });
+        Ok(())
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<Board> {
+        self.board.subscribe()
+    }
+
+    /// Waits until no sale is running, for as long as one takes to stop.
+    pub(crate) async fn ended(&self) {
+        if timeout(3 * GRACE, self.running.lock()).await.is_err() {
+            eprintln!("flash_sale: the sale does not stop");
+        }
+    }
+
+    /// Keeps looking whether the locks can be had.
+    pub(crate) async fn watch_backend(&self) -> Infallible {
+        loop {
+            self.look_at_backend().await;
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Asks who has the lock, which is bounded by the manager's time-outs, and returns why there was no answer.
+    async fn look_at_backend(&self) -> Option<String> {
+        let trouble = self.locks.inspect(buyers::KEY).await.err();
+        let trouble = trouble.map(|error| error.to_string());
+        self.board.send_if_modified(|board| {
+            let news = board.backend_trouble != trouble;
+            board.backend_trouble.clone_from(&trouble);
+            news
+        });
+        trouble
+    }
+
+    async fn run(&self) -> anyhow::Result<()> {
+        self.shop.refill().await?;
+        let mut handed_on = HandedOn::default();
+        let mut selling = pin!(timeout(LONGEST_SALE, self.sell()));
+        let mut frames = interval(FRAME);
+        let sold = loop {
+            tokio::select! {
+                sold = &mut selling => break sold,
+                _ = frames.tick() => self.show(|turns, _| handed_on.per_second(turns)).await?,
+            }
+        };
+        // What counts in the end is the whole sale.
+        self.show(|turns, ms| turns * 1_000 / ms.max(1)).await?;
+        sold.context("the sale did not come to an end")?
+    }
+
+    async fn sell(&self) -> anyhow::Result<()> {
+        let Some(file) = &self.shared else {
+            return self.let_in(1..BUYERS + 1).await;
+        };
+        let second = Second::start(file).await?;
+        tokio::try_join!(self.let_in(1..second::NUMBERS.start), second.sell())?;
+        Ok(())
+    }
+
+    /// Lets in the buyers of this process; sends all away at ctrl-c.
+    async fn let_in(&self, numbers: Range<u32>) -> anyhow::Result<()> {
+        tokio::select! {
+            sold = buyers::let_in(&self.shop, numbers) => Ok(sold?),
+            () = ctrl_c() => Ok(()),
+        }
+    }
+
+    /// Puts on the board what the shop knows; the rate of hand-offs is a matter of the turns and the longest wait so far.
+    async fn show(&self, mut rate: impl FnMut(u32, u32) -> u32) -> Result<(), sqlx::Error> {
+        for side in [Side::WithoutLock, Side::WithLock] {
+            let visits = self.shop.visits(side).await?;
+            let mut panel = Panel::new(&visits, self.shop.stock(side).await?);
+            if side == Side::WithLock {
+                let longest = panel.waits.last().map_or(0, |&(ms, _)| ms);
+                panel.hand_offs_per_second = rate(panel.turns, longest);
+            }
+            self.board.send_modify(|board| *board.panel(side) = panel);
+        }
+        Ok(())
+    }
+}
+
+/// How many turns there were, one second back.
+#[derive(Debug, Default)]
+struct HandedOn {
+    seen: VecDeque<(Instant, u32)>,
+}
+
+impl HandedOn {
+    fn per_second(&mut self, turns: u32) -> u32 {
+        let now = Instant::now();
+        self.seen.push_back((now, turns));
+        while self.seen.len() > 2 && now - self.seen[0].0 > Duration::from_secs(1) {
+            self.seen.pop_front();
+        }
+        let (since, before) = self.seen[0];
+        let ms = u32::try_from((now - since).as_millis()).unwrap_or(u32::MAX);
+        (turns - before) * 1_000 / ms.max(1)
+    }
+}

@@ -1,0 +1,158 @@
+//! A headless Chromium, driven through ChromeDriver's HTTP interface.
+
+use std::{fs, fs::File, path::Path, time::Duration};
+
+use lock_tests::{HttpRequest, Process, eventually};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Many times what Chromium needs to start, for a machine busy with a build.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Both processes are children of the test, and end with it. One that ChromeDriver started would outlive it.
+pub(crate) struct Browser {
+    session: String,
+    _driver: Process,
+    _chromium: Process,
+    _profile: TempDir,
+}
+
+impl Browser {
+    pub(crate) async fn start() -> Self {
+        let profile = tempfile::tempdir().expect("a temporary folder");
+        let log = File::create(profile.path().join("log")).expect("a file");
+        let data = format!("--user-data-dir={}", profile.path().display());
+        let flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-dev-shm-usage \
+            --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars \
+            --remote-debugging-port=0 about:blank";
+        let arguments: Vec<&str> = flags.split_whitespace().chain([&*data]).collect();
+        let chromium = Process::spawn_with_log("chromium", &arguments, log);
+        let mut driver = Process::spawn("chromedriver", &["--port=0"], &[]);
+        let port = loop {
+            let line = driver.line();
+            if let Some((_, port)) = line.split_once("started successfully on port ") {
+                break port.trim_end_matches('.').to_owned();
+            }
+        };
+
+        let file = profile.path().join("DevToolsActivePort");
+        let mut debugger = String::new();
+        eventually(READY_WITHIN, "chromium listens", async || {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            // The port, and a line after it: then it is all there.
+            debugger = text.lines().next().unwrap_or_default().to_owned();
+            text.contains('\n')
+        })
+        .await;
+        let capabilities = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"debuggerAddress": format!("127.0.0.1:{debugger}")},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
+        let sessions = format!("http://127.0.0.1:{port}/session");
+        let made = ask("POST", &sessions, &capabilities).await;
+        let id = made["sessionId"].as_str().expect("a session");
+        Self {
+            session: format!("{sessions}/{id}"),
+            _driver: driver,
+            _chromium: chromium,
+            _profile: profile,
+        }
+    }
+
+    pub(crate) async fn open(&self, url: &str) {
+        self.post("url", &json!({"url": url})).await;
+    }
+
+    /// Clicks what this CSS selector finds, as a user would.
+    pub(crate) async fn click(&self, selector: &str) {
+        let query = json!({"using": "css selector", "value": selector});
+        let found = self.post("element", &query).await;
+        let element = found.as_object().and_then(|found| found.values().next());
+        let element = element.and_then(Value::as_str).expect("an element");
+        self.post(&format!("element/{element}/click"), &json!({}))
+            .await;
+    }
+
+    /// Returns what a JavaScript function body returns.
+    pub(crate) async fn script(&self, body: &str) -> Value {
+        let call = json!({"script": body, "args": []});
+        self.post("execute/sync", &call).await
+    }
+
+    /// Returns the text that a user sees there.
+    pub(crate) async fn text(&self, selector: &str) -> String {
+        let body = format!("return document.querySelector('{selector}').innerText");
+        let text = self.script(&body).await;
+        text.as_str().expect("text").to_owned()
+    }
+
+    /// Makes the page this large, in a light or dark scheme.
+    pub(crate) async fn look(&self, (width, height): (u32, u32), scheme: &str) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", size)
+            .await;
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.devtools("Emulation.setEmulatedMedia", features).await;
+    }
+
+    /// Writes what is to be seen into a PNG file.
+    pub(crate) async fn screenshot(&self, file: &Path) {
+        let picture = ask("GET", &format!("{}/screenshot", self.session), &json!({})).await;
+        let picture = from_base64(picture.as_str().expect("text"));
+        assert!(picture.starts_with(b"\x89PNG"), "no picture");
+        fs::write(file, picture).expect("a file that can be written");
+    }
+
+    /// Returns the errors and warnings on the browser's console since the last call.
+    pub(crate) async fn complaints(&self) -> Vec<Value> {
+        let log = self.post("se/log", &json!({"type": "browser"})).await;
+        let entries = log.as_array().expect("a list").iter();
+        let complains =
+            |entry: &&Value| matches!(entry["level"].as_str(), Some("SEVERE" | "WARNING"));
+        entries.filter(complains).cloned().collect()
+    }
+
+    async fn devtools(&self, command: &str, parameters: Value) {
+        let call = json!({"cmd": command, "params": parameters});
+        self.post("goog/cdp/execute", &call).await;
+    }
+
+    async fn post(&self, path: &str, json: &Value) -> Value {
+        ask("POST", &format!("{}/{path}", self.session), json).await
+    }
+}
+
+async fn ask(method: &str, url: &str, json: &Value) -> Value {
+    let request = HttpRequest::send(method, url, &json.to_string()).await;
+    let answer = request.expect("a driver").answer().await;
+    let answer = answer.expect("an answer");
+    assert_eq!(answer.status, 200, "{method} {url}: {}", answer.body);
+    let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
+    answer["value"].clone()
+}
+
+fn from_base64(text: &str) -> Vec<u8> {
+    let digit = |letter| match letter {
+        b'A'..=b'Z' => Some(letter - b'A'),
+        b'a'..=b'z' => Some(letter - b'a' + 26),
+        b'0'..=b'9' => Some(letter - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let digits: Vec<u32> = text.bytes().filter_map(digit).map(u32::from).collect();
+    let bytes = |four: &[u32]| {
+        let bits = four.iter().fold(0, |bits, digit| bits << 6 | digit) << (6 * (4 - four.len()));
+        bits.to_be_bytes()[1..four.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(bytes).collect()
+}
+
+#[test]
+fn base64_is_read_whatever_the_length() {
+    let text = |base64| String::from_utf8(from_base64(base64)).expect("text");
+    assert_eq!(text("Zmxhc2g="), "flash");
+    assert_eq!(text("c2FsZQ=="), "sale");
+    assert_eq!(text("Pz8/fn5+"), "???~~~");
+}

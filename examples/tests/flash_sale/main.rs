@@ -1,0 +1,303 @@
+//! The flash sale, as a process and in a browser.
+//!
+//! The picture in the README is taken by the last test:
+//!
+//! ```text
+//! FLASH_SALE_SCREENSHOT=docs/flash_sale.png cargo test -p examples --test flash_sale
+//! ```
+
+mod browser;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use serde_json::Value;
+
+use browser::Browser;
+
+/// A sale takes five seconds, and every wait in it ends after a minute.
+const OVER_WITHIN: Duration = Duration::from_secs(100);
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// The example, started.
+struct Sale {
+    process: Process,
+    url: String,
+}
+
+impl Sale {
+    fn open(lock_url: &str) -> Self {
+        let variables = [("LOCK_URL", lock_url), ("PORT", "0")];
+        let program = env!("CARGO_BIN_EXE_flash_sale");
+        let mut process = Process::spawn(program, &[], &variables);
+        let line = process.line();
+        let url = line.strip_prefix("flash sale on ").expect("its address");
+        Self {
+            process,
+            url: url.to_owned(),
+        }
+    }
+
+    async fn ask(&self, method: &str, path: &str) -> HttpAnswer {
+        let request = HttpRequest::send(method, &format!("{}{path}", self.url), "").await;
+        let answer = request.expect("the example listens").answer().await;
+        answer.expect("an answer")
+    }
+
+    async fn start(&self) {
+        assert_eq!(self.ask("POST", "/start").await.status, 202);
+    }
+
+    async fn board(&self) -> Value {
+        let answer = self.ask("GET", "/board").await;
+        serde_json::from_str(&answer.body).expect("JSON")
+    }
+
+    async fn finished(&self) -> Value {
+        eventually(OVER_WITHIN, "the sale is over", async || {
+            self.board().await["phase"] == "finished"
+        })
+        .await;
+        self.board().await
+    }
+
+    /// Waits until the sale with the lock is under way.
+    async fn under_way(&self) {
+        eventually(SOON, "somebody has bought", async || {
+            self.board().await["with_lock"]["sold"] != 0
+        })
+        .await;
+    }
+
+    /// The one process that it has started.
+    fn second(&self) -> u32 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("it runs");
+        let children = threads.map(|thread| {
+            let file = thread.expect("a thread").path().join("children");
+            // A thread may have ended meanwhile.
+            fs::read_to_string(file).unwrap_or_default()
+        });
+        let children: String = children.collect();
+        children.trim().parse().expect("one child")
+    }
+}
+
+fn is_running(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    // A dead one that nobody has asked for yet is still listed.
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn assert_right_and_wrong(board: &Value) {
+    let (without, with) = (&board["without_lock"], &board["with_lock"]);
+    assert!(without["sold"].as_u64() > Some(100), "{without}");
+    assert!(without["oversold"].as_u64() > Some(0), "{without}");
+    assert!(without["most_inside"].as_u64() > Some(1), "{without}");
+    assert_eq!(with["sold"], 100, "{with}");
+    assert_eq!(with["oversold"], 0, "{with}");
+    assert_eq!(with["left"], 0, "{with}");
+    assert_eq!(with["most_inside"], 1, "{with}");
+    for side in [without, with] {
+        assert_eq!(side["waiting"], 0, "{side}");
+        assert_eq!(side["gave_up"], 0, "{side}");
+        assert_eq!(side["waits"].as_array().map(Vec::len), Some(500), "{side}");
+    }
+    assert!(board["sale_trouble"].is_null(), "{board}");
+}
+
+#[tokio::test]
+async fn one_process_oversells_without_the_lock_alone_however_often_it_is_run() {
+    let sale = Sale::open("memory://");
+    for _ in 0..2 {
+        sale.start().await;
+        assert_eq!(sale.ask("POST", "/start").await.status, 409);
+        let board = sale.finished().await;
+        assert_eq!(board["processes"], 1);
+        assert_right_and_wrong(&board);
+    }
+}
+
+#[tokio::test]
+async fn two_processes_oversell_without_the_lock_alone() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url());
+    sale.start().await;
+    sale.under_way().await;
+    let second = sale.second();
+    let board = sale.finished().await;
+    assert_eq!(board["processes"], 2);
+    assert_right_and_wrong(&board);
+    assert!(!is_running(second));
+}
+
+#[tokio::test]
+async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url());
+    sale.start().await;
+    sale.under_way().await;
+    redis.stop();
+    eventually(SOON, "the trouble is on the board", async || {
+        !sale.board().await["backend_trouble"].is_null()
+    })
+    .await;
+    redis.cont();
+    let board = sale.finished().await;
+    assert_eq!(board["with_lock"]["sold"], 100, "{board}");
+    assert_eq!(board["with_lock"]["waiting"], 0, "{board}");
+    assert!(board["backend_trouble"].is_null(), "{board}");
+}
+
+#[tokio::test]
+async fn without_a_backend_no_sale_starts_until_it_is_back() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url());
+    redis.kill9();
+    let answer = sale.ask("POST", "/start").await;
+    assert_eq!(answer.status, 503, "{answer:?}");
+    let board = sale.board().await;
+    assert_eq!(board["phase"], "ready");
+    assert_eq!(board["backend_trouble"], answer.body);
+
+    redis.restart();
+    eventually(SOON, "the trouble is over", async || {
+        sale.board().await["backend_trouble"].is_null()
+    })
+    .await;
+    sale.start().await;
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_both_processes_in_order() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url());
+    sale.start().await;
+    sale.under_way().await;
+    let second = sale.second();
+    sale.process.interrupt();
+    sale.process.join();
+    assert!(!is_running(second));
+    assert_eq!(redis.get("lock:sale:ticket"), None);
+}
+
+#[tokio::test]
+async fn the_second_process_ends_when_the_first_is_killed() {
+    let redis = RedisServer::start();
+    let mut sale = Sale::open(&redis.url());
+    sale.start().await;
+    sale.under_way().await;
+    let second = sale.second();
+    assert!(is_running(second));
+    sale.process.kill9();
+    eventually(SOON, "it has ended", async || !is_running(second)).await;
+}
+
+#[tokio::test]
+async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url());
+    sale.start().await;
+    sale.under_way().await;
+    kill(sale.second());
+    let board = sale.finished().await;
+    let trouble = board["sale_trouble"].as_str().unwrap_or_default();
+    assert!(trouble.contains("the second process ended"), "{board}");
+
+    sale.start().await;
+    assert_right_and_wrong(&sale.finished().await);
+}
+
+#[tokio::test]
+async fn the_page_shows_a_sale_from_the_click_to_the_result() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url());
+    let browser = Browser::start().await;
+    browser.look(DESKTOP, "light").await;
+    browser.open(&sale.url).await;
+    shows(&browser, "#status", "Ready.").await;
+    shoot(&browser, "ready").await;
+    let line = browser.text("#with_lock pre strong").await;
+    assert!(include_str!("../../src/bin/flash_sale/buyers.rs").contains(&line));
+
+    browser.click("#start").await;
+    shows(&browser, "#status", "The sale is running.").await;
+    let disabled = "return document.querySelector('#start').disabled";
+    assert_eq!(browser.script(disabled).await, true);
+    eventually(SOON, "somebody has the lock", async || {
+        let holder = browser.text("#with_lock [data-of=holder]").await;
+        holder.starts_with("process ")
+    })
+    .await;
+    shoot(&browser, "running").await;
+    eventually(OVER_WITHIN, "the result is spoken", async || {
+        let status = browser.text("#status").await;
+        status.ends_with("With it: 100 sold, none too many.")
+    })
+    .await;
+
+    let board = sale.board().await;
+    for panel in ["without_lock", "with_lock"] {
+        for figure in ["sold", "oversold", "waiting", "most_inside", "left"] {
+            let shown = browser.text(&format!("#{panel} [data-of={figure}]")).await;
+            assert_eq!(shown, board[panel][figure].to_string(), "{panel} {figure}");
+        }
+        let bars = format!(
+            "return document.querySelectorAll('#{panel} svg line:not(.grid, .stock)').length"
+        );
+        assert_eq!(browser.script(&bars).await, 500);
+    }
+    assert_right_and_wrong(&board);
+    shoot(&browser, "finished").await;
+    if let Ok(file) = env::var("FLASH_SALE_SCREENSHOT") {
+        browser.screenshot(&from_root(&file)).await;
+    }
+    for (size, scheme) in [(DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark")] {
+        browser.look(size, scheme).await;
+        let overflow = "return document.documentElement.scrollWidth - innerWidth";
+        assert_eq!(browser.script(overflow).await, 0, "{size:?}");
+        shoot(&browser, &format!("finished-{}-{scheme}", size.0)).await;
+    }
+    assert_eq!(browser.complaints().await, Vec::<Value>::new());
+
+    redis.kill9();
+    eventually(SOON, "the trouble is told", async || {
+        let trouble = browser.text("#trouble").await;
+        trouble.starts_with("The locks cannot be reached now: ")
+    })
+    .await;
+    assert_eq!(browser.script(disabled).await, true);
+    shoot(&browser, "trouble").await;
+}
+
+const DESKTOP: (u32, u32) = (1280, 800);
+const PHONE: (u32, u32) = (390, 844);
+
+async fn shows(browser: &Browser, selector: &str, text: &str) {
+    eventually(SOON, text, async || browser.text(selector).await == text).await;
+}
+
+/// Takes a picture of a step, for whoever works on the page and wants to see them all.
+async fn shoot(browser: &Browser, step: &str) {
+    if let Ok(folder) = env::var("FLASH_SALE_SCREENSHOTS") {
+        let file = Path::new(&folder).join(format!("{step}.png"));
+        browser.screenshot(&from_root(file)).await;
+    }
+}
+
+/// Cargo runs a test in the folder of its package.
+fn from_root(file: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)
+}
+
+fn kill(process: u32) {
+    let killed = Command::new("kill")
+        .args(["-9", &process.to_string()])
+        .status();
+    assert!(killed.expect("the program").success());
+}
