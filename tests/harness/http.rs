@@ -3,7 +3,7 @@
 use std::io;
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
 };
 
@@ -49,23 +49,43 @@ impl HttpRequest {
     /// # Errors
     ///
     /// What went wrong on the connection.
-    pub async fn answer(mut self) -> io::Result<HttpAnswer> {
-        let mut text = String::new();
-        self.stream.read_to_string(&mut text).await?;
-        let (head, body) = text
-            .split_once("\r\n\r\n")
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
+    pub async fn answer(self) -> io::Result<HttpAnswer> {
+        let mut stream = BufReader::new(self.stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let head = head.trim_end();
+        let mut body = String::new();
+        // Not every server closes the connection, although it was asked to.
+        match length(head) {
+            Some(length) => stream.take(length).read_to_string(&mut body).await?,
+            None => stream.read_to_string(&mut body).await?,
+        };
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
         Ok(HttpAnswer {
             status: status.ok_or(io::ErrorKind::InvalidData)?,
             head: head.to_owned(),
-            body: body.to_owned(),
+            body,
         })
     }
 }
 
+/// How many bytes follow the head, if it says so.
+fn length(head: &str) -> Option<u64> {
+    let headers = head.lines().filter_map(|line| line.split_once(':'));
+    let mut lengths = headers.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    lengths.next()?.1.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::{net::TcpListener, time::timeout};
+
     use super::*;
     use crate::fake::FakeServer;
 
@@ -77,5 +97,16 @@ mod tests {
         let answer = request.answer().await.unwrap();
         assert_eq!((answer.status, answer.body.as_str()), (400, ""));
         assert!(answer.head.contains("Content-Length: 0"));
+    }
+    #[tokio::test]
+    async fn an_answer_ends_where_it_says_also_on_a_connection_that_stays_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let request = HttpRequest::send("GET", &url, "").await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let text = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody";
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let answer = timeout(Duration::from_secs(20), request.answer()).await;
+        assert_eq!(answer.expect("at once").unwrap().body, "body");
     }
 }

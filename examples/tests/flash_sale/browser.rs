@@ -5,6 +5,7 @@ use std::{fs, fs::File, path::Path, time::Duration};
 use lock_tests::{HttpRequest, Process, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 /// Many times what Chromium needs to start, for a machine busy with a build.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -125,8 +126,8 @@ impl Browser {
 
 async fn ask(method: &str, url: &str, json: &Value) -> Value {
     let request = HttpRequest::send(method, url, &json.to_string()).await;
-    let answer = request.expect("a driver").answer().await;
-    let answer = answer.expect("an answer");
+    let answer = timeout(READY_WITHIN, request.expect("a driver").answer()).await;
+    let answer = answer.expect("an answer in time").expect("an answer");
     assert_eq!(answer.status, 200, "{method} {url}: {}", answer.body);
     let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
     answer["value"].clone()
