@@ -33,7 +33,7 @@ const FRAME: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Longer than the longest wait of a buyer, so that not even a second process that hangs is waited for without end.
-const LONGEST_SALE: Duration = Duration::from_secs(90);
+const LONGEST_SALE: Duration = Duration::from_secs(150);
 
 /// Why a sale did not start.
 #[derive(Debug)]

@@ -75,7 +75,7 @@ impl Shop {
         // One connection a process: SQLite has one writer at a time, and the pool is the fairer queue.
         let pool = SqlitePoolOptions::new()
             .max_connections(1)
-            .acquire_timeout(Duration::from_secs(60));
+            .acquire_timeout(Duration::from_secs(120));
         let database = pool.connect_with(options).await?;
         sqlx::raw_sql(SCHEMA).execute(&database).await?;
         Ok(Self { database, process })

@@ -16,7 +16,7 @@ function show() {
   if (!connected) {
     troubles.push("The example does not answer. Is it still running?");
   } else if (backend_trouble) {
-    const rest = running ? " Buyers in line ask again until their wait of 60 s is over." : "";
+    const rest = running ? " Buyers in line ask again until their wait of two minutes is over." : "";
     troubles.push(`The locks cannot be reached now: ${backend_trouble}.${rest}`);
   } else if (board.with_lock.gave_up > 0) {
     troubles.push(`${board.with_lock.gave_up} buyers gave up: ${board.with_lock.reason}.`);
@@ -28,8 +28,8 @@ function show() {
 
   const half = board.buyers / board.processes;
   setText(byId("setting"), board.processes === 2
-    ? `Two processes bring ${half} buyers each. Their locks are on the server that LOCK_URL names.`
-    : "One process brings all buyers, since a lock in memory ends at its process. For two: LOCK_URL=redis://127.0.0.1");
+    ? `Two processes bring ${half} buyers each; the server of LOCK_URL keeps the lock.`
+    : "One process brings all of them, since a lock in memory ends there. For two: LOCK_URL=redis://127.0.0.1");
   showPanel("without_lock");
   showPanel("with_lock");
 }
@@ -60,6 +60,7 @@ function showPanel(id) {
   for (const place of byId(id).querySelectorAll("[data-of]")) {
     setText(place, begun ? String(texts[place.dataset.of]) : "–");
   }
+  byId(id).classList.toggle("idle", !begun);
   byId(id).classList.toggle("wrong", panel.oversold > 0);
   byId(id).classList.toggle("right", finished && panel.oversold === 0);
   drawChart(byId(id).querySelector("svg"), waits);
@@ -70,7 +71,7 @@ const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
 // One line a buyer, in the order of their answers; both charts on the same scale.
 function drawChart(svg, waits) {
   const width = svg.clientWidth, height = svg.clientHeight;
-  const [left, right, top, bottom] = [34, 10, 20, 38];
+  const [left, right, top, bottom] = [34, 14, 24, 38];
   const longest = Math.max(1000, ...["without_lock", "with_lock"].map((id) => board[id].waits.at(-1)?.[0] ?? 0));
   const step = [1, 2, 5, 10, 20].find((step) => longest / 1000 <= 4 * step) ?? 60;
   const x = (buyer) => left + (buyer / board.buyers) * (width - left - right);
@@ -88,9 +89,10 @@ function drawChart(svg, waits) {
     if (outcome === "sold" && ++sold > board.stock) outcome = "oversold";
     marks.push(line(x(index + 0.5), y(0), x(index + 0.5), y(ms), outcome));
   });
-  marks.push(line(x(board.stock), top - 4, x(board.stock), y(0), "stock"), text(x(board.stock) + 5, top + 5, "start", `${board.stock} in stock`));
+  marks.push(line(x(board.stock), 0, x(board.stock), y(0), "stock"), text(x(board.stock) + 6, 11, "start", `${board.stock} in stock`));
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("stroke-width", Math.max(1, (width - left - right) / board.buyers));
+  // They overlap a little, or there would be gaps where they do not meet the pixels.
+  svg.setAttribute("stroke-width", (width - left - right) / board.buyers + 0.7);
   svg.setAttribute("aria-label", waits.length
     ? `${waits.length} buyers have an answer. The first waited ${seconds(waits[0][0])}, the last ${seconds(waits.at(-1)[0])}.`
     : "No buyer has an answer yet.");
@@ -104,7 +106,7 @@ function element(name, attributes, content = "") {
   return made;
 }
 
-const text = (x, y, anchor, content) => element("text", { x, y, "text-anchor": anchor, "stroke-width": 0 }, content);
+const text = (x, y, anchor, content) => element("text", { x, y, "text-anchor": anchor, stroke: "none" }, content);
 const line = (x1, y1, x2, y2, name = "grid") => element("line", { x1, y1, x2, y2, class: name });
 
 byId("start").addEventListener("click", async () => {
