@@ -88,8 +88,6 @@ impl Panel {
         let gave_up = count(Some(Outcome::GaveUp));
         let inside = count(None);
         let answer = |visit: &Visit| Some((visit.waited_ms?, visit.outcome?));
-        let mut waits: Vec<_> = visits.iter().filter_map(answer).collect();
-        waits.sort_by_key(|&(ms, _)| ms);
         let holder = visits.iter().find(|visit| visit.outcome.is_none());
         Self {
             sold,
@@ -105,7 +103,7 @@ impl Panel {
             }),
             turns: sold + sold_out + inside,
             hand_offs_per_second: 0,
-            waits,
+            waits: visits.iter().filter_map(answer).collect(),
         }
     }
 }

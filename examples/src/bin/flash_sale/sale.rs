@@ -160,8 +160,8 @@ impl Sale {
             let visits = self.shop.visits(side).await?;
             let mut panel = Panel::new(&visits, self.shop.stock(side).await?);
             if side == Side::WithLock {
-                let longest = panel.waits.last().map_or(0, |&(ms, _)| ms);
-                panel.hand_offs_per_second = rate(panel.turns, longest);
+                let longest = panel.waits.iter().map(|&(ms, _)| ms).max();
+                panel.hand_offs_per_second = rate(panel.turns, longest.unwrap_or(0));
             }
             self.board.send_modify(|board| *board.panel(side) = panel);
         }

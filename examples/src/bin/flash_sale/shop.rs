@@ -22,6 +22,7 @@ const SCHEMA: &str = "
         outcome TEXT,
         reason TEXT,
         waited_ms INTEGER,
+        place INTEGER,
         PRIMARY KEY (side, buyer)
     );";
 
@@ -118,17 +119,21 @@ impl Shop {
         let write = sqlx::query("UPDATE stock SET items = ? WHERE side = ?");
         let write = write.bind(stock).bind(buyer.side);
         write.execute(&mut *both).await?;
-        let answer = "UPDATE visits SET outcome = ?, waited_ms = ? WHERE side = ? AND buyer = ?";
-        let answer = sqlx::query(answer).bind(outcome).bind(waited_ms(buyer));
-        let answer = answer.bind(buyer.side).bind(buyer.number);
+        let answer = "UPDATE visits SET outcome = ?3, waited_ms = ?4,
+            place = (SELECT COUNT(outcome) FROM visits WHERE side = ?1)
+            WHERE side = ?1 AND buyer = ?2";
+        let answer = sqlx::query(answer).bind(buyer.side).bind(buyer.number);
+        let answer = answer.bind(outcome).bind(waited_ms(buyer));
         answer.execute(&mut *both).await?;
         both.commit().await
     }
 
     /// Notes that a buyer did not get the lock, or lost it.
     pub(crate) async fn give_up(&self, buyer: Buyer, reason: &str) -> Result<(), sqlx::Error> {
-        let visit = "INSERT INTO visits (side, buyer, process, outcome, reason, waited_ms)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET outcome = ?4, reason = ?5";
+        let visit = "INSERT INTO visits (side, buyer, process, outcome, reason, waited_ms, place)
+            SELECT ?1, ?2, ?3, ?4, ?5, ?6, COUNT(outcome) FROM visits WHERE side = ?1
+            ON CONFLICT DO UPDATE SET
+                outcome = ?4, reason = ?5, waited_ms = ?6, place = excluded.place";
         let visit = sqlx::query(visit).bind(buyer.side).bind(buyer.number);
         let visit = visit.bind(self.process.to_string()).bind(Outcome::GaveUp);
         let visit = visit.bind(reason).bind(waited_ms(buyer));
@@ -136,9 +141,9 @@ impl Shop {
         Ok(())
     }
 
-    /// Returns everybody who came, first come first.
+    /// Returns everybody who came, in the order of the answers.
     pub(crate) async fn visits(&self, side: Side) -> Result<Vec<Visit>, sqlx::Error> {
-        let visits = sqlx::query_as("SELECT * FROM visits WHERE side = ? ORDER BY rowid");
+        let visits = sqlx::query_as("SELECT * FROM visits WHERE side = ? ORDER BY place");
         visits.bind(side).fetch_all(&self.database).await
     }
 }

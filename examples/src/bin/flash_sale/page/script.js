@@ -55,7 +55,7 @@ function showPanel(id) {
   const texts = {
     ...panel,
     holder: holder ? `process ${holder.process}, buyer ${holder.buyer}` : "nobody",
-    median: waits.length ? seconds(waits[Math.floor(waits.length / 2)][0]) : "–",
+    median: waits.length ? seconds(sorted(waits)[Math.floor(waits.length / 2)]) : "–",
   };
   for (const place of byId(id).querySelectorAll("[data-of]")) {
     setText(place, begun ? String(texts[place.dataset.of]) : "–");
@@ -66,13 +66,14 @@ function showPanel(id) {
   drawChart(byId(id).querySelector("svg"), waits);
 }
 
+const sorted = (waits) => waits.map(([ms]) => ms).sort((a, b) => a - b);
 const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
 
 // One line a buyer, in the order of their answers; both charts on the same scale.
 function drawChart(svg, waits) {
   const width = svg.clientWidth, height = svg.clientHeight;
   const [left, right, top, bottom] = [34, 14, 24, 38];
-  const longest = Math.max(1000, ...["without_lock", "with_lock"].map((id) => board[id].waits.at(-1)?.[0] ?? 0));
+  const longest = Math.max(1000, ...[...board.without_lock.waits, ...board.with_lock.waits].map(([ms]) => ms));
   const step = [1, 2, 5, 10, 20].find((step) => longest / 1000 <= 4 * step) ?? 60;
   const x = (buyer) => left + (buyer / board.buyers) * (width - left - right);
   const y = (ms) => height - bottom - (ms / longest) * (height - top - bottom);

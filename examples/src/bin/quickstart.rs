@@ -1,0 +1,57 @@
+//! One lock in three ways: by attribute, busy, and by hand.
+//!
+//!     cargo run -p examples --bin quickstart
+//!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin quickstart
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::{env, time::Duration};
+
+use lock_core::{LockError, LockManager, LockOptions, distributed_lock};
+
+/// Runs in one place at a time for each order, in all processes together.
+#[distributed_lock(key = "order:{order_id}", ttl = "10s")]
+async fn charge(order_id: u64, cents: u32) -> Result<(), LockError> {
+    println!("order {order_id}: asking for {cents} cents");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    println!("order {order_id}: {cents} cents charged");
+    Ok(())
+}
+
+/// The same lock, for whoever would rather be told than wait.
+#[distributed_lock(key = "order:{order_id}", ttl = "10s", wait = "0s")]
+async fn charge_at_once(order_id: u64) -> Result<(), LockError> {
+    println!("order {order_id}: charged at once");
+    Ok(())
+}
+
+async fn by_hand(locks: &LockManager) -> Result<(), LockError> {
+    let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(2));
+    let guard = locks.acquire("order:42", options).await?;
+    println!("order 42: held by hand, so nobody else charges it");
+
+    match charge_at_once(42).await {
+        Err(LockError::Busy { key, .. }) => println!("{key} is busy"),
+        other => other?,
+    }
+    // Another order has another lock.
+    charge_at_once(43).await?;
+
+    // A guard that is only dropped is released too, in the background; this waits, and tells how it went.
+    guard.release().await?;
+    charge_at_once(42).await
+}
+
+#[tokio::main]
+async fn main() -> Result<(), LockError> {
+    let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let locks = LockManager::connect(&url).await?;
+    lock_core::set_global(locks.clone());
+
+    // At the same time, but one after the other.
+    let (first, second) = tokio::join!(charge(42, 1_999), charge(42, 500));
+    first.and(second)?;
+
+    by_hand(&locks).await?;
+    locks.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! A job that every replica starts by its own clock, and one of them runs.
+//!
+//!     cargo run -p examples --bin scheduled_job
+//!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin scheduled_job -- 1
+//!
+//! Three replicas, whose clocks tick 50 ms apart, are to send one notification. A lock alone is not enough: the job is done
+//! in a moment, and the next replica finds the lock free. `min_hold` keeps it for longer than the clocks are apart. With
+//! `--without-min-hold` the notification is sent three times. With a number it is that replica alone, as on a machine of
+//! its own.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::{env, time::Duration};
+
+use lock_core::{LockError, LockManager, distributed_lock};
+use tokio::{task::JoinSet, time::sleep};
+
+/// How far the clocks of two replicas are apart.
+const APART: Duration = Duration::from_millis(50);
+
+/// Sends, unless another replica has the lock, or had it in the last minute: this round is done then.
+#[distributed_lock(key = "job:{job}", wait = "0s", on_busy = skip, min_hold = "1m")]
+async fn run(job: &str, replica: u32) -> Result<Option<()>, LockError> {
+    send(job, replica);
+    Ok(Some(()))
+}
+
+/// The same without `min_hold`: right only as long as no replica is later than the job takes.
+#[distributed_lock(key = "job:{job}", wait = "0s", on_busy = skip)]
+async fn run_too_often(job: &str, replica: u32) -> Result<Option<()>, LockError> {
+    send(job, replica);
+    Ok(Some(()))
+}
+
+fn send(job: &str, replica: u32) {
+    println!("replica {replica} sends {job}");
+}
+
+async fn replica(number: u32, min_hold: bool) -> Result<(), LockError> {
+    sleep(APART * number).await;
+    let ran = if min_hold {
+        run("weekly-newsletter", number).await?
+    } else {
+        run_too_often("weekly-newsletter", number).await?
+    };
+    if ran.is_none() {
+        println!("replica {number} has nothing to do");
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let locks = LockManager::connect(&url).await?;
+    lock_core::set_global(locks.clone());
+
+    let mut numbers = vec![1, 2, 3];
+    let mut min_hold = true;
+    for argument in env::args().skip(1) {
+        match &*argument {
+            "--without-min-hold" => min_hold = false,
+            number => numbers = vec![number.parse()?],
+        }
+    }
+    let mut replicas = JoinSet::new();
+    for number in numbers {
+        replicas.spawn(replica(number, min_hold));
+    }
+    for ended in replicas.join_all().await {
+        ended?;
+    }
+    // What `min_hold` keeps stays on the server.
+    locks.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}

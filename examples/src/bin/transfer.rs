@@ -1,0 +1,77 @@
+//! Two accounts, two locks: transfers in both directions at once, no deadlock, and no cent lost.
+//!
+//!     cargo run -p examples --bin transfer
+//!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin transfer
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::{
+    collections::HashMap,
+    env,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use lock_core::{LockError, LockManager, distributed_lock};
+use tokio::{task::JoinSet, time::sleep};
+
+/// How many transfers there are in each direction.
+const TRANSFERS: u32 = 100;
+
+/// A store whose answers take a moment, in which others may read and write too.
+#[derive(Clone)]
+struct Bank {
+    cents: Arc<Mutex<HashMap<&'static str, i64>>>,
+}
+
+impl Bank {
+    async fn read(&self, account: &str) -> i64 {
+        sleep(Duration::from_millis(1)).await;
+        let cents = self.cents.lock().unwrap_or_else(PoisonError::into_inner);
+        cents.get(account).copied().unwrap_or(0)
+    }
+
+    async fn write(&self, account: &'static str, balance: i64) {
+        sleep(Duration::from_millis(1)).await;
+        let mut cents = self.cents.lock().unwrap_or_else(PoisonError::into_inner);
+        cents.insert(account, balance);
+    }
+}
+
+/// Takes both locks at once, or none, and in the same order whichever way the money goes.
+#[distributed_lock(key = ["account:{from}", "account:{to}"], ttl = "10s", wait = "2m")]
+async fn transfer(
+    bank: &Bank,
+    from: &'static str,
+    to: &'static str,
+    cents: i64,
+) -> Result<(), LockError> {
+    let balance = bank.read(from).await;
+    bank.write(from, balance - cents).await;
+    let balance = bank.read(to).await;
+    bank.write(to, balance + cents).await;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), LockError> {
+    let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let locks = LockManager::connect(&url).await?;
+    lock_core::set_global(locks.clone());
+
+    let bank = Bank {
+        cents: Arc::new(Mutex::new(HashMap::from([("ann", 1_000), ("ben", 1_000)]))),
+    };
+    let mut transfers = JoinSet::new();
+    for (from, to, cents) in [("ann", "ben", 7), ("ben", "ann", 2)].repeat(TRANSFERS as usize) {
+        let bank = bank.clone();
+        transfers.spawn(async move { transfer(&bank, from, to, cents).await });
+    }
+    for transferred in transfers.join_all().await {
+        transferred?;
+    }
+
+    let (ann, ben) = (bank.read("ann").await, bank.read("ben").await);
+    println!("ann has {ann} cents, ben has {ben}: {} in all", ann + ben);
+    locks.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! The first example, in memory and on a server.
+
+use lock_tests::{Process, RedisServer};
+
+fn told(lock_url: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_quickstart");
+    Process::spawn(program, &[], &[("LOCK_URL", lock_url)]).join()
+}
+
+fn assert_told(told: &str) {
+    let lines: Vec<&str> = told.lines().collect();
+    let [asked, charged, asks, charges, rest @ ..] = &lines[..] else {
+        panic!("{told}");
+    };
+    // One after the other, whoever was first.
+    for (began, ended) in [(asked, charged), (asks, charges)] {
+        let cents = began.strip_prefix("order 42: asking for ").expect(told);
+        assert_eq!(*ended, format!("order 42: {cents} charged"), "{told}");
+    }
+    assert_ne!(asked, asks, "{told}");
+    let expected = [
+        "order 42: held by hand, so nobody else charges it",
+        "order:42 is busy",
+        "order 43: charged at once",
+        "order 42: charged at once",
+    ];
+    assert_eq!(rest, expected, "{told}");
+}
+
+#[test]
+fn in_memory_it_shows_one_after_the_other_busy_and_by_hand() {
+    assert_told(&told("memory://"));
+}
+
+#[test]
+fn on_a_server_it_shows_the_same_and_leaves_no_lock() {
+    let redis = RedisServer::start();
+    assert_told(&told(&redis.url()));
+    assert!(redis.keys("lock:*").is_empty());
+}
