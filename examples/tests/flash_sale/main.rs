@@ -3,7 +3,7 @@
 //! The picture in the README is taken by the last test:
 //!
 //! ```text
-//! FLASH_SALE_SCREENSHOT=docs/flash_sale.png cargo test -p examples --test flash_sale
+//! FLASH_SALE_SCREENSHOT=docs/flash_sale.png cargo test -p examples --test flash_sale page
 //! ```
 
 mod browser;
@@ -17,6 +17,7 @@ use std::{
 
 use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use browser::Browser;
 
@@ -25,14 +26,19 @@ const OVER_WITHIN: Duration = Duration::from_secs(180);
 
 const SOON: Duration = Duration::from_secs(20);
 
+/// A sale is a thousand tasks and two processes. All tests at once would be a test of load, and of nothing else.
+static AT_ONCE: Semaphore = Semaphore::const_new(2);
+
 /// The example, started.
 struct Sale {
     process: Process,
     url: String,
+    _turn: SemaphorePermit<'static>,
 }
 
 impl Sale {
-    fn open(lock_url: &str) -> Self {
+    async fn open(lock_url: &str) -> Self {
+        let turn = AT_ONCE.acquire().await.expect("never closed");
         let variables = [("LOCK_URL", lock_url), ("PORT", "0")];
         let program = env!("CARGO_BIN_EXE_flash_sale");
         let mut process = Process::spawn(program, &[], &variables);
@@ -41,6 +47,7 @@ impl Sale {
         Self {
             process,
             url: url.to_owned(),
+            _turn: turn,
         }
     }
 
@@ -113,7 +120,7 @@ fn assert_right_and_wrong(board: &Value) {
 
 #[tokio::test]
 async fn one_process_oversells_without_the_lock_alone_however_often_it_is_run() {
-    let sale = Sale::open("memory://");
+    let sale = Sale::open("memory://").await;
     for _ in 0..2 {
         sale.start().await;
         assert_eq!(sale.ask("POST", "/start").await.status, 409);
@@ -126,7 +133,7 @@ async fn one_process_oversells_without_the_lock_alone_however_often_it_is_run() 
 #[tokio::test]
 async fn two_processes_oversell_without_the_lock_alone() {
     let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url());
+    let sale = Sale::open(&redis.url()).await;
     sale.start().await;
     sale.under_way().await;
     let second = sale.second();
@@ -139,7 +146,7 @@ async fn two_processes_oversell_without_the_lock_alone() {
 #[tokio::test]
 async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() {
     let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url());
+    let sale = Sale::open(&redis.url()).await;
     sale.start().await;
     sale.under_way().await;
     redis.stop();
@@ -157,7 +164,7 @@ async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() 
 #[tokio::test]
 async fn without_a_backend_no_sale_starts_until_it_is_back() {
     let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url());
+    let sale = Sale::open(&redis.url()).await;
     redis.kill9();
     let answer = sale.ask("POST", "/start").await;
     assert_eq!(answer.status, 503, "{answer:?}");
@@ -176,7 +183,7 @@ async fn without_a_backend_no_sale_starts_until_it_is_back() {
 #[tokio::test]
 async fn ctrl_c_ends_both_processes_in_order() {
     let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url());
+    let sale = Sale::open(&redis.url()).await;
     sale.start().await;
     sale.under_way().await;
     let second = sale.second();
@@ -189,7 +196,7 @@ async fn ctrl_c_ends_both_processes_in_order() {
 #[tokio::test]
 async fn the_second_process_ends_when_the_first_is_killed() {
     let redis = RedisServer::start();
-    let mut sale = Sale::open(&redis.url());
+    let mut sale = Sale::open(&redis.url()).await;
     sale.start().await;
     sale.under_way().await;
     let second = sale.second();
@@ -201,7 +208,7 @@ async fn the_second_process_ends_when_the_first_is_killed() {
 #[tokio::test]
 async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
     let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url());
+    let sale = Sale::open(&redis.url()).await;
     sale.start().await;
     sale.under_way().await;
     kill(sale.second());
@@ -216,7 +223,7 @@ async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
 #[tokio::test]
 async fn the_page_shows_a_sale_from_the_click_to_the_result() {
     let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url());
+    let sale = Sale::open(&redis.url()).await;
     let browser = Browser::start().await;
     browser.look(DESKTOP, "light").await;
     browser.open(&sale.url).await;
