@@ -78,12 +78,12 @@ async fn first(locks: LockManager, alone: bool) -> anyhow::Result<()> {
     let server = server.with_graceful_shutdown(ctrl_c());
     let shutdown = async {
         ctrl_c().await;
-        tokio::join!(locks.shutdown(GRACE), sale.ended());
-        Ok(())
+        tokio::join!(locks.shutdown(GRACE), sale.stopped()).1
     };
+    let server = async { Ok(server.await?) };
     tokio::select! {
         never = sale.watch_backend() => match never {},
-        ended = async { tokio::try_join!(server.into_future(), shutdown) } => ended?,
+        ended = async { tokio::try_join!(server, shutdown) } => ended?,
     };
     Ok(())
 }

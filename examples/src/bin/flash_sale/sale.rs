@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use lock_core::LockManager;
 use tokio::{
     sync::{Mutex, watch},
@@ -94,10 +94,16 @@ impl Sale {
         self.board.subscribe()
     }
 
-    /// Waits until no sale is running, for as long as one takes to stop.
-    pub(crate) async fn ended(&self) {
-        if timeout(3 * GRACE, self.running.lock()).await.is_err() {
-            eprintln!("flash_sale: the sale does not stop");
+    /// Waits, after ctrl-c, until the sale that runs has stopped in order.
+    pub(crate) async fn stopped(&self) -> anyhow::Result<()> {
+        if self.running.try_lock().is_ok() {
+            return Ok(());
+        }
+        let stops = timeout(3 * GRACE, self.running.lock()).await;
+        let _stopped = stops.context("the sale does not stop")?;
+        match &self.board.borrow().sale_trouble {
+            Some(trouble) => bail!(trouble.clone()),
+            None => Ok(()),
         }
     }
 
@@ -141,7 +147,10 @@ impl Sale {
         let Some(file) = &self.shared else {
             return self.let_in(1..BUYERS + 1).await;
         };
-        let second = Second::start(file).await?;
+        let second = tokio::select! {
+            second = Second::start(file) => second?,
+            () = ctrl_c() => return Ok(()),
+        };
         tokio::try_join!(self.let_in(1..second::NUMBERS.start), second.sell())?;
         Ok(())
     }

@@ -54,7 +54,7 @@ function showPanel(id) {
   const { waits, holder } = panel;
   const texts = {
     ...panel,
-    holder: holder ? `process ${holder.process}, buyer ${holder.buyer}` : "nobody",
+    holder: holder && !finished ? `process ${holder.process}, buyer ${holder.buyer}` : "nobody",
     median: waits.length ? seconds(sorted(waits)[Math.floor(waits.length / 2)]) : "–",
   };
   for (const place of byId(id).querySelectorAll("[data-of]")) {
