@@ -8,7 +8,7 @@ use std::{
 use lock_core::{LockError, distributed_lock};
 use tokio::task::JoinSet;
 
-use crate::shop::{Outcome, Shop, Side};
+use crate::shop::{Shop, Side};
 
 /// How many there are in all.
 pub(crate) const BUYERS: u32 = 500;
@@ -86,8 +86,8 @@ async fn buy(shop: &Shop, buyer: Buyer, item: &str) -> Result<(), BuyError> {
 async fn buy_one(shop: &Shop, buyer: Buyer) -> Result<(), BuyError> {
     let stock = shop.enter(buyer).await?;
     if stock == 0 {
-        return Ok(shop.leave(buyer, stock, Outcome::SoldOut).await?);
+        return Ok(shop.turn_away(buyer).await?);
     }
     tokio::time::sleep(PAYMENT).await;
-    Ok(shop.leave(buyer, stock - 1, Outcome::Sold).await?)
+    Ok(shop.sell(buyer, stock - 1).await?)
 }

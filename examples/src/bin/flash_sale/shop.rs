@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use sqlx::{
-    FromRow, SqlitePool,
+    FromRow, SqliteExecutor, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
@@ -96,36 +96,25 @@ impl Shop {
     /// Lets a buyer in, and reads the stock.
     pub(crate) async fn enter(&self, buyer: Buyer) -> Result<u32, sqlx::Error> {
         let visit = "INSERT INTO visits (side, buyer, process, inside)
-            SELECT ?1, ?2, ?3, 1 + COUNT(*) FROM visits WHERE side = ?1 AND outcome IS NULL";
-        let visit = sqlx::query(visit).bind(buyer.side).bind(buyer.number);
-        let visit = visit.bind(self.process.to_string());
-        visit.execute(&self.database).await?;
-        self.stock(buyer.side).await
+            SELECT ?1, ?2, ?3, 1 + COUNT(*) FROM visits WHERE side = ?1 AND outcome IS NULL
+            RETURNING (SELECT items FROM stock WHERE side = ?1)";
+        let visit = sqlx::query_scalar(visit).bind(buyer.side);
+        let visit = visit.bind(buyer.number).bind(self.process.to_string());
+        visit.fetch_one(&self.database).await
     }
 
-    pub(crate) async fn stock(&self, side: Side) -> Result<u32, sqlx::Error> {
-        let stock = sqlx::query_scalar("SELECT items FROM stock WHERE side = ?").bind(side);
-        stock.fetch_one(&self.database).await
-    }
-
-    /// Writes the stock back, and what the buyer was told: both or none.
-    pub(crate) async fn leave(
-        &self,
-        buyer: Buyer,
-        stock: u32,
-        outcome: Outcome,
-    ) -> Result<(), sqlx::Error> {
+    /// Sells an item, and writes back what is left: both or none.
+    pub(crate) async fn sell(&self, buyer: Buyer, left: u32) -> Result<(), sqlx::Error> {
         let mut both = self.database.begin().await?;
         let write = sqlx::query("UPDATE stock SET items = ? WHERE side = ?");
-        let write = write.bind(stock).bind(buyer.side);
+        let write = write.bind(left).bind(buyer.side);
         write.execute(&mut *both).await?;
-        let answer = "UPDATE visits SET outcome = ?3, waited_ms = ?4,
-            place = (SELECT COUNT(outcome) FROM visits WHERE side = ?1)
-            WHERE side = ?1 AND buyer = ?2";
-        let answer = sqlx::query(answer).bind(buyer.side).bind(buyer.number);
-        let answer = answer.bind(outcome).bind(waited_ms(buyer));
-        answer.execute(&mut *both).await?;
+        answer(&mut *both, buyer, Outcome::Sold).await?;
         both.commit().await
+    }
+
+    pub(crate) async fn turn_away(&self, buyer: Buyer) -> Result<(), sqlx::Error> {
+        answer(&self.database, buyer, Outcome::SoldOut).await
     }
 
     /// Notes that a buyer did not get the lock, or lost it.
@@ -141,11 +130,30 @@ impl Shop {
         Ok(())
     }
 
+    pub(crate) async fn stock(&self, side: Side) -> Result<u32, sqlx::Error> {
+        let stock = sqlx::query_scalar("SELECT items FROM stock WHERE side = ?").bind(side);
+        stock.fetch_one(&self.database).await
+    }
+
     /// Returns everybody who came, in the order of the answers.
     pub(crate) async fn visits(&self, side: Side) -> Result<Vec<Visit>, sqlx::Error> {
         let visits = sqlx::query_as("SELECT * FROM visits WHERE side = ? ORDER BY place");
         visits.bind(side).fetch_all(&self.database).await
     }
+}
+
+async fn answer(
+    database: impl SqliteExecutor<'_>,
+    buyer: Buyer,
+    outcome: Outcome,
+) -> Result<(), sqlx::Error> {
+    let answer = "UPDATE visits SET outcome = ?3, waited_ms = ?4,
+        place = (SELECT COUNT(outcome) FROM visits WHERE side = ?1)
+        WHERE side = ?1 AND buyer = ?2";
+    let answer = sqlx::query(answer).bind(buyer.side).bind(buyer.number);
+    let answer = answer.bind(outcome).bind(waited_ms(buyer));
+    answer.execute(database).await?;
+    Ok(())
 }
 
 fn waited_ms(buyer: Buyer) -> u32 {
