@@ -66,25 +66,21 @@ impl Browser {
 
     /// Clicks what this CSS selector finds, as a user would.
     pub(crate) async fn click(&self, selector: &str) {
-        let query = json!({"using": "css selector", "value": selector});
-        let found = self.post("element", &query).await;
-        let element = found.as_object().and_then(|found| found.values().next());
-        let element = element.and_then(Value::as_str).expect("an element");
-        self.post(&format!("element/{element}/click"), &json!({}))
-            .await;
+        let element = self.find(selector).await;
+        self.post(&format!("{element}/click"), &json!({})).await;
+    }
+
+    /// Returns the text that a user sees there: none, if it is hidden.
+    pub(crate) async fn text(&self, selector: &str) -> String {
+        let element = self.find(selector).await;
+        let text = self.get(&format!("{element}/text")).await;
+        text.as_str().expect("text").to_owned()
     }
 
     /// Returns what a JavaScript function body returns.
     pub(crate) async fn script(&self, body: &str) -> Value {
         let call = json!({"script": body, "args": []});
         self.post("execute/sync", &call).await
-    }
-
-    /// Returns the text that a user sees there.
-    pub(crate) async fn text(&self, selector: &str) -> String {
-        let body = format!("return document.querySelector('{selector}').innerText");
-        let text = self.script(&body).await;
-        text.as_str().expect("text").to_owned()
     }
 
     /// Makes the page this large, in a light or dark scheme.
@@ -99,7 +95,7 @@ impl Browser {
 
     /// Writes what is to be seen into a PNG file.
     pub(crate) async fn screenshot(&self, file: &Path) {
-        let picture = ask("GET", &format!("{}/screenshot", self.session), &json!({})).await;
+        let picture = self.get("screenshot").await;
         let picture = from_base64(picture.as_str().expect("text"));
         assert!(picture.starts_with(b"\x89PNG"), "no picture");
         fs::write(file, picture).expect("a file that can be written");
@@ -114,9 +110,21 @@ impl Browser {
         entries.filter(complains).cloned().collect()
     }
 
+    async fn find(&self, selector: &str) -> String {
+        let query = json!({"using": "css selector", "value": selector});
+        let found = self.post("element", &query).await;
+        let element = found.as_object().and_then(|found| found.values().next());
+        let element = element.and_then(Value::as_str).expect("an element");
+        format!("element/{element}")
+    }
+
     async fn devtools(&self, command: &str, parameters: Value) {
         let call = json!({"cmd": command, "params": parameters});
         self.post("goog/cdp/execute", &call).await;
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        ask("GET", &format!("{}/{path}", self.session), &json!({})).await
     }
 
     async fn post(&self, path: &str, json: &Value) -> Value {

@@ -24,7 +24,8 @@ use browser::Browser;
 /// A sale takes five seconds, and ends by itself after two and a half minutes.
 const OVER_WITHIN: Duration = Duration::from_secs(180);
 
-const SOON: Duration = Duration::from_secs(20);
+/// Many times what anything else needs, for a machine busy with a build.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A sale is a thousand tasks and two processes. All tests at once would be a test of load, and of nothing else.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
@@ -101,8 +102,19 @@ fn is_running(process: u32) -> bool {
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
+/// A panel with the number of waits instead of five hundred of them.
+fn figures(panel: &Value) -> Value {
+    let mut figures = panel.clone();
+    let waits = figures["waits"].take();
+    figures["answers"] = waits.as_array().map(Vec::len).into();
+    figures
+}
+
 fn assert_right_and_wrong(board: &Value) {
-    let (without, with) = (&board["without_lock"], &board["with_lock"]);
+    let (without, with) = (
+        figures(&board["without_lock"]),
+        figures(&board["with_lock"]),
+    );
     assert!(without["sold"].as_u64() > Some(100), "{without}");
     assert!(without["oversold"].as_u64() > Some(0), "{without}");
     assert!(without["most_inside"].as_u64() > Some(1), "{without}");
@@ -113,9 +125,9 @@ fn assert_right_and_wrong(board: &Value) {
     for side in [without, with] {
         assert_eq!(side["waiting"], 0, "{side}");
         assert_eq!(side["gave_up"], 0, "{side}");
-        assert_eq!(side["waits"].as_array().map(Vec::len), Some(500), "{side}");
+        assert_eq!(side["answers"], 500, "{side}");
     }
-    assert!(board["sale_trouble"].is_null(), "{board}");
+    assert_eq!(board["sale_trouble"], Value::Null);
 }
 
 #[tokio::test]
@@ -156,9 +168,10 @@ async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() 
     .await;
     redis.cont();
     let board = sale.finished().await;
-    assert_eq!(board["with_lock"]["sold"], 100, "{board}");
-    assert_eq!(board["with_lock"]["waiting"], 0, "{board}");
-    assert!(board["backend_trouble"].is_null(), "{board}");
+    let with = figures(&board["with_lock"]);
+    assert_eq!(with["sold"], 100, "{with}");
+    assert_eq!(with["waiting"], 0, "{with}");
+    assert_eq!(board["backend_trouble"], Value::Null);
 }
 
 #[tokio::test]
@@ -216,20 +229,32 @@ async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
     kill(sale.second());
     let board = sale.finished().await;
     let trouble = board["sale_trouble"].as_str().unwrap_or_default();
-    assert!(trouble.contains("the second process ended"), "{board}");
+    assert!(trouble.contains("the second process ended"), "{trouble}");
 
     sale.start().await;
     assert_right_and_wrong(&sale.finished().await);
 }
 
 #[tokio::test]
+async fn the_page_says_that_locks_in_memory_are_for_one_process() {
+    let browser = Browser::start().await;
+    let sale = Sale::open("memory://").await;
+    browser.open(&sale.url).await;
+    shows(&browser, "#status", "Ready.").await;
+    let setting = browser.text("#setting").await;
+    assert!(setting.starts_with("One process"), "{setting}");
+}
+
+#[tokio::test]
 async fn the_page_shows_a_sale_from_the_click_to_the_result() {
+    let browser = Browser::start().await;
     let redis = RedisServer::start();
     let sale = Sale::open(&redis.url()).await;
-    let browser = Browser::start().await;
     browser.look(DESKTOP, "light").await;
     browser.open(&sale.url).await;
     shows(&browser, "#status", "Ready.").await;
+    let setting = browser.text("#setting").await;
+    assert!(setting.starts_with("Two processes"), "{setting}");
     shoot(&browser, "ready").await;
     let line = browser.text("#with_lock pre strong").await;
     assert!(include_str!("../../src/bin/flash_sale/buyers.rs").contains(&line));
