@@ -9,15 +9,15 @@ fn told(lock_url: &str) -> String {
 
 fn assert_told(told: &str) {
     let lines: Vec<&str> = told.lines().collect();
-    let [asked, charged, asks, charges, rest @ ..] = &lines[..] else {
+    let [began, ended, then_began, then_ended, rest @ ..] = &lines[..] else {
         panic!("{told}");
     };
     // One after the other, whoever was first.
-    for (began, ended) in [(asked, charged), (asks, charges)] {
+    for (began, ended) in [(began, ended), (then_began, then_ended)] {
         let cents = began.strip_prefix("order 42: asking for ").expect(told);
         assert_eq!(*ended, format!("order 42: {cents} charged"), "{told}");
     }
-    assert_ne!(asked, asks, "{told}");
+    assert_ne!(began, then_began, "{told}");
     let expected = [
         "order 42: held by hand, so nobody else charges it",
         "order:42 is busy",

@@ -1,4 +1,4 @@
-//! A headless Chromium, driven through ChromeDriver's HTTP interface.
+//! A headless Chromium, driven through `ChromeDriver`'s HTTP interface.
 
 use std::{fs, fs::File, path::Path, time::Duration};
 
@@ -8,9 +8,9 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 /// Many times what Chromium needs to start, for a machine busy with a build.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_mins(1);
 
-/// Both processes are children of the test, and end with it. One that ChromeDriver started would outlive it.
+/// Both processes are children of the test, and end with it. One that `ChromeDriver` started would outlive it.
 pub(crate) struct Browser {
     session: String,
     _driver: Process,
@@ -41,7 +41,10 @@ impl Browser {
         eventually(READY_WITHIN, "chromium listens", async || {
             let text = fs::read_to_string(&file).unwrap_or_default();
             // The port, and a line after it: then it is all there.
-            debugger = text.lines().next().unwrap_or_default().to_owned();
+            text.lines()
+                .next()
+                .unwrap_or_default()
+                .clone_into(&mut debugger);
             text.contains('\n')
         })
         .await;

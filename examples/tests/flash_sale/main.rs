@@ -22,10 +22,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use browser::Browser;
 
 /// A sale takes five seconds, and ends by itself after two and a half minutes.
-const OVER_WITHIN: Duration = Duration::from_secs(180);
+const OVER_WITHIN: Duration = Duration::from_mins(3);
 
 /// Many times what anything else needs, for a machine busy with a build.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// A sale is a thousand tasks and two processes. All tests at once would be a test of load, and of nothing else.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);

@@ -76,7 +76,6 @@ async fn serve(shop: Shop, buyer: Buyer) -> Result<(), sqlx::Error> {
 }
 
 /// The difference: of all buyers, in all processes together, one at a time is in here.
-#[rustfmt::skip]
 #[distributed_lock(key = "sale:{item}", ttl = "10s", wait = "2m")]
 async fn buy(shop: &Shop, buyer: Buyer, item: &str) -> Result<(), BuyError> {
     buy_one(shop, buyer).await

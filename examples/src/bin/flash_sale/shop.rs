@@ -76,7 +76,7 @@ impl Shop {
         // One connection a process: SQLite has one writer at a time, and the pool is the fairer queue.
         let pool = SqlitePoolOptions::new()
             .max_connections(1)
-            .acquire_timeout(Duration::from_secs(120));
+            .acquire_timeout(Duration::from_mins(2));
         let database = pool.connect_with(options).await?;
         sqlx::raw_sql(SCHEMA).execute(&database).await?;
         Ok(Self { database, process })
