@@ -1,6 +1,6 @@
 //! A headless Chromium, driven through `ChromeDriver`'s HTTP interface.
 
-use std::{fs, fs::File, path::Path, time::Duration};
+use std::{env, fs, fs::File, path::Path, time::Duration};
 
 use lock_tests::{HttpRequest, Process, eventually};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ impl Browser {
             --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars \
             --remote-debugging-port=0 about:blank";
         let arguments: Vec<&str> = flags.split_whitespace().chain([&*data]).collect();
-        let chromium = Process::spawn_with_log("chromium", &arguments, log);
+        let chromium = Process::spawn_with_log(program(), &arguments, log);
         let mut driver = Process::spawn("chromedriver", &["--port=0"], &[]);
         let port = loop {
             let line = driver.line();
@@ -133,6 +133,17 @@ impl Browser {
     async fn post(&self, path: &str, json: &Value) -> Value {
         ask("POST", &format!("{}/{path}", self.session), json).await
     }
+}
+
+/// Debian's Chromium, or what stands in for it elsewhere.
+fn program() -> &'static str {
+    let search = env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &str| env::split_paths(&search).any(|folder| folder.join(name).is_file());
+    let found = ["chromium", "google-chrome"]
+        .into_iter()
+        .find(|name| is_there(name));
+    // If there is none, it is missed by this name.
+    found.unwrap_or("chromium")
 }
 
 async fn ask(method: &str, url: &str, json: &Value) -> Value {
