@@ -84,8 +84,9 @@ impl Sale {
             sale.board.send_modify(|board| {
                 board.phase = Phase::Finished;
                 board.sale_trouble = trouble;
+                // Whoever reads that it is over can start the next one.
+                drop(running);
             });
-            drop(running);
         });
         Ok(())
     }
@@ -193,6 +194,6 @@ impl HandedOn {
         }
         let (since, before) = self.seen[0];
         let ms = u32::try_from((now - since).as_millis()).unwrap_or(u32::MAX);
-        (turns - before) * 1_000 / ms.max(1)
+        turns.saturating_sub(before) * 1_000 / ms.max(1)
     }
 }
