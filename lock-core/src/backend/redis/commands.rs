@@ -67,19 +67,19 @@ impl Counter<'_> {
         self.counting.last()?.floor(connection, CLOCK.now())
     }
 
-    /// Whether what was counted is as good as a token from the server's time.
-    fn admits(&self, counted: &Counted, known: u64) -> Result<Option<u64>, Failure> {
-        let value = match failure::of_value(counted.value.clone())? {
+    /// Whether what was said is as good as a token from the server's time.
+    fn admits(&self, said: &Said, known: u64) -> Result<Option<u64>, Failure> {
+        let value = match failure::of_value(said.value.clone())? {
             Value::Int(value) => u64::try_from(value).unwrap_or(0),
             _ => return Err(failure::nonsense("a fencing counter")),
         };
-        let floor = self.floor(counted.connection);
+        let floor = self.floor(said.connection);
         Ok(floor.and_then(|floor| (value > floor.max(known)).then_some(value)))
     }
 }
 
 /// What the counter said when it was counted one further.
-struct Counted {
+struct Said {
     value: Value,
     connection: ConnectionId,
 }
@@ -126,7 +126,7 @@ impl Commands {
         else {
             return Err(failure::nonsense("an acquire"));
         };
-        let counted = answers.next().map(|value| Counted { value, connection });
+        let said = answers.next().map(|value| Said { value, connection });
         let set = failure::of_answer(set, connection, &request.trail)?;
         let is_set = set != Value::Nil;
         let holder = failure::of_value(holder)
@@ -163,7 +163,7 @@ impl Commands {
             }
         }
         let token = self
-            .fencing(by, counter, counted, request.known_fencing)
+            .fencing(by, counter, said, request.known_fencing)
             .await
             .map_err(Failure::after_all)?;
         Ok(Acquired {
@@ -364,22 +364,22 @@ impl Commands {
         &self,
         by: Compare,
         counter: Counter<'_>,
-        counted: Option<Counted>,
+        said: Option<Said>,
         known: u64,
     ) -> Result<u64, Failure> {
-        let counted = match counted {
-            Some(counted) => counted,
+        let said = match said {
+            Some(said) => said,
             None => self.count(counter.fence).await?,
         };
-        if let Some(token) = counter.admits(&counted, known)? {
+        if let Some(token) = counter.admits(&said, known)? {
             return Ok(token);
         }
-        let connection = counted.connection;
+        let connection = said.connection;
         let _turn = self.turn.lock().await;
         // Whoever had the turn before has moved it, then one more will do.
         if counter.floor(connection).is_some() {
-            let counted = self.count(counter.fence).await?;
-            if let Some(token) = counter.admits(&counted, known)? {
+            let said = self.count(counter.fence).await?;
+            if let Some(token) = counter.admits(&said, known)? {
                 return Ok(token);
             }
         }
@@ -392,11 +392,11 @@ impl Commands {
     }
 
     /// Counts one further, where locks are taken.
-    async fn count(&self, fence: &str) -> Result<Counted, Failure> {
+    async fn count(&self, fence: &str) -> Result<Said, Failure> {
         let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(fence)]];
         let (connection, answers) = send(&self.holding, &count, self.within, None).await?;
         let value = answers.into_iter().next().unwrap_or(Value::Nil);
-        Ok(Counted { value, connection })
+        Ok(Said { value, connection })
     }
 
     /// Moves the counter to the server's time, or beyond it where it or the process is ahead. For whoever has the turn.
