@@ -7,7 +7,8 @@
 //!
 //! `⏎` in a message is a line break. A file `name.stderr` beside a case has the whole text, for a handful that shows how it looks; `BLESS=1` writes it.
 //!
-//! Directives anywhere in a file: `// edition: 2021`, `// flag: --cfg=name`. One `rustc` a file, against the libraries that cargo
+//! Directives anywhere in a file: `// edition: 2021`, `// flag: --cfg=name`, `// features: macros` for a `lock-core` with no
+//! other feature. One `rustc` a file, against the libraries that cargo
 //! has built for this test. `UI=part-of-a-path` runs the files that match.
 
 use std::{
@@ -213,6 +214,9 @@ impl Case {
     fn compile(&self, tool: Tool, flags: &[&str]) -> Result<Vec<Diagnostic>, String> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let built = match tool {
+            Tool::Rustc | Tool::Clippy if self.directives("features").next().is_some() => {
+                built_with_macros_only()
+            }
             Tool::Rustc | Tool::Clippy => built(),
             Tool::Editor => built_for_an_editor(),
         };
@@ -275,14 +279,21 @@ impl Case {
 }
 
 /// The libraries that a case may use.
-const USED: [&str; 6] = [
+const USED: [&str; 10] = [
+    "actix_web",
     "anyhow",
     "async_trait",
+    "axum",
     "futures_util",
     "lock_core",
+    "poem",
     "tokio",
+    "tonic",
     "tracing",
 ];
+
+/// What this test was built with, which is there already.
+const THIS_TEST: [&str; 3] = ["build", "--package=lock-tests", "--test=attribute_ui"];
 
 /// What cargo built for this test.
 struct Built {
@@ -293,13 +304,31 @@ struct Built {
 
 fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| build(&target(), ""))
+    BUILT.get_or_init(|| build(&target(), "", &THIS_TEST, &USED))
+}
+
+/// `lock-core` with the attribute and nothing else, for what it says about a feature that is off.
+fn built_with_macros_only() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    let package = [
+        "check",
+        "--package=lock-core",
+        "--no-default-features",
+        "--features=macros",
+    ];
+    BUILT.get_or_init(|| build(&target(), "", &package, &["lock_core"]))
 }
 
 /// The same with `cfg(rust_analyzer)`, which needs a folder of its own, or cargo would build everything anew each time.
 fn built_for_an_editor() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| build(&target().join("rust-analyzer"), "--cfg=rust_analyzer"))
+    // Metadata will do.
+    let mut package = THIS_TEST;
+    package[0] = "check";
+    BUILT.get_or_init(|| {
+        let target = target().join("rust-analyzer");
+        build(&target, "--cfg=rust_analyzer", &package, &USED)
+    })
 }
 
 /// The folder from which this test was started.
@@ -311,17 +340,11 @@ fn target() -> PathBuf {
         .to_owned()
 }
 
-fn build(target: &Path, flags: &str) -> Built {
+fn build(target: &Path, flags: &str, package: &[&str], used: &[&str]) -> Built {
     let mut cargo = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    // What this test was built with is there already; for an editor, metadata will do.
-    let verb = if flags.is_empty() { "build" } else { "check" };
-    cargo.args([
-        verb,
-        "--package=lock-tests",
-        "--test=attribute_ui",
-        "--message-format=json",
-        "--target-dir",
-    ]);
+    cargo
+        .args(package)
+        .args(["--message-format=json", "--target-dir"]);
     cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     if !flags.is_empty() {
         cargo
@@ -334,7 +357,7 @@ fn build(target: &Path, flags: &str) -> Built {
         "cargo build: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let mut libraries = BTreeMap::new();
+    let mut libraries = BTreeMap::<String, (usize, PathBuf)>::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else {
             continue;
@@ -352,16 +375,23 @@ fn build(target: &Path, flags: &str) -> Built {
             [".rlib", ".rmeta", ".so", ".dylib"]
                 .iter()
                 .any(|end| file.ends_with(end))
-        }) && USED.contains(&name.as_str())
+        }) && used.contains(&name.as_str())
         {
-            libraries.insert(name, PathBuf::from(file));
+            // What a macro needs, too, is built twice, with fewer features for the macro.
+            let features = message["features"].as_array().map_or(0, Vec::len);
+            let found = libraries.entry(name).or_default();
+            *found = (features, PathBuf::from(file)).max(std::mem::take(found));
         }
     }
     assert_eq!(
         libraries.len(),
-        USED.len(),
+        used.len(),
         "not all libraries of the cases were built: {libraries:?}"
     );
+    let libraries = libraries
+        .into_iter()
+        .map(|(name, (_, file))| (name, file))
+        .collect();
     let scratch = target.join("ui-cases");
     fs::create_dir_all(&scratch).expect("a folder for the output");
     Built {

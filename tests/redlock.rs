@@ -133,7 +133,7 @@ async fn an_acquire_is_one_round_trip_as_a_rule_and_a_release_another() {
         let all = servers.proxies.iter().map(|proxy| proxy.log().len());
         assert_eq!(
             scripts.sum::<usize>(),
-            all.clone().sum(),
+            all.clone().sum::<usize>(),
             "nothing but scripts"
         );
         fewest = fewest.min(all.sum());

@@ -1,6 +1,6 @@
 //! What can go wrong, one variant for each decision that a caller can take.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use crate::{key::LockKey, lease::LeaseLost};
 
@@ -126,6 +126,13 @@ impl fmt::Display for LockError {
     }
 }
 
+/// For what speaks of nothing but input and output, as the body of a response does.
+impl From<LockError> for io::Error {
+    fn from(error: LockError) -> Self {
+        Self::other(error)
+    }
+}
+
 impl Error for LockError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
@@ -152,18 +159,28 @@ fn shown(key: &LockKey) -> String {
 
 /// How a lock failure becomes the return value of an annotated function.
 ///
-/// Implemented for `Result<T, E>` where `E: From<LockError>`. For a return type of your own, implement it, or give the
-/// attribute `on_error = …`.
+/// Implemented for `Result<T, E>` where `E: From<LockError>`, and, with the feature of a web framework, for its own response
+/// types. For a return type of your own, implement it, or give the attribute `on_error = …`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot carry a failed lock",
     label = "this return type cannot say that the lock was not acquired",
     note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
     note = "or write `on_error = |error| …` in the attribute",
-    note = "or implement `lock_core::FromLockError` for a return type of your own"
+    note = "or implement `lock_core::FromLockError` for a return type of your own",
+    note = "the responses of a web framework have it with the feature of `lock-core` that bears its name: `axum`, `actix`, \
+            `poem`, `tonic`"
 )]
 pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
+
+    // For the attribute: of a closure whose error is large clippy warns, and of a path that does not fit the compiler
+    // tells twice.
+    #[doc(hidden)]
+    #[must_use]
+    fn __conversion() -> fn(LockError) -> Self {
+        Self::from_lock_error
+    }
 }
 
 #[diagnostic::do_not_recommend]

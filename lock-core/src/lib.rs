@@ -53,6 +53,10 @@
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code; belongs into `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
+//! - `axum`, `actix`, `poem`, `tonic`: what a failed lock answers in each web framework, and annotated handlers that return
+//!   its `impl IntoResponse` or `impl Responder`.
+//! - `http` (with `axum` and `poem`): a [`LockError`] becomes a status code or a response of the crate `http`.
+//! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod ahead;
@@ -76,6 +80,8 @@ mod fenced;
 mod grants;
 mod guard;
 mod handoff;
+#[cfg(feature = "stream")]
+mod held_stream;
 mod holding;
 mod holdings;
 mod inspect;
@@ -106,6 +112,8 @@ mod tls;
 mod token;
 mod trail;
 mod waking;
+#[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
+mod web;
 
 /// What the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]
@@ -127,6 +135,8 @@ pub use error::{FromLockError, LockError, Skipped};
 pub use faults::Faults;
 pub use fenced::{Fenced, FencedError, FencedStore};
 pub use guard::LockGuard;
+#[cfg(feature = "stream")]
+pub use held_stream::HeldStream;
 pub use inspect::{Health, Holder, LockInfo};
 pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::{Lease, LeaseLost};

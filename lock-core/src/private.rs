@@ -239,6 +239,15 @@ pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T 
 pub trait SkipOrFail {
     /// Only busy means that the body did not run, and nothing else does.
     fn skip_or_fail(error: LockError) -> Self;
+
+    /// As that of [`FromLockError`].
+    #[must_use]
+    fn __conversion() -> fn(LockError) -> Self
+    where
+        Self: Sized,
+    {
+        Self::skip_or_fail
+    }
 }
 
 #[diagnostic::do_not_recommend]
@@ -249,6 +258,86 @@ impl<T: Skipped + FromLockError> SkipOrFail for T {
         } else {
             T::from_lock_error(error)
         }
+    }
+}
+
+/// What `-> impl IntoResponse` needs: the response that the trait makes can say that the lock failed.
+#[diagnostic::on_unimplemented(
+    message = "the response of this `impl IntoResponse` cannot carry a failed lock",
+    label = "becomes a `{Self}`, which does not implement `FromLockError`",
+    note = "switch on the feature of `lock-core` that bears the name of the framework: `axum` or `poem`",
+    note = "or write `on_error = |error| …` in the attribute, with any value that implements the trait"
+)]
+pub trait Answer {
+    /// Converts the failure.
+    fn answer(error: LockError) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: FromLockError> Answer for T {
+    fn answer(error: LockError) -> Self {
+        Self::from_lock_error(error)
+    }
+}
+
+pub use responder::*;
+
+/// What an annotated `-> impl Responder` returns.
+#[cfg(feature = "actix")]
+mod responder {
+    use actix_web::{HttpResponse, Responder};
+
+    use crate::LockError;
+    pub use crate::web::actix::Responding;
+
+    /// The body's value.
+    pub fn responder<R, F>(body: R) -> Responding<R, F> {
+        Responding::Body(body)
+    }
+
+    /// That of `on_error`.
+    pub fn responder_on_error<R, F: Responder>(value: F) -> Responding<R, F> {
+        Responding::Failed(value)
+    }
+
+    /// That of a failed lock.
+    pub trait ActixAnswer {
+        /// Converts the failure.
+        fn answer(error: LockError) -> Self;
+    }
+
+    impl<R> ActixAnswer for Responding<R, HttpResponse> {
+        fn answer(error: LockError) -> Self {
+            Self::Failed(error.into())
+        }
+    }
+}
+
+/// The same without the framework, where only `on_error` can make another responder of the body's type.
+#[cfg(not(feature = "actix"))]
+mod responder {
+    use crate::LockError;
+
+    /// That of a failed lock, which there is none of.
+    #[diagnostic::on_unimplemented(
+        message = "this `impl Responder` cannot carry a failed lock",
+        label = "is actix's with the feature `actix` of `lock-core` only",
+        note = "switch on the feature `actix` of `lock-core`",
+        note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
+    )]
+    pub trait ActixAnswer {
+        /// Converts the failure.
+        fn answer(error: LockError) -> Self;
+    }
+
+    /// The body's value.
+    pub fn responder<R>(body: R) -> R {
+        body
+    }
+
+    /// That of `on_error`.
+    pub fn responder_on_error<R>(value: R) -> R {
+        value
     }
 }
 

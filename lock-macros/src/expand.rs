@@ -8,6 +8,7 @@ use crate::{
     args::Args,
     item::{Item, inferred, is_one_of, renamed},
     key::{Key, Keys},
+    output::Answer,
 };
 
 /// The first words of attributes that the compiler itself understands, so that no other macro will read the signature.
@@ -38,13 +39,16 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         item.bindings = rebind(&mut item, args.on_error.as_ref());
     }
     let private = &args.private;
+    let written = item.output();
+    // What says "skipped" is the body's own value.
+    let answer = Answer::of(&written).filter(|_| !args.skip_busy);
     // Of the body's value; `_` where it is not written, or cannot be.
-    let output = match item.output() {
+    let output = match &written {
         Type::Never(_) => parse_quote!(_),
-        other => inferred(other),
+        other => inferred(other.clone()),
     };
-    let [outside, inside, value] = ["outside", "inside", "value"].map(hidden);
-    let arguments = ["manager", "key", "options"].map(hidden);
+    let [outside, inside, value] = ["outside", "inside", "value"].map(local);
+    let arguments = ["manager", "key", "options"].map(local);
     // By a `return` that never happens the compiler learns the type of the block's value, as from a signature.
     let typed = (!matches!(output, Type::Infer(_))).then(|| {
         quote! {
@@ -57,26 +61,71 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     if let Some(receiver) = &item.receiver {
         prologue = renamed(prologue, &|name| (name == "self").then_some(receiver));
     }
-    let (options_seen, on_error) = (options_seen(args), on_error(args, &output));
+    let options_seen = options_seen(args);
+    let on_error = match &answer {
+        Some(answer) => on_error_answers(args, answer),
+        None => on_error(args, &output),
+    };
     let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
     let acquire = hidden(match &args.key {
         Some(Ok(Keys::List(_))) => "acquire_all",
         _ => "acquire",
     });
     let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
-    item.with(quote! {
-        #options_seen
-        let (#outside, #inside) = #private::entry();
-        #private::locked(#outside, #on_error, async #capture {
+    let mut function = quote! {
+        async #capture {
             #typed
             #bindings
             #prologue
             #lease #inside.#acquire(#(#arguments),*).await;
             // In parentheses: the compiler takes the braces of a short body for superfluous.
             (#body)
-        })
-        .await
+        }
+    };
+    if let Some(answer) = &answer {
+        // The inner block has all the `return`s of the body, and one type, as the function without the lock.
+        let answered = answered(args, answer, &value);
+        function = quote!(async #capture { let #value = #function.await; #answered });
+    }
+    item.with(quote! {
+        #options_seen
+        let (#outside, #inside) = #private::entry();
+        #private::locked(#outside, #on_error, #function).await
     })
+}
+
+/// Makes of a value what the function returns instead of the `impl Trait` of a web framework.
+fn answered(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
+    let private = &args.private;
+    // At the trait, so that the compiler points there if the value does not implement it.
+    let at = answer.span().resolved_at(Span::mixed_site());
+    let mut value = value.clone();
+    value.set_span(at);
+    match answer {
+        Answer::IntoResponse(path) => quote_spanned!(at=> <_ as #path>::into_response(#value)),
+        Answer::Responder(_) => quote_spanned!(at=> #private::responder(#value)),
+    }
+}
+
+/// How a failure becomes such a value.
+fn on_error_answers(args: &Args, answer: &Answer<'_>) -> TokenStream {
+    let (private, error) = (&args.private, local("error"));
+    let at = answer.span().resolved_at(Span::mixed_site());
+    let value = match (&args.on_error, answer) {
+        (Some(own), Answer::IntoResponse(path)) => {
+            quote!(<_ as #path>::into_response(#private::convert::<_>(#own, #error)))
+        }
+        (Some(own), Answer::Responder(_)) => {
+            quote!(#private::responder_on_error(#private::convert::<_>(#own, #error)))
+        }
+        (None, Answer::IntoResponse(_)) => {
+            quote_spanned!(at=> <_ as #private::Answer>::answer(#error))
+        }
+        (None, Answer::Responder(_)) => {
+            quote_spanned!(at=> <_ as #private::ActixAnswer>::answer(#error))
+        }
+    };
+    quote!(|#error| #value)
 }
 
 /// What only an editor sees of the options: each as a documented item. It is the first statement with and without
@@ -123,7 +172,7 @@ fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
         Keys::One(key) => bind(key, name),
         Keys::List(keys) => {
             let names: Vec<_> = (1..=keys.len())
-                .map(|n| hidden(&format!("key{n}")))
+                .map(|n| local(&format!("key{n}")))
                 .collect();
             let each = keys.iter().zip(&names).map(|(key, name)| bind(key, name));
             quote!(#(#each)* let #name = [#(#names),*];)
@@ -131,23 +180,29 @@ fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
     }
 }
 
-/// How a failure becomes the function's value.
+/// How a failure becomes the function's value. No closure where it can be without: of one whose error is large clippy warns,
+/// and not of an `async fn`.
 fn on_error(args: &Args, output: &Type) -> TokenStream {
-    let (private, error) = (&args.private, hidden("error"));
-    let value = match (&args.on_error, args.skip_busy) {
+    let (private, error) = (&args.private, local("error"));
+    match (&args.on_error, args.skip_busy) {
         (Some(own), skip) => {
             let busy =
                 quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else);
             let busy = skip.then_some(busy);
-            quote!(#busy { #private::convert::<#output>(#own, #error) })
+            quote!(|#error| #busy { #private::convert::<#output>(#own, #error) })
         }
-        (None, true) => quote!(<#output as #private::SkipOrFail>::skip_or_fail(#error)),
-        (None, false) => quote!(<#output as #private::FromLockError>::from_lock_error(#error)),
-    };
-    quote!(|#error| #value)
+        (None, true) => quote!(<#output as #private::SkipOrFail>::__conversion()),
+        (None, false) => quote!(<#output as #private::FromLockError>::__conversion()),
+    }
 }
 
-/// A name that nothing of the user's can have.
+/// The name of a variable. Hygiene keeps it apart from the user's variables, but not from what else a pattern can mean: a
+/// constant, or the unit struct that a framework makes of a handler called `key` or `options`.
+fn local(name: &str) -> Ident {
+    hidden(&format!("__{name}"))
+}
+
+/// A name that no variable of the user's can have.
 fn hidden(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }

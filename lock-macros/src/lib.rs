@@ -4,11 +4,12 @@ mod args;
 mod expand;
 mod item;
 mod key;
+mod output;
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, Ident, ReturnType, Type,
+    Error, Ident,
     parse::{ParseStream, Parser as _},
 };
 
@@ -38,7 +39,7 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
         let key = Key::template(&input.parse()?, None)?;
         let tokens = key.tokens(&quote!(::lock_core::__private));
         // In a block of its own: the borrows of the values end here, and not behind an `.await` of the statement around it.
-        let key = Ident::new("key", Span::mixed_site());
+        let key = Ident::new("__key", Span::mixed_site());
         Ok(quote!({ let #key = #tokens; #key }))
     };
     let tokens = read.parse(input);
@@ -51,9 +52,8 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
     let (args, mut errors) = Args::parse(arguments, names);
     if let Some(item) = &item
         && of_item.is_empty()
-        && args.on_error.is_none()
     {
-        errors.extend(check_output(item).err());
+        errors.extend(output::check(item, args.on_error.as_ref()).err());
     }
     errors.append(&mut of_item);
     let item = match item {
@@ -64,29 +64,6 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
     let errors = errors.iter().map(Error::to_compile_error);
     // Behind the item, so that an editor finds it where it was.
     quote!(#item #(#errors)*)
-}
-
-/// Whether the function can tell its caller of a failed lock, as far as the words of its type say. The rest is a trait's.
-///
-/// Traits that a lock failure can be made into, such as a web framework's, are to be let through here.
-fn check_output(item: &Item) -> syn::Result<()> {
-    let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
-    let reason = match (&output, &item.sig.output) {
-        (Type::ImplTrait(_), _) => {
-            "a failed lock cannot become an `impl Trait`, whose type only the body knows: return \
-             `Result<impl Trait, E>` where `E: From<LockError>`, or write `on_error = |error| …`"
-        }
-        (Type::Never(_), _) if is_async => {
-            "a function that never returns cannot report a failed lock: write `on_error = |error| …`"
-        }
-        (_, ReturnType::Default) if is_async => &format!(
-            "`{}` returns nothing, so a failed lock would go unnoticed: return `Result<(), E>` where \
-             `E: From<LockError>`, or write `on_error = |error| …`",
-            item.sig.ident
-        ),
-        _ => return Ok(()),
-    };
-    Err(Error::new_spanned(output, reason))
 }
 
 #[cfg(test)]

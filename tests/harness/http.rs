@@ -44,6 +44,28 @@ impl HttpRequest {
         Ok(Self { stream })
     }
 
+    /// Hangs up by force: the other side hears that the connection is gone, not that nothing more will come.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the connection.
+    pub fn reset(self) -> io::Result<()> {
+        self.stream.set_zero_linger()
+    }
+
+    /// Waits until a text of the answer has arrived, and leaves the rest of it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the connection, or that it ended before.
+    pub async fn begins_with(&mut self, text: &str) -> io::Result<()> {
+        let mut read = Vec::new();
+        while !String::from_utf8_lossy(&read).contains(text) {
+            read.push(self.stream.read_u8().await?);
+        }
+        Ok(())
+    }
+
     /// Waits for the answer.
     ///
     /// # Errors

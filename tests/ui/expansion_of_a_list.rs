@@ -1,25 +1,25 @@
 async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
     __private::for_editor!(__private::option::key, __private::option::lease);
-    let (outside, inside) = __private::entry();
+    let (__outside, __inside) = __private::entry();
     __private::locked(
-        outside,
-        |error| <Result<(), ApiError> as __private::FromLockError>::from_lock_error(error),
+        __outside,
+        <Result<(), ApiError> as __private::FromLockError>::__conversion(),
         async move {
-            if let Some(value) = __private::returns::<Result<(), ApiError>>() {
-                return value;
+            if let Some(__value) = __private::returns::<Result<(), ApiError>>() {
+                return __value;
             }
             let from = from;
             let to = to;
             __private::for_editor!(::core::format_args!("account:{from}"));
-            let key1 = __private::key(
+            let __key1 = __private::key(
                 const { &__private::Template::new("account:{from}") },
                 &[__private::text("account:"), __private::value(&&from)],
             );
-            let key2 = __private::exact_key(owner(to).await?);
-            let key = [key1, key2];
-            let manager = __private::default_manager();
-            let options = __private::options();
-            let lease = inside.acquire_all(manager, key, options).await;
+            let __key2 = __private::exact_key(owner(to).await?);
+            let __key = [__key1, __key2];
+            let __manager = __private::default_manager();
+            let __options = __private::options();
+            let lease = __inside.acquire_all(__manager, __key, __options).await;
             ({ bank::transfer(from, to, lease.fencing_tokens()).await })
         },
     )

@@ -1,0 +1,16 @@
+//! Writes the service of the example `tonic`.
+
+use tonic_build::manual::{Builder, Method, Service};
+
+fn main() {
+    let pay = Method::builder()
+        .name("pay")
+        .route_name("Pay")
+        .input_type("crate::Order")
+        .output_type("crate::Receipt")
+        .codec_path("tonic_prost::ProstCodec")
+        .build();
+    let payments = Service::builder().package("shop").name("Payments");
+    Builder::new().compile(&[payments.method(pay).build()]);
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,51 @@
+//! A shop on actix that does one thing at a time for each order, in all its processes together.
+//!
+//!     cargo run -p examples --bin actix
+//!
+//! Then pay an order twice at the same time, and hang up in the middle. `LOCK_URL=redis://127.0.0.1` is for more than one
+//! process; without it, locks are in memory. `PORT` is 3000 if unset, `PAYMENT_MS` is 3000.
+#![expect(clippy::print_stdout, reason = "an example shows what to try")]
+
+use std::{env, time::Duration};
+
+use actix_web::{App, HttpResponse, HttpServer, Responder, post, web};
+use lock_core::{LockManager, distributed_lock};
+
+struct Shop {
+    locks: LockManager,
+    payment_takes: Duration,
+}
+
+/// A second payment of the order is answered with 409 and `Retry-After`; nothing here has to say so.
+#[post("/orders/{id}/pay")]
+#[distributed_lock(key = "order:{id}", ttl = "10s", wait = "0s", locks = shop.locks)]
+async fn pay(shop: web::Data<Shop>, id: web::Path<u64>) -> impl Responder {
+    if *id == 0 {
+        return HttpResponse::NotFound().finish();
+    }
+    tokio::time::sleep(shop.payment_takes).await;
+    HttpResponse::Ok().body(format!("order {id}: paid\n"))
+}
+
+#[actix_web::main]
+async fn main() -> anyhow::Result<()> {
+    let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
+    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let locks = LockManager::connect(&lock_url).await?;
+    let shop = web::Data::new(Shop {
+        locks: locks.clone(),
+        payment_takes: Duration::from_millis(number("PAYMENT_MS", 3000)?),
+    });
+    let server = HttpServer::new(move || App::new().app_data(shop.clone()).service(pay))
+        // By default, actix goes on with a request whose client has hung up, and with its lock.
+        .h1_allow_half_closed(false)
+        .bind(format!("127.0.0.1:{}", number("PORT", 3000)?))?;
+
+    let url = format!("http://{}", server.addrs()[0]);
+    println!("actix on {url}");
+    println!("  curl -i -X POST {url}/orders/1/pay & sleep 1; curl -i -X POST {url}/orders/1/pay");
+    server.run().await?;
+    // After ctrl-c: what is still held is let go now, and not after its ttl.
+    locks.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! A gRPC service that does one thing at a time for each order, in all its processes together.
+//!
+//!     cargo run -p examples --bin tonic
+//!     cargo run -p examples --bin tonic -- pay 42
+//!
+//! The first serves, the second is a client. `LOCK_URL=redis://127.0.0.1` is for more than one process that serves; without
+//! it, locks are in memory. `PORT` is 50051 if unset, `PAYMENT_MS` is 3000.
+#![expect(clippy::print_stdout, reason = "an example shows what to try")]
+
+use std::{env, time::Duration};
+
+use lock_core::{LockManager, distributed_lock};
+use prost::Message;
+use tonic::{
+    Request, Response, Status,
+    transport::{Channel, Server, server::TcpIncoming},
+};
+
+use self::generated::{
+    payments_client::PaymentsClient,
+    payments_server::{Payments, PaymentsServer},
+};
+
+#[allow(clippy::allow_attributes_without_reason, reason = "generated")]
+#[allow(clippy::pedantic, unreachable_pub, reason = "generated")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/shop.Payments.rs"));
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Order {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Receipt {
+    #[prost(string, tag = "1")]
+    text: String,
+}
+
+struct Shop {
+    locks: LockManager,
+    payment_takes: Duration,
+}
+
+#[tonic::async_trait]
+impl Payments for Shop {
+    /// A second payment of the order is `ABORTED`, with `grpc-retry-pushback-ms`; nothing here has to say so.
+    #[distributed_lock(key = "order:{order.get_ref().id}", wait = "0s", locks = self.locks)]
+    async fn pay(&self, order: Request<Order>) -> Result<Response<Receipt>, Status> {
+        tokio::time::sleep(self.payment_takes).await;
+        let text = format!("order {}: paid", order.into_inner().id);
+        Ok(Response::new(Receipt { text }))
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
+    let port = u16::try_from(number("PORT", 50051)?)?;
+    if let [_, verb, id] = env::args().collect::<Vec<_>>().as_slice() {
+        anyhow::ensure!(verb == "pay", "there is only `pay`");
+        return pay(port, id.parse()?).await;
+    }
+
+    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let locks = LockManager::connect(&lock_url).await?;
+    let payment_takes = Duration::from_millis(number("PAYMENT_MS", 3000)?);
+    let incoming = TcpIncoming::bind(([127, 0, 0, 1], port).into())?;
+    println!("tonic on {}", incoming.local_addr()?);
+    let service = PaymentsServer::new(Shop {
+        locks: locks.clone(),
+        payment_takes,
+    });
+    let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
+    Server::builder()
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stop)
+        .await?;
+    // What is still held is let go now, and not after its ttl.
+    locks.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}
+
+async fn pay(port: u16, id: u64) -> anyhow::Result<()> {
+    let url = format!("http://127.0.0.1:{port}");
+    let mut client = PaymentsClient::new(Channel::from_shared(url)?.connect().await?);
+    match client.pay(Order { id }).await {
+        Ok(receipt) => println!("{}", receipt.into_inner().text),
+        Err(status) => println!("{}: {}", status.code(), status.message()),
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! What the words of a return type say, which is all that a macro knows of it.
+
+use proc_macro2::Span;
+use syn::{
+    Error, Expr, Path, PathSegment, Result, ReturnType, Type, TypeParamBound,
+    visit::{self, Visit},
+};
+
+use crate::item::{Item, is_one_of};
+
+/// Ends in `Stream`, and is a connection.
+const CONNECTIONS: &str = "TcpStream UnixStream TlsStream DuplexStream";
+
+/// A trait of a web framework that a handler returns as an `impl Trait`, of which a failed lock can make a value, too.
+pub(crate) enum Answer<'a> {
+    /// axum's or poem's: it makes a response of any value.
+    IntoResponse(&'a Path),
+    /// actix's: a response takes the request, too.
+    Responder(&'a Path),
+}
+
+impl<'a> Answer<'a> {
+    /// The trait's name.
+    pub(crate) fn span(&self) -> Span {
+        let (Self::IntoResponse(path) | Self::Responder(path)) = self;
+        let last = path.segments.last();
+        last.map_or_else(Span::call_site, |last| last.ident.span())
+    }
+
+    pub(crate) fn of(ty: &'a Type) -> Option<Self> {
+        let bounds = match ty {
+            Type::ImplTrait(opaque) => &opaque.bounds,
+            Type::Group(group) => return Self::of(&group.elem),
+            Type::Paren(paren) => return Self::of(&paren.elem),
+            _ => return None,
+        };
+        bounds.iter().find_map(|bound| {
+            let TypeParamBound::Trait(bound) = bound else {
+                return None;
+            };
+            let last = bound.path.segments.last()?;
+            match last.ident.to_string().as_str() {
+                "IntoResponse" => Some(Self::IntoResponse(&bound.path)),
+                // With arguments it is another framework's.
+                "Responder" if last.arguments.is_none() => Some(Self::Responder(&bound.path)),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// Whether the function can tell its caller of a failed lock, as far as the words of its type say, and whether its value
+/// is all that it does. The rest is a trait's.
+pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
+    let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
+    if let Some(stream) = stream_in(&output) {
+        let reason = "the lock would be released when the function returns, before the stream is read: take it in the \
+                      body, with `LockManager::acquire`, and return `guard.hold_during(stream)`, which holds it until \
+                      the stream ends";
+        return Err(Error::new_spanned(stream, reason));
+    }
+    if on_error.is_some() || Answer::of(&output).is_some() {
+        return Ok(());
+    }
+    let reason = match (&output, &item.sig.output) {
+        (Type::ImplTrait(_), _) => {
+            "a failed lock cannot become an `impl Trait`, whose type only the body knows (but for `impl IntoResponse` \
+             and `impl Responder` of web frameworks): return `Result<impl Trait, E>` where `E: From<LockError>`, or \
+             write `on_error = |error| …`"
+        }
+        (Type::Never(_), _) if is_async => {
+            "a function that never returns cannot report a failed lock: write `on_error = |error| …`"
+        }
+        (_, ReturnType::Default) if is_async => &format!(
+            "`{}` returns nothing, so a failed lock would go unnoticed: return `Result<(), E>` where \
+             `E: From<LockError>`, or write `on_error = |error| …`",
+            item.sig.ident
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::new_spanned(output, reason))
+}
+
+/// Finds what is read after the function has returned, if its name says so.
+fn stream_in(ty: &Type) -> Option<&Path> {
+    struct Search<'a>(Option<&'a Path>);
+    impl<'ast> Visit<'ast> for Search<'ast> {
+        fn visit_path(&mut self, path: &'ast Path) {
+            if path.segments.last().is_some_and(is_stream) {
+                self.0.get_or_insert(path);
+            }
+            visit::visit_path(self, path);
+        }
+    }
+    let mut search = Search(None);
+    search.visit_type(ty);
+    search.0
+}
+
+fn is_stream(segment: &PathSegment) -> bool {
+    let name = segment.ident.to_string();
+    (name == "Sse" || name.ends_with("Stream")) && !is_one_of(&segment.ident, CONNECTIONS)
+}

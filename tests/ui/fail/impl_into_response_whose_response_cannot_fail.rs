@@ -1,0 +1,31 @@
+//! Impl into response whose response cannot fail: as a framework's whose feature is off.
+// error: the response of this `impl IntoResponse` cannot carry a failed lock
+// at: IntoResponse
+// note: becomes a `Response`, which does not implement `FromLockError`
+// note: switch on the feature of `lock-core` that bears the name of the framework: `axum` or `poem`
+
+use lock_core::distributed_lock;
+
+/// A response.
+pub struct Response;
+
+/// A framework's trait.
+pub trait IntoResponse {
+    /// Makes the response.
+    fn into_response(self) -> Response;
+}
+impl IntoResponse for i32 {
+    fn into_response(self) -> Response {
+        Response
+    }
+}
+impl IntoResponse for Response {
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+#[distributed_lock(key = "order")]
+async fn f() -> impl IntoResponse {
+    1
+}

@@ -1,0 +1,22 @@
+//! Impl responder without the feature.
+// features: macros
+// error: this `impl Responder` cannot carry a failed lock
+// at: Responder
+// note: is actix's with the feature `actix` of `lock-core` only
+// note: switch on the feature `actix` of `lock-core`
+
+use lock_core::distributed_lock;
+
+/// The framework's trait.
+pub trait Responder {}
+impl Responder for i32 {}
+
+#[distributed_lock(key = "order")]
+async fn f() -> impl Responder {
+    1
+}
+
+#[distributed_lock(key = "order", on_error = |_| 2)]
+async fn with_on_error() -> impl Responder {
+    1
+}

@@ -1,0 +1,17 @@
+//! Errors that are large, of which clippy says nothing in an async function.
+#![allow(clippy::missing_errors_doc)]
+
+use lock_core::distributed_lock;
+use tonic::Status;
+
+/// By its trait.
+#[distributed_lock(key = "order:{id}")]
+pub async fn by_its_trait(id: u64) -> Result<u64, Status> {
+    Ok(id)
+}
+
+/// Skipped.
+#[distributed_lock(key = "order:{id}", on_busy = skip)]
+pub async fn skipped(id: u64) -> Result<Option<u64>, Status> {
+    Ok(Some(id))
+}

@@ -1,0 +1,261 @@
+//! Locks in web frameworks: each through a listener of its own, and a client that may hang up.
+//!
+//! What is the same in the frameworks that speak HTTP is written once, over a [`Site`]: each module has the same routes in
+//! its own words, and runs each claim.
+
+use std::{io, sync::Arc, time::Duration};
+
+use axum::body::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{HttpAnswer, HttpRequest, RedisServer, eventually};
+use tokio::sync::Notify;
+
+/// Far below the ttl, which is 10 s.
+const SOON: Duration = Duration::from_secs(5);
+
+/// What every handler needs.
+#[derive(Clone, Debug)]
+struct App {
+    locks: LockManager,
+    /// Ends the stream under way.
+    finish: Arc<Notify>,
+}
+
+impl App {
+    fn in_memory() -> Self {
+        Self::on(LockManager::in_memory())
+    }
+
+    fn on(locks: LockManager) -> Self {
+        let finish = Arc::default();
+        Self { locks, finish }
+    }
+
+    async fn hold(&self, key: &str) -> LockGuard {
+        let held = self.locks.acquire(key, options().wait(SOON)).await;
+        held.expect("the lock is free soon")
+    }
+
+    async fn is_held(&self, key: &str) -> bool {
+        let info = self.locks.inspect(key).await;
+        info.expect("the backend answers").is_some()
+    }
+
+    async fn held(&self, key: &str) {
+        eventually(SOON, "a handler holds the lock", async || {
+            self.is_held(key).await
+        })
+        .await;
+    }
+}
+
+fn options() -> LockOptions {
+    LockOptions::new(Duration::from_secs(10))
+}
+
+/// Two pieces, the second when the test says so.
+fn pieces(app: App) -> impl Stream<Item = Result<Bytes, LockError>> + Send {
+    let last = async move {
+        app.finish.notified().await;
+        Ok("last".into())
+    };
+    stream::iter([Ok("first".into())]).chain(stream::once(last))
+}
+
+/// A server of one of the frameworks, with these routes:
+///
+/// - `/result/{id}`, `/response/{id}`, `/opaque/{id}` and `/error/{id}` return a `Result` with the lock's error, the
+///   framework's response, an `impl Trait`, and a `Result` with the framework's response as its error; `/opaque/0` is 404;
+/// - `/mute/{id}` returns a status and a text;
+/// - `/locked/{id}` says by `on_error` that a busy lock is 423;
+/// - `/hang/{id}` never answers;
+/// - `/nowhere` has no manager;
+/// - `/stream/{id}` holds its lock while it sends.
+///
+/// They lock `order:{id}`, and do not wait for it.
+struct Site {
+    url: String,
+    app: App,
+}
+
+impl Site {
+    async fn get(&self, path: &str) -> HttpAnswer {
+        let answer = self.send(path).await.answer().await;
+        answer.expect("an answer")
+    }
+
+    async fn send(&self, path: &str) -> HttpRequest {
+        let url = format!("{}{path}", self.url);
+        let sent = HttpRequest::send("GET", &url, "").await;
+        sent.expect("a listening server")
+    }
+}
+
+/// Makes a test of each claim in a module that has a `start(app: App) -> Site`.
+macro_rules! test_claims {
+    () => {
+        test_claims! {
+            a_free_lock_is_not_noticed
+            a_busy_lock_is_a_conflict_that_says_when_to_try_again
+            the_users_own_answer_comes_first
+            a_program_without_a_manager_is_an_internal_error
+            a_client_that_resets_the_connection_releases_the_lock_at_once
+            a_lock_is_held_until_the_stream_has_ended
+            a_client_that_hangs_up_ends_the_stream_and_its_lock
+            a_stream_ends_with_its_lease
+        }
+
+        #[tokio::test]
+        async fn a_lost_lease_is_unavailable() {
+            let redis = lock_tests::RedisServer::start();
+            super::a_lost_lease_is_unavailable(&start(super::connected(&redis).await).await, &redis).await;
+        }
+
+        #[tokio::test]
+        async fn a_server_that_is_gone_is_unavailable() {
+            let redis = lock_tests::RedisServer::start();
+            super::a_server_that_is_gone_is_unavailable(&start(super::connected(&redis).await).await, &redis).await;
+        }
+    };
+    ($($claim:ident)+) => {
+        $(
+            #[tokio::test]
+            async fn $claim() {
+                super::$claim(&start(super::App::in_memory()).await).await;
+            }
+        )+
+    };
+}
+
+mod actix;
+mod axum_;
+mod poem_;
+mod tonic_;
+
+async fn connected(redis: &RedisServer) -> App {
+    let locks = LockManager::connect(&redis.url()).await;
+    App::on(locks.expect("a server"))
+}
+
+const CARRYING: [&str; 4] = ["/result/7", "/response/7", "/opaque/7", "/error/7"];
+
+async fn a_free_lock_is_not_noticed(site: &Site) {
+    for path in CARRYING.into_iter().chain(["/mute/7", "/locked/7"]) {
+        let answer = site.get(path).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        assert!(answer.body.contains("order 7"), "{path}: {answer:?}");
+    }
+    assert_eq!(site.get("/opaque/0").await.status, 404);
+}
+
+async fn a_busy_lock_is_a_conflict_that_says_when_to_try_again(site: &Site) {
+    let guard = site.app.hold("order:7").await;
+    for path in CARRYING {
+        let answer = site.get(path).await;
+        assert_problem(&answer, 409, "Conflict");
+        let seconds = header(&answer, "retry-after").expect("a pause");
+        let seconds: u64 = seconds.parse().expect("whole seconds");
+        // Its ttl is 10 s, renewed at a third of it.
+        assert!((5..=10).contains(&seconds), "{path}: {seconds} s");
+    }
+    let mute = site.get("/mute/7").await;
+    assert_eq!(mute.status, 409, "{mute:?}");
+    assert!(mute.body.contains("another request"), "{mute:?}");
+
+    guard.release().await.expect("held until now");
+    a_free_lock_is_not_noticed(site).await;
+}
+
+async fn the_users_own_answer_comes_first(site: &Site) {
+    let _guard = site.app.hold("order:7").await;
+    let answer = site.get("/locked/7").await;
+    assert_eq!((answer.status, answer.body.as_str()), (423, "true"));
+}
+
+async fn a_program_without_a_manager_is_an_internal_error(site: &Site) {
+    let answer = site.get("/nowhere").await;
+    assert_problem(&answer, 500, "Internal Server Error");
+    assert_eq!(header(&answer, "retry-after"), None);
+}
+
+async fn a_client_that_hangs_up_releases_the_lock_at_once(site: &Site) {
+    let request = site.send("/hang/7").await;
+    site.app.held("order:7").await;
+    drop(request);
+    drop(site.app.hold("order:7").await);
+}
+
+async fn a_client_that_resets_the_connection_releases_the_lock_at_once(site: &Site) {
+    let request = site.send("/hang/7").await;
+    site.app.held("order:7").await;
+    request.reset().expect("a connection");
+    drop(site.app.hold("order:7").await);
+}
+
+async fn a_lock_is_held_until_the_stream_has_ended(site: &Site) {
+    let mut request = site.send("/stream/7").await;
+    request.begins_with("first").await.expect("a piece");
+    assert!(site.app.is_held("order:7").await);
+    site.app.finish.notify_one();
+    let rest = request.begins_with("last").await;
+    rest.expect("another piece");
+    drop(site.app.hold("order:7").await);
+}
+
+async fn a_client_that_hangs_up_ends_the_stream_and_its_lock(site: &Site) {
+    let mut request = site.send("/stream/7").await;
+    request.begins_with("first").await.expect("a piece");
+    assert!(site.app.is_held("order:7").await);
+    drop(request);
+    drop(site.app.hold("order:7").await);
+}
+
+async fn a_stream_ends_with_its_lease(site: &Site) {
+    let mut request = site.send("/stream/7").await;
+    request.begins_with("first").await.expect("a piece");
+    site.app.locks.shutdown(Duration::ZERO).await;
+    // Not even the end of the body: whoever reads can tell that something is missing.
+    let rest = tokio::time::timeout(SOON, request.begins_with("last")).await;
+    let error = rest.expect("the connection ends").expect_err("no end");
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+async fn a_lost_lease_is_unavailable(site: &Site, redis: &RedisServer) {
+    let request = site.send("/hang/7").await;
+    site.app.held("order:7").await;
+    redis.cli(&["DEL", "lock:order:7"]);
+    let answer = request.answer().await.expect("an answer");
+    assert_problem(&answer, 503, "Service Unavailable");
+    assert!(answer.body.contains("interrupted"), "{answer:?}");
+}
+
+async fn a_server_that_is_gone_is_unavailable(site: &Site, redis: &RedisServer) {
+    redis.kill9();
+    let answer = site.get("/opaque/7").await;
+    assert_problem(&answer, 503, "Service Unavailable");
+    assert!(answer.body.contains("does not answer"), "{answer:?}");
+}
+
+/// RFC 9457, and nothing in it that is not for everybody.
+#[track_caller]
+fn assert_problem(answer: &HttpAnswer, status: u16, title: &str) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    let media_type = header(answer, "content-type");
+    assert_eq!(media_type.as_deref(), Some("application/problem+json"));
+    let problem: serde_json::Value = serde_json::from_str(&answer.body).expect("json");
+    assert_eq!(problem["type"], "about:blank");
+    assert_eq!(problem["title"], title);
+    assert_eq!(problem["status"], status);
+    assert!(problem["detail"].is_string());
+    let told = format!("{}{}", answer.head, answer.body);
+    for secret in ["order", "redis", "lock"] {
+        assert!(!told.contains(secret), "`{secret}` in {told}");
+    }
+}
+
+fn header(answer: &HttpAnswer, name: &str) -> Option<String> {
+    let lines = answer.head.lines().filter_map(|line| line.split_once(": "));
+    let mut values = lines.filter(|(found, _)| found.eq_ignore_ascii_case(name));
+    values.next().map(|(_, value)| value.to_owned())
+}

@@ -1,0 +1,97 @@
+//! poem, which goes on with a request whose client only hangs up, and ends it when the connection is reset.
+
+use std::io;
+
+use futures_util::TryStreamExt as _;
+use lock_core::{LockError, distributed_lock};
+use poem::{
+    Body, EndpointExt as _, IntoResponse, Response, Route, Server, get, handler,
+    http::StatusCode,
+    listener::{Acceptor as _, TcpAcceptor},
+    web::{Data, Path},
+};
+
+use super::{App, Site, options, pieces};
+
+test_claims!();
+
+#[expect(clippy::unused_async, reason = "so that all sites start alike")]
+async fn start(app: App) -> Site {
+    let routes = Route::new()
+        .at("/result/:id", get(result))
+        .at("/response/:id", get(response))
+        .at("/opaque/:id", get(opaque))
+        .at("/error/:id", get(as_error))
+        .at("/mute/:id", get(mute))
+        .at("/locked/:id", get(locked))
+        .at("/hang/:id", get(hang))
+        .at("/nowhere", get(nowhere))
+        .at("/stream/:id", get(stream))
+        .data(app.clone());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("a listener");
+    let acceptor = TcpAcceptor::from_std(listener).expect("a listener");
+    let address = acceptor.local_addr().remove(0);
+    let url = format!("http://{}", address.as_socket_addr().expect("tcp"));
+    tokio::spawn(Server::new_with_acceptor(acceptor).run(routes));
+    Site { url, app }
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", wait = "0s", locks = app.locks)]
+async fn result(Data(app): Data<&App>, Path(id): Path<u64>) -> Result<String, LockError> {
+    Ok(format!("order {id}"))
+}
+
+#[distributed_lock(key = "order:{id}", wait = "0s", locks = app.locks)]
+#[handler]
+async fn response(app: Data<&App>, Path(id): Path<u64>) -> Response {
+    format!("order {id}").into_response()
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", wait = "0s", locks = app.locks)]
+async fn opaque(Data(app): Data<&App>, Path(id): Path<u64>) -> impl IntoResponse {
+    if id == 0 {
+        return (StatusCode::NOT_FOUND, String::new());
+    }
+    (StatusCode::OK, format!("order {id}"))
+}
+
+#[distributed_lock(key = "order:{id}", wait = "0s", locks = app.locks)]
+#[handler]
+async fn as_error(app: Data<&App>, Path(id): Path<u64>) -> poem::Result<impl IntoResponse> {
+    Ok(format!("order {id}"))
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", wait = "0s", locks = app.locks)]
+async fn mute(Data(app): Data<&App>, Path(id): Path<u64>) -> (StatusCode, String) {
+    (StatusCode::OK, format!("order {id}"))
+}
+
+#[handler]
+#[distributed_lock(
+    key = "order:{id}", wait = "0s", locks = app.locks,
+    on_error = |error| (StatusCode::LOCKED, error.is_busy().to_string()),
+)]
+async fn locked(Data(app): Data<&App>, Path(id): Path<u64>) -> impl IntoResponse {
+    format!("order {id}")
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", ttl = "1s", locks = app.locks)]
+async fn hang(Data(app): Data<&App>, Path(id): Path<u64>) -> Response {
+    std::future::pending().await
+}
+
+#[handler]
+#[distributed_lock(key = "nowhere")]
+async fn nowhere() -> impl IntoResponse {}
+
+#[handler]
+async fn stream(Data(app): Data<&App>, Path(id): Path<u64>) -> poem::Result<Body> {
+    let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
+    let pieces = pieces(app.clone()).map_err(io::Error::other);
+    Ok(Body::from_bytes_stream(guard.hold_during(pieces)))
+}

@@ -1,0 +1,303 @@
+//! tonic, with a service by hand where a build would generate it.
+
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::StreamExt as _;
+use lock_core::{LockError, LockManager, distributed_lock};
+use lock_tests::RedisServer;
+use prost::Message;
+use tonic::{
+    Code, Request, Response, Status, Streaming,
+    body::Body,
+    client,
+    codegen::{BoxFuture, BoxStream, Service, http, http::uri::PathAndQuery},
+    server::{Grpc, NamedService, ServerStreamingService, UnaryService},
+    transport::{Channel, Server, server::TcpIncoming},
+};
+use tonic_prost::ProstCodec;
+
+use super::{App, SOON, connected, options, pieces};
+
+#[derive(Clone, PartialEq, Message)]
+struct Order {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Receipt {
+    #[prost(string, tag = "1")]
+    text: String,
+}
+
+#[tonic::async_trait]
+trait Orders {
+    type FollowStream;
+    async fn pay(&self, request: Request<Order>) -> Result<Response<Receipt>, Status>;
+    async fn hang(&self, request: Request<Order>) -> Result<Response<Receipt>, Status>;
+    async fn nowhere(&self, request: Request<Order>) -> Result<Response<Receipt>, Status>;
+    async fn follow(&self, request: Request<Order>)
+    -> Result<Response<Self::FollowStream>, Status>;
+}
+
+#[tonic::async_trait]
+impl Orders for App {
+    type FollowStream = BoxStream<Receipt>;
+
+    #[distributed_lock(key = "order:{request.get_ref().id}", wait = "0s", locks = self.locks)]
+    async fn pay(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        let text = format!("order {}", request.into_inner().id);
+        Ok(Response::new(Receipt { text }))
+    }
+
+    #[distributed_lock(key = "order:{request.get_ref().id}", ttl = "1s", locks = self.locks)]
+    async fn hang(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        std::future::pending().await
+    }
+
+    #[distributed_lock(key = "nowhere")]
+    async fn nowhere(&self, _request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        Ok(Response::new(Receipt::default()))
+    }
+
+    async fn follow(
+        &self,
+        request: Request<Order>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let key = format!("order:{}", request.into_inner().id);
+        let guard = self.locks.acquire(key, options()).await?;
+        let receipts = pieces(self.clone()).map(|piece| {
+            let text = String::from_utf8_lossy(&piece?).into_owned();
+            Ok::<_, Status>(Receipt { text })
+        });
+        Ok(Response::new(Box::pin(guard.hold_during(receipts))))
+    }
+}
+
+/// One call of a method.
+struct Call(App, String);
+
+impl UnaryService<Order> for Call {
+    type Response = Receipt;
+    type Future = BoxFuture<Response<Receipt>, Status>;
+
+    fn call(&mut self, request: Request<Order>) -> Self::Future {
+        let (app, path) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            match path.as_str() {
+                "/shop.Orders/pay" => app.pay(request).await,
+                "/shop.Orders/hang" => app.hang(request).await,
+                _ => app.nowhere(request).await,
+            }
+        })
+    }
+}
+
+impl ServerStreamingService<Order> for Call {
+    type Response = Receipt;
+    type ResponseStream = BoxStream<Receipt>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Order>) -> Self::Future {
+        let app = self.0.clone();
+        Box::pin(async move { app.follow(request).await })
+    }
+}
+
+#[derive(Clone)]
+struct OrdersServer(App);
+
+impl NamedService for OrdersServer {
+    const NAME: &'static str = "shop.Orders";
+}
+
+impl Service<http::Request<Body>> for OrdersServer {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<http::Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let path = request.uri().path().to_owned();
+        let follows = path.ends_with("follow");
+        let call = Call(self.0.clone(), path);
+        Box::pin(async move {
+            let mut grpc = Grpc::new(ProstCodec::default());
+            Ok(if follows {
+                grpc.server_streaming(call, request).await
+            } else {
+                grpc.unary(call, request).await
+            })
+        })
+    }
+}
+
+/// A server and a client of it.
+struct Site {
+    app: App,
+    channel: Channel,
+}
+
+async fn start(app: App) -> Site {
+    let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let url = format!("http://{}", incoming.local_addr().expect("bound"));
+    let server = Server::builder().add_service(OrdersServer(app.clone()));
+    tokio::spawn(server.serve_with_incoming(incoming));
+    let channel = Channel::from_shared(url).expect("a url").connect().await;
+    let channel = channel.expect("a listening server");
+    Site { app, channel }
+}
+
+impl Site {
+    async fn call(&self, path: &'static str) -> Result<Receipt, Status> {
+        let mut client = client::Grpc::new(self.channel.clone());
+        client.ready().await.expect("a connection");
+        let request = Request::new(Order { id: 7 });
+        let path = PathAndQuery::from_static(path);
+        let answer = client.unary(request, path, ProstCodec::default()).await;
+        answer.map(Response::into_inner)
+    }
+
+    /// Calls it in a task of its own, which hangs up when it is aborted, and waits until it holds the lock.
+    async fn hang(&self) -> tokio::task::JoinHandle<Result<Receipt, Status>> {
+        let (app, channel) = (self.app.clone(), self.channel.clone());
+        let site = Self { app, channel };
+        let call = tokio::spawn(async move { site.call("/shop.Orders/hang").await });
+        self.app.held("order:7").await;
+        call
+    }
+
+    async fn follow(&self) -> Streaming<Receipt> {
+        let mut client = client::Grpc::new(self.channel.clone());
+        client.ready().await.expect("a connection");
+        let request = Request::new(Order { id: 7 });
+        let path = PathAndQuery::from_static("/shop.Orders/follow");
+        let answer = client.server_streaming(request, path, ProstCodec::default());
+        let mut receipts: Streaming<Receipt> = answer.await.expect("a stream").into_inner();
+        let first = receipts.message().await.expect("an item");
+        assert_eq!(first.expect("an item").text, "first");
+        assert!(self.app.is_held("order:7").await);
+        receipts
+    }
+}
+
+async fn in_memory() -> Site {
+    start(App::in_memory()).await
+}
+
+#[tokio::test]
+async fn a_free_lock_is_not_noticed() {
+    let receipt = in_memory().await.call("/shop.Orders/pay").await;
+    assert_eq!(receipt.expect("a receipt").text, "order 7");
+}
+
+#[tokio::test]
+async fn a_busy_lock_is_aborted_and_says_when_to_try_again() {
+    let site = in_memory().await;
+    let guard = site.app.hold("order:7").await;
+    let status = refusal(&site, "/shop.Orders/pay").await;
+    assert_eq!(status.code(), Code::Aborted, "{status:?}");
+    let pushback = status.metadata().get("grpc-retry-pushback-ms");
+    let pushback = pushback.expect("a pause").to_str().expect("text");
+    let millis: u64 = pushback.parse().expect("milliseconds");
+    assert!((5_000..=10_000).contains(&millis), "{millis} ms");
+
+    guard.release().await.expect("held until now");
+    site.call("/shop.Orders/pay").await.expect("a receipt");
+}
+
+#[tokio::test]
+async fn a_program_without_a_manager_is_an_internal_error() {
+    let status = refusal(&in_memory().await, "/shop.Orders/nowhere").await;
+    assert_eq!(status.code(), Code::Internal, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_lost_lease_is_unavailable() {
+    let redis = RedisServer::start();
+    let site = start(connected(&redis).await).await;
+    let call = site.hang().await;
+    redis.cli(&["DEL", "lock:order:7"]);
+    let status = call
+        .await
+        .expect("no panic")
+        .expect_err("the lease is lost");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("interrupted"), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_unavailable() {
+    let redis = RedisServer::start();
+    let site = start(connected(&redis).await).await;
+    redis.kill9();
+    let status = refusal(&site, "/shop.Orders/pay").await;
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("does not answer"), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_releases_the_lock_at_once() {
+    let site = in_memory().await;
+    site.hang().await.abort();
+    drop(site.app.hold("order:7").await);
+}
+
+#[tokio::test]
+async fn a_lock_is_held_until_the_stream_has_ended() {
+    let site = in_memory().await;
+    let mut receipts = site.follow().await;
+    site.app.finish.notify_one();
+    let last = receipts.message().await.expect("an item");
+    assert_eq!(last.expect("an item").text, "last");
+    assert_eq!(receipts.message().await.expect("the end"), None);
+    drop(site.app.hold("order:7").await);
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_ends_the_stream_and_its_lock() {
+    let site = in_memory().await;
+    drop(site.follow().await);
+    drop(site.app.hold("order:7").await);
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_lease() {
+    let site = in_memory().await;
+    let mut receipts = site.follow().await;
+    site.app.locks.shutdown(Duration::ZERO).await;
+    let next = tokio::time::timeout(SOON, receipts.message()).await;
+    let status = next.expect("an item").expect_err("the lease is lost");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_caller_of_a_locked_function_gets_a_status() {
+    #[distributed_lock(key = "order", wait = "0s", locks = locks)]
+    async fn locked(locks: &LockManager) -> Result<(), Status> {
+        Ok(())
+    }
+    async fn asks(locks: &LockManager) -> Result<(), Status> {
+        let refused: Result<(), LockError> = Err(LockError::NotConfigured);
+        locked(locks).await.and(Ok(refused?))
+    }
+    let status = asks(&LockManager::in_memory()).await.expect_err("refused");
+    assert_eq!(status.code(), Code::Internal);
+}
+
+async fn refusal(site: &Site, path: &'static str) -> Status {
+    let answer = tokio::time::timeout(4 * SOON, site.call(path)).await;
+    let status = answer.expect("an answer").expect_err("no lock");
+    let told = format!("{} {:?}", status.message(), status.metadata());
+    for secret in ["order", "redis", "lock"] {
+        assert!(!told.contains(secret), "`{secret}` in {told}");
+    }
+    status
+}
