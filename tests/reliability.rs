@@ -1,4 +1,4 @@
-//! The page on reliability names tests that exist, and no situation without one, or without a reason.
+//! The README and the page on reliability name tests that exist, and neither has a claim without one, or without a reason.
 
 use std::{fs, path::Path};
 
@@ -53,6 +53,35 @@ fn every_situation_has_a_test_that_exists_or_a_reason() {
             let is_there = source.contains(&format!("fn {test}("));
             assert!(is_there, "{situation}: no test {file}::{test}");
         }
+    }
+}
+
+#[test]
+fn every_claim_of_the_readme_is_shown_by_what_exists() {
+    let page = read("README.md");
+    let (_, shown) = page.split_once("## What shows it").expect("a section");
+    let (shown, _) = shown.split_once("\n## ").expect("not the last one");
+    let rows = rows(shown);
+    assert!(rows.len() > 15, "{}", rows.len());
+    for row in rows.iter().skip(1) {
+        let [claim, shown] = &row[..] else {
+            panic!("not two cells: {row:?}");
+        };
+        for (file, test) in named(shown) {
+            let is_there = read(&file_of(file)).contains(&format!("fn {test}("));
+            assert!(is_there, "{claim}: no test {file}::{test}");
+        }
+        let quoted = shown.split('`').skip(1).step_by(2);
+        let paths: Vec<_> = quoted.filter(|name| name.starts_with("tests/")).collect();
+        for path in &paths {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+            assert!(path.exists(), "{claim}: no {}", path.display());
+        }
+        let is_bench = shown.contains("cargo bench");
+        assert!(
+            is_bench || !paths.is_empty() || !named(shown).is_empty(),
+            "{claim}: by nothing"
+        );
     }
 }
 
