@@ -15,6 +15,7 @@ fn options() -> LockOptions {
 
 on_every_kind! { server:
     a_lock_is_taken_waited_for_and_let_go
+    whoever_asks_again_leaves_the_fencing_counter_alone
     tasks_of_several_managers_exclude_each_other
     a_lease_is_renewed_and_lost_when_its_key_goes
     a_check_of_a_lease_never_shortens_it
@@ -54,7 +55,7 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     let first = guard.lease().fencing_token();
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     eventually(HANG, "it asked several times", async || {
-        server.calls("incr") >= 5
+        server.calls("set") >= 6
     })
     .await;
     guard.release().await.expect("held");
@@ -70,6 +71,24 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     })
     .await;
     assert_eq!(server.calls("evalsha"), 0);
+}
+
+/// To move the counter to the server's time, it has to stand still for a moment, however many wait.
+async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServer) {
+    let (one, other) = (connect(server).await, connect(server).await);
+    let guard = one.acquire("k", options()).await.expect("free");
+    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    let asked = server.calls("set");
+    eventually(HANG, "it asks", async || server.calls("set") > asked).await;
+    let (asked, counted) = (server.calls("set"), server.calls("incr"));
+    eventually(HANG, "it asks again and again", async || {
+        server.calls("set") >= asked + 5
+    })
+    .await;
+    assert_eq!(server.calls("incr"), counted);
+    guard.release().await.expect("held");
+    let granted = timeout(HANG, waiting).await.expect("no missed chance");
+    granted.expect("no panic").expect("free");
 }
 
 async fn tasks_of_several_managers_exclude_each_other(server: &RedisServer) {
