@@ -528,7 +528,7 @@ async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
         let user = format!("without-{}", &right[1..4]);
         let failed = with(&user, &rest).await;
         let failed = failed.expect_err(&format!("without {right}, everything works"));
-        let logged: String = cluster.nodes().iter().map(|node| logged_of(node)).collect();
+        let logged: String = cluster.nodes().iter().map(logged_of).collect();
         let told = format!("{failed} {logged}");
         let command = right[1..].split('|').next().expect("a word");
         assert!(told.contains(command), "without {right}: {told}");

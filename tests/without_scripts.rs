@@ -88,7 +88,7 @@ async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServe
     assert_eq!(server.calls("incr"), counted);
     guard.release().await.expect("held");
     let granted = timeout(HANG, waiting).await.expect("no missed chance");
-    granted.expect("no panic").expect("free");
+    drop(granted.expect("no panic").expect("free"));
 }
 
 async fn tasks_of_several_managers_exclude_each_other(server: &RedisServer) {
