@@ -1,6 +1,7 @@
-//! The README and the page on reliability name tests that exist, and neither has a claim without one, or without a reason.
+//! The README and the page on reliability name tests that exist, and neither has a claim without one, or without a reason; and each
+//! mutant still is one.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
@@ -83,6 +84,42 @@ fn every_claim_of_the_readme_is_shown_by_what_exists() {
             "{claim}: by nothing"
         );
     }
+}
+
+/// It takes a quarter of an hour to see that each is noticed (`tests/mutants/run`), but a moment that it still is one.
+#[test]
+fn every_mutant_can_be_applied_and_names_what_catches_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut count = 0;
+    for entry in fs::read_dir(root.join("tests/mutants")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "patch")
+        {
+            continue;
+        }
+        count += 1;
+        let text = fs::read_to_string(&path).expect("text");
+        let caught = text
+            .lines()
+            .nth(1)
+            .and_then(|line| line.strip_prefix("# caught by: "));
+        assert!(
+            caught.is_some_and(|test| test.starts_with("-p lock-")),
+            "{}",
+            path.display()
+        );
+        let mut patch = Command::new("patch");
+        patch.args(["--dry-run", "--strip=1", "--quiet", "--input"]);
+        let output = patch
+            .arg(&path)
+            .current_dir(&root)
+            .output()
+            .expect("patch starts");
+        assert!(output.status.success(), "{}: {output:?}", path.display());
+    }
+    assert!(count > 30, "{count}");
 }
 
 #[test]
