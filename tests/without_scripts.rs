@@ -1,7 +1,16 @@
 //! Users who may not run scripts: the same locks by commands alone, on servers that compare and delete natively, and on those
 //! that do not.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{After, Direction, Kind, Proxy, RedisServer, Which, eventually, on_every_kind};
@@ -295,6 +304,122 @@ async fn a_key_that_changes_hands_in_the_middle_of_a_transaction_is_left_alone()
     server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
     release.await.expect("no panic").ok();
     assert_eq!(server.get("lock:k").as_deref(), Some("another"));
+}
+
+/// A way to a server that ends a connection once: right behind the answer to a look at what is watched from then on. Whoever
+/// looked finds the connection gone when the rest of the transaction is due, and a new one to be had.
+struct Cut {
+    port: u16,
+    /// Done between the look and its answer.
+    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+}
+
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+impl Cut {
+    fn start(server_port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let meanwhile = Arc::<Mutex<Option<Meanwhile>>>::default();
+        let armed = meanwhile.clone();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let client = client.expect("a connection");
+                let server = TcpStream::connect(("127.0.0.1", server_port)).expect("it is up");
+                pass_on(client, server, armed.clone());
+            }
+        });
+        Self { port, meanwhile }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://plain:word@127.0.0.1:{}", self.port)
+    }
+
+    fn arm(&self, meanwhile: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
+    }
+
+    fn has_cut(&self) -> bool {
+        self.meanwhile.lock().expect("no panic").is_none()
+    }
+}
+
+fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhile>>>) {
+    let looks = Arc::new(AtomicBool::new(false));
+    let (mut from, mut to) = (
+        client.try_clone().expect("a socket"),
+        server.try_clone().expect("a socket"),
+    );
+    let noted = looks.clone();
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            let is_look = bytes[..count].windows(5).any(|word| word == b"WATCH");
+            noted.fetch_or(is_look, Ordering::SeqCst);
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        to.shutdown(Shutdown::Both).ok();
+    });
+    let (mut from, mut to) = (server, client);
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            let meanwhile = if looks.swap(false, Ordering::SeqCst) {
+                armed.lock().expect("no panic").take()
+            } else {
+                None
+            };
+            let ends = meanwhile.is_some();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile();
+                // The answer and the end arrive together.
+                rustix::net::sockopt::set_tcp_cork(&to, true).expect("a TCP socket");
+            }
+            if to.write_all(&bytes[..count]).is_err() || ends {
+                break;
+            }
+        }
+        to.shutdown(Shutdown::Both).ok();
+    });
+}
+
+#[tokio::test]
+async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one() {
+    let server = Arc::new(server(Kind::Distribution));
+    for kept in [None, Some(Duration::from_secs(5))] {
+        let way = Cut::start(server.port());
+        let locks = LockManager::connect(&way.url()).await.expect("up");
+        let options = kept.map_or(options(), |kept| options().min_hold(kept));
+        let guard = locks.acquire("k", options).await.expect("free");
+        let next = server.clone();
+        way.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
+        guard.release().await.expect_err("another has it");
+        assert!(way.has_cut());
+        assert_eq!(server.get("lock:k").as_deref(), Some("another"));
+        let left = server.pttl("lock:k").expect("it expires");
+        assert!(left > Duration::from_secs(30), "{left:?}");
+        server.cli(&["DEL", "lock:k"]);
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_others_moved_while_a_connection_was_lost_does_not_go_back() {
+    let server = Arc::new(server(Kind::Distribution));
+    let way = Cut::start(server.port());
+    let locks = LockManager::connect(&way.url()).await.expect("up");
+    let other = connect(&server).await.acquire("other", options()).await;
+    let token = other.expect("free").lease().fencing_token();
+    // As after many that were given out meanwhile.
+    let ahead = u64::from(token) + 60_000_000;
+    let next = server.clone();
+    way.arm(move || drop(next.cli(&["SET", "__lock_core__:fence", &ahead.to_string()])));
+    let guard = locks.acquire("k", options()).await.expect("free");
+    assert!(way.has_cut());
+    let token = u64::from(guard.lease().fencing_token());
+    assert!(token > ahead, "{token} after {ahead}");
 }
 
 async fn operators_look_and_take_away(server: &RedisServer) {

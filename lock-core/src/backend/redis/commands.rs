@@ -338,7 +338,7 @@ impl Commands {
                 &[Text("PTTL"), Text(key)],
                 &[Text("MULTI")],
             ];
-            let (_, mut answers) = send(link, &look, self.within, None).await?;
+            let (watching, mut answers) = send(link, &look, self.within, None).await?;
             let multi = answers.pop().unwrap_or(Value::Nil);
             if read_look(answers.split_off(3), token)?.is_none() {
                 return Ok(false);
@@ -351,7 +351,7 @@ impl Commands {
                 Change::Delete => vec![Text("DEL"), Text(key)],
             };
             let commit: [&[Word<'_>]; 2] = [&command, &[Text("EXEC")]];
-            let (_, answers) = send(link, &commit, self.within, None).await?;
+            let answers = commit_on(link, watching, &commit, self.within).await?;
             if committed(answers)?.is_some() {
                 return Ok(true);
             }
@@ -402,7 +402,7 @@ impl Commands {
     /// Moves the counter to the server's time, or beyond it where it or the process is ahead. For whoever has the turn.
     async fn raise(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
         for _ in 0..MOST_TRIES {
-            let Some((now, before)) = self.look(by, fence).await? else {
+            let Some((watching, now, before)) = self.look(by, fence).await? else {
                 // It was lost since it was counted up: as if somebody had changed it.
                 self.send(&[&[Text("INCR"), Text(fence)]], None).await?;
                 continue;
@@ -414,7 +414,7 @@ impl Commands {
             if known > now.max(counter).saturating_add(LARGEST_LEAD) || next >= LARGEST_TOKEN {
                 return Err(failure::out_of_bounds());
             }
-            if self.swap(by, fence, &before, next).await? {
+            if self.swap(by, watching, fence, &before, next).await? {
                 return Ok(next);
             }
         }
@@ -423,8 +423,13 @@ impl Commands {
         ))
     }
 
-    /// The server's time and the counter, which is watched from here on if nothing compares; `None` if there is no counter.
-    async fn look(&self, by: Compare, fence: &str) -> Result<Option<(u64, String)>, Failure> {
+    /// The server's time and the counter, which is watched from here on, on this connection, if nothing compares; `None` if
+    /// there is no counter.
+    async fn look(
+        &self,
+        by: Compare,
+        fence: &str,
+    ) -> Result<Option<(ConnectionId, u64, String)>, Failure> {
         let watch: [&[Word<'_>]; 5] = [
             &[Text("DISCARD")],
             &[Text("UNWATCH")],
@@ -432,7 +437,7 @@ impl Commands {
             &[Text("TIME")],
             &[Text("GET"), Text(fence)],
         ];
-        let (_, mut answers) = if by == Compare::Watch {
+        let (watching, mut answers) = if by == Compare::Watch {
             send(&self.transactions, &watch, self.within, None).await?
         } else {
             self.send(&watch[3..], None).await?
@@ -450,13 +455,15 @@ impl Commands {
         let Value::BulkString(counter) = failure::of_value(counter)? else {
             return Ok(None);
         };
-        Ok(Some((now, String::from_utf8_lossy(&counter).into_owned())))
+        let counter = String::from_utf8_lossy(&counter).into_owned();
+        Ok(Some((watching, now, counter)))
     }
 
     /// Sets the counter if it is still what it was when it was looked at.
     async fn swap(
         &self,
         by: Compare,
+        watching: ConnectionId,
         fence: &str,
         before: &str,
         next: u64,
@@ -477,7 +484,7 @@ impl Commands {
             &[Text("SET"), Text(fence), Number(next)],
             &[Text("EXEC")],
         ];
-        let (_, answers) = send(&self.transactions, &commit, self.within, None).await?;
+        let answers = commit_on(&self.transactions, watching, &commit, self.within).await?;
         match answers.into_iter().next_back() {
             Some(Value::ServerError(error)) => Err(failure::answered(&error)),
             exec => Ok(matches!(exec, Some(Value::Array(_)))),
@@ -506,12 +513,27 @@ async fn send(
     within: Duration,
     trail: Option<&Trail>,
 ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-    let write = |out: &mut Vec<u8>| {
-        for words in commands {
-            resp::write_command(out, &[words]);
-        }
-    };
+    let write = |out: &mut Vec<u8>| write_all(out, commands);
     link.send_all(commands.len(), write, within, trail).await
+}
+
+/// Sends what ends a transaction, on the connection that watches: on a new one, after a lock has changed hands meanwhile,
+/// nothing would keep it from the next holder's.
+async fn commit_on(
+    link: &Arc<Link>,
+    watching: ConnectionId,
+    commands: &[&[Word<'_>]],
+    within: Duration,
+) -> Result<Vec<Value>, Failure> {
+    let write = |out: &mut Vec<u8>| write_all(out, commands);
+    link.send_all_on(watching, commands.len(), write, within)
+        .await
+}
+
+fn write_all(out: &mut Vec<u8>, commands: &[&[Word<'_>]]) {
+    for words in commands {
+        resp::write_command(out, &[words]);
+    }
 }
 
 /// Renews all in one transaction. `None` if no transaction can be about several of them: some keys of their slot are on their
@@ -528,7 +550,7 @@ async fn transact(
         looks.push([Text("WATCH")].into_iter().chain(keys).collect());
         looks.extend(batch.iter().flat_map(look_at));
         looks.push(vec![Text("MULTI")]);
-        let (_, mut answers) = send_all(link, asking, &looks, within).await?;
+        let (watching, mut answers) = send_all(link, asking, &looks, within).await?;
         let multi = answers.pop().unwrap_or(Value::Nil);
         let left = answers.split_off(3);
         match answers.pop() {
@@ -550,7 +572,8 @@ async fn transact(
             .collect();
         changes.push(vec![Text("EXEC")]);
         // A transaction that was begun for a guest is about one until its end.
-        let (_, answers) = send_all(link, Asking::ForItsOwn, &changes, within).await?;
+        let changes: Vec<&[Word<'_>]> = changes.iter().map(Vec::as_slice).collect();
+        let answers = commit_on(link, watching, &changes, within).await?;
         if let Some(done) = committed(answers)? {
             for (index, answer) in due.into_iter().zip(done) {
                 renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));

@@ -266,10 +266,38 @@ impl Link {
         within: Duration,
         trail: Option<&Trail>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        self.exchange(None, count, write, within, trail).await
+    }
+
+    /// The same on this connection or none: the rest of a transaction, which on another connection would be no part of one.
+    pub(super) async fn send_all_on(
+        self: &Arc<Self>,
+        connection: ConnectionId,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let exchange = self.exchange(Some(connection), count, write, within, None);
+        exchange.await.map(|(_, answers)| answers)
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        only_on: Option<ConnectionId>,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let start = CLOCK.now();
         let mut used = None;
         let exchange = async {
             let connection = self.current().await?.connection;
+            if only_on.is_some_and(|id| id != connection.id) {
+                return Err(Failure::not_now(
+                    "the connection ended in the middle of a transaction",
+                ));
+            }
             used = Some(connection.clone());
             let left = CLOCK.now();
             let (sender, answers) = oneshot::channel();
