@@ -2,8 +2,12 @@
 
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
 use lock_tests::{Log, RedisServer, eventually};
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::{
     task::JoinSet,
@@ -199,6 +203,145 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
             ("lock_lost_total{key=report,reason=max_hold}", 1.0),
         ],
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    let options = || LockOptions::new(SECOND * 10).wait(SECOND);
+    let free = async || locks.acquire("k", options()).await.expect("free");
+
+    // Taken again in its own body.
+    let again = locks.run("k", options(), async |_| drop(free().await));
+    again.await.expect("not lost");
+    // Several keys, of which one is busy, and then none.
+    let busy = locks.acquire("b", options()).await.expect("free");
+    let refused = locks.acquire_all(["a", "b"], options()).await;
+    assert!(refused.is_err_and(|error| error.is_busy()));
+    drop(busy);
+    let several = locks.run_all(["a", "b"], options(), async |_| {});
+    several.await.expect("not lost");
+    // A panic in the body.
+    let panicking = locks.clone();
+    let panicked = tokio::spawn(async move {
+        let body = async |_| panic!("in the body");
+        panicking.run("k", LockOptions::default(), body).await
+    });
+    assert!(panicked.await.is_err());
+    // Dropped at each of its awaits.
+    for polls in 0..5 {
+        let held = free().await;
+        let mut runs = Box::pin(locks.run("k", options(), async |_| sleep(SECOND).await));
+        for _ in 0..polls {
+            assert!(futures_util::poll!(&mut runs).is_pending());
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        for _ in 0..polls {
+            drop(futures_util::poll!(&mut runs));
+            tokio::task::yield_now().await;
+        }
+    }
+    // Lost, by itself and with another.
+    let lost = locks.acquire_all(["k", "l"], options()).await.expect("free");
+    faults.lose("k");
+    drop(lost);
+    // Granted, and not taken for so long that it goes to the next, or to nobody.
+    for taken in [true, false] {
+        let held = free().await;
+        let mut waits = Box::pin(locks.acquire("k", options().wait_forever()));
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        drop(held);
+        sleep(SECOND * 8).await;
+        if taken {
+            drop(waits.await.expect("granted again"));
+        }
+    }
+    // A stream.
+    let mut stream = free().await.hold_during(stream::iter([Ok::<_, LockError>(1)]));
+    while stream.next().await.is_some() {}
+    // A shutdown, of who holds and of who waits.
+    let held = free().await;
+    let waiting = locks.clone();
+    let waits = tokio::spawn(async move { waiting.acquire("k", LockOptions::default()).await });
+    tokio::task::yield_now().await;
+    locks.shutdown(Duration::ZERO).await;
+    drop(held);
+    assert!(waits.await.expect("no panic").is_err());
+
+    let figures = figures(&recorder.snapshotter());
+    assert_figures(
+        &figures,
+        &[("lock_waiting{key=other}", 0.0), ("lock_held{key=other}", 0.0)],
+    );
+    let holds = figures["lock_acquired_total{key=other}"];
+    assert_figures(&figures, &[("#lock_hold_seconds{key=other}", holds)]);
+}
+
+/// Panics as soon as it is told of one of these.
+struct Broken(&'static [&'static str]);
+
+impl Broken {
+    fn hear(&self, key: &Key) {
+        assert!(!self.0.contains(&key.name()), "a broken recorder");
+    }
+}
+
+impl Recorder for Broken {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        self.hear(key);
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        self.hear(key);
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        self.hear(key);
+        Histogram::noop()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_nobody_a_lock() {
+    let broken = Broken(&[
+        "lock_hold_seconds",
+        "lock_lost_total",
+        "lock_handoffs_total",
+        "lock_abandoned_total",
+    ]);
+    let _listens = metrics::set_default_local_recorder(&broken);
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    let options = || LockOptions::new(SECOND * 10).wait(SECOND);
+    let free = async || locks.acquire("k", options()).await.expect("free");
+    // Let go to nobody, and to the next task.
+    free().await.release().await.expect("held");
+    let held = free().await;
+    let (next, ()) = tokio::join!(locks.acquire("k", options()), async { drop(held) });
+    let next = next.expect("its turn");
+    // Lost, while another waits.
+    let waits = locks.acquire("k", options());
+    let (waited, ()) = tokio::join!(waits, async { faults.lose("k") });
+    waited.expect("its turn").release().await.expect("held");
+    drop(next);
+    // From another process.
+    faults.busy_for("k", SECOND / 2);
+    let from_there = free().await;
+    let tried = locks.try_acquire("k", options()).await;
+    assert!(tried.is_ok_and(|guard| guard.is_none()));
+    // Waited for in vain.
+    let waits = locks.acquire("k", options());
+    assert!(timeout(SECOND / 2, waits).await.is_err());
+    from_there.release().await.expect("held");
+    drop(free().await);
 }
 
 /// That of the whole process: a manager of a server counts on its own thread.

@@ -61,7 +61,7 @@ impl Alarm {
                     .wakers
                     .due(&sleepers.clock, std::time::Duration::ZERO);
                 for sleeper in due.await {
-                    crate::waking::safely(|| sleeper.wake());
+                    crate::foreign::safely(|| sleeper.wake());
                 }
             }
         }

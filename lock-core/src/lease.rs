@@ -23,7 +23,7 @@ use crate::{
     telemetry,
     tenure::Tenure,
     token::FencingToken,
-    waking::safely,
+    foreign::safely,
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.

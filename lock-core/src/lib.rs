@@ -77,6 +77,7 @@ mod error;
 #[cfg(feature = "testing")]
 mod faults;
 mod fenced;
+mod foreign;
 mod grants;
 mod guard;
 mod handoff;
@@ -111,7 +112,6 @@ mod tenure;
 mod tls;
 mod token;
 mod trail;
-mod waking;
 #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
 mod web;
 

@@ -10,7 +10,7 @@ use crate::{
     error::LockError,
     holding::Holding,
     options::{Terms, Wait},
-    waking::safely,
+    foreign::safely,
 };
 
 /// One task that stands in line.

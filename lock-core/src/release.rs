@@ -18,7 +18,7 @@ use crate::{
     lease::{LeaseLost, LeaseState},
     token::OwnerToken,
     trail::Trail,
-    waking::safely,
+    foreign::safely,
 };
 
 /// The first pause between two tries; it doubles up to the longest one.

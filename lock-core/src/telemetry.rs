@@ -3,6 +3,9 @@
 //! A wait and a hold are watched from one place each, the [`Place`](crate::place::Place) and the
 //! [`Holding`](crate::holding::Holding). While nobody listens, watching is a look at whether somebody does, and eight empty
 //! bytes.
+//!
+//! Nothing is told under a lock of ours, so that whoever listens may take locks of his own and ask for ours. And a listener
+//! that panics in the middle of a hand-over must not end it half way: then the lock would be nobody's, or two tasks'.
 
 use std::{mem, time::Duration};
 
@@ -11,6 +14,7 @@ use tracing::{Level, Span};
 use crate::{
     clock::{Clock, Moment},
     error::LockError,
+    foreign::safely,
     key::LockKey,
     lease::LeaseLost,
     token::FencingToken,
@@ -149,11 +153,14 @@ impl Drop for Wait {
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let waited = watch.so_far();
-            watch
-                .span
-                .in_scope(|| tracing::debug!(key = %watch.key, ?waited, "stopped waiting"));
-            figures::wait_ends(&watch.key, waited);
-            figures::abandoned(&watch.key);
+            safely(|| {
+                watch
+                    .span
+                    .in_scope(|| tracing::debug!(key = %watch.key, ?waited, "stopped waiting"));
+                figures::wait_ends(&watch.key, waited);
+                figures::abandoned(&watch.key);
+                drop(watch);
+            });
         }
     }
 }
@@ -174,10 +181,14 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let held = watch.so_far();
-            watch
-                .span
-                .in_scope(|| tracing::debug!(key = %watch.key, ?held, "released"));
-            figures::hold_ends(&watch.key, held);
+            safely(|| {
+                watch
+                    .span
+                    .in_scope(|| tracing::debug!(key = %watch.key, ?held, "released"));
+                figures::hold_ends(&watch.key, held);
+                // The span closes here, which may be told, too.
+                drop(watch);
+            });
         }
     }
 }
@@ -190,12 +201,14 @@ pub(crate) fn refused(key: &LockKey, error: &LockError) {
 
 /// A lease ended before it was released.
 pub(crate) fn lost(key: &LockKey, reason: LeaseLost) {
-    tracing::warn!(%key, %reason, "lease lost");
-    figures::lost(key, reason);
+    safely(|| {
+        tracing::warn!(%key, %reason, "lease lost");
+        figures::lost(key, reason);
+    });
 }
 
 pub(crate) fn handed_on(key: &LockKey, how: HandOff) {
-    figures::handed_on(key, how);
+    safely(|| figures::handed_on(key, how));
 }
 
 /// Says once what the figures mean, to a recorder that is there already.

@@ -29,7 +29,7 @@ use crate::{
     },
     clock::{Clock, Moment},
     trail::ConnectionId,
-    waking::safely,
+    foreign::safely,
 };
 
 pub(super) const CLOCK: Clock = Clock::Boot;
