@@ -17,8 +17,8 @@ use crate::{
 
 /// A stream that ends with its lock: what [`LockGuard::hold_during`] returns.
 ///
-/// It yields the items of the stream in it. When the lease is lost, that stream is dropped at once, and the last item is
-/// `Err` of [`LockError::Lost`]. When the stream ends, or this is dropped, the lock is released in the background, within
+/// It yields the items of the stream in it. When the lease is lost, whoever waits for an item is woken, that stream is
+/// dropped, and the last item is `Err` of [`LockError::Lost`]; while nobody asks for one, it stays as it is. When the stream ends, or this is dropped, the lock is released in the background, within
 /// one round trip.
 ///
 /// Like a body of [`LockManager::run`](crate::LockManager::run), the stream is not polled again once the lease has ended,

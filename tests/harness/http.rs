@@ -53,7 +53,8 @@ impl HttpRequest {
         self.stream.set_zero_linger()
     }
 
-    /// Waits until a text of the answer has arrived, and leaves the rest of it.
+    /// Waits until a text of the answer has arrived, and leaves the rest of it unread: whoever hangs up then without having read
+    /// all that is there does so by force.
     ///
     /// # Errors
     ///
@@ -64,6 +65,14 @@ impl HttpRequest {
             read.push(self.stream.read_u8().await?);
         }
         Ok(())
+    }
+
+    /// Returns what else arrives before the connection ends, in whatever way.
+    pub async fn rest(mut self) -> String {
+        let mut read = Vec::new();
+        // An end by force is one, too.
+        self.stream.read_to_end(&mut read).await.ok();
+        String::from_utf8_lossy(&read).into_owned()
     }
 
     /// Waits for the answer.

@@ -8,7 +8,11 @@ use lock_core::{LockError, distributed_lock};
 use super::{App, Site, options, pieces};
 
 test_claims!();
-test_claims!(a_client_that_hangs_up_releases_the_lock_at_once);
+test_claims! {
+    a_client_that_hangs_up_releases_the_lock_at_once
+    a_client_that_hangs_up_ends_the_stream_and_its_lock
+    whoever_reads_can_tell_a_loss_from_the_end
+}
 
 #[expect(clippy::unused_async, reason = "so that all sites start alike")]
 async fn start(app: App) -> Site {
@@ -73,7 +77,7 @@ async fn locked(app: web::Data<App>, id: web::Path<u64>) -> impl Responder {
     format!("order {id}")
 }
 
-#[distributed_lock(key = "order:{id}", ttl = "1s", locks = app.locks)]
+#[distributed_lock(key = "order:{id}", locks = app.locks)]
 async fn hang(app: web::Data<App>, id: web::Path<u64>) -> HttpResponse {
     std::future::pending().await
 }

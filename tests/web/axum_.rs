@@ -15,7 +15,11 @@ use tokio::net::TcpListener;
 use super::{App, Site, options, pieces};
 
 test_claims!();
-test_claims!(a_client_that_hangs_up_releases_the_lock_at_once);
+test_claims! {
+    a_client_that_hangs_up_releases_the_lock_at_once
+    a_client_that_hangs_up_ends_the_stream_and_its_lock
+    whoever_reads_can_tell_a_loss_from_the_end
+}
 
 async fn start(app: App) -> Site {
     let router = Router::new()
@@ -78,7 +82,7 @@ async fn locked(State(app): State<App>, Path(id): Path<u64>) -> impl IntoRespons
     format!("order {id}")
 }
 
-#[distributed_lock(key = "order:{id}", ttl = "1s", locks = app.locks)]
+#[distributed_lock(key = "order:{id}", locks = app.locks)]
 async fn hang(State(app): State<App>, Path(id): Path<u64>) -> Result<StatusCode, Response> {
     std::future::pending().await
 }

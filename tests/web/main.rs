@@ -3,7 +3,7 @@
 //! What is the same in the frameworks that speak HTTP is written once, over a [`Site`]: each module has the same routes in
 //! its own words, and runs each claim.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -90,7 +90,19 @@ impl Site {
         let sent = HttpRequest::send("GET", &url, "").await;
         sent.expect("a listening server")
     }
+
+    /// Begins to read the stream, all that is there of it.
+    async fn stream(&self) -> HttpRequest {
+        let mut request = self.send("/stream/7").await;
+        let piece = request.begins_with("first\r\n").await;
+        piece.expect("a piece");
+        assert!(self.app.is_held("order:7").await);
+        request
+    }
 }
+
+/// Behind the last piece of a body.
+const END: &str = "0\r\n\r\n";
 
 /// Makes a test of each claim in a module that has a `start(app: App) -> Site`.
 macro_rules! test_claims {
@@ -102,7 +114,7 @@ macro_rules! test_claims {
             a_program_without_a_manager_is_an_internal_error
             a_client_that_resets_the_connection_releases_the_lock_at_once
             a_lock_is_held_until_the_stream_has_ended
-            a_client_that_hangs_up_ends_the_stream_and_its_lock
+            a_client_that_resets_the_connection_ends_the_stream_and_its_lock
             a_stream_ends_with_its_lease
         }
 
@@ -194,31 +206,38 @@ async fn a_client_that_resets_the_connection_releases_the_lock_at_once(site: &Si
 }
 
 async fn a_lock_is_held_until_the_stream_has_ended(site: &Site) {
-    let mut request = site.send("/stream/7").await;
-    request.begins_with("first").await.expect("a piece");
-    assert!(site.app.is_held("order:7").await);
+    let mut request = site.stream().await;
     site.app.finish.notify_one();
-    let rest = request.begins_with("last").await;
-    rest.expect("another piece");
+    let rest = request.begins_with(&format!("last\r\n{END}")).await;
+    rest.expect("another piece, and the end");
     drop(site.app.hold("order:7").await);
 }
 
 async fn a_client_that_hangs_up_ends_the_stream_and_its_lock(site: &Site) {
-    let mut request = site.send("/stream/7").await;
-    request.begins_with("first").await.expect("a piece");
-    assert!(site.app.is_held("order:7").await);
-    drop(request);
+    drop(site.stream().await);
+    drop(site.app.hold("order:7").await);
+}
+
+async fn a_client_that_resets_the_connection_ends_the_stream_and_its_lock(site: &Site) {
+    site.stream().await.reset().expect("a connection");
     drop(site.app.hold("order:7").await);
 }
 
 async fn a_stream_ends_with_its_lease(site: &Site) {
-    let mut request = site.send("/stream/7").await;
-    request.begins_with("first").await.expect("a piece");
+    let rest = rest_after_a_loss(site).await;
+    assert!(!rest.contains("last"), "{rest}");
+}
+
+async fn whoever_reads_can_tell_a_loss_from_the_end(site: &Site) {
+    let rest = rest_after_a_loss(site).await;
+    assert!(!rest.ends_with(END), "{rest}");
+}
+
+async fn rest_after_a_loss(site: &Site) -> String {
+    let request = site.stream().await;
     site.app.locks.shutdown(Duration::ZERO).await;
-    // Not even the end of the body: whoever reads can tell that something is missing.
-    let rest = tokio::time::timeout(SOON, request.begins_with("last")).await;
-    let error = rest.expect("the connection ends").expect_err("no end");
-    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    let rest = tokio::time::timeout(SOON, request.rest()).await;
+    rest.expect("the connection ends")
 }
 
 async fn a_lost_lease_is_unavailable(site: &Site, redis: &RedisServer) {

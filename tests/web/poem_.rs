@@ -1,4 +1,5 @@
-//! poem, which goes on with a request whose client only hangs up, and ends it when the connection is reset.
+//! poem, which goes on with a request whose client only hangs up, and ends it when the connection is reset. A body that fails
+//! has the end of one that is complete: poem drives a connection once more after its failure.
 
 use std::io;
 
@@ -80,7 +81,7 @@ async fn locked(Data(app): Data<&App>, Path(id): Path<u64>) -> impl IntoResponse
 }
 
 #[handler]
-#[distributed_lock(key = "order:{id}", ttl = "1s", locks = app.locks)]
+#[distributed_lock(key = "order:{id}", locks = app.locks)]
 async fn hang(Data(app): Data<&App>, Path(id): Path<u64>) -> Response {
     std::future::pending().await
 }

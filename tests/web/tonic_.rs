@@ -54,7 +54,7 @@ impl Orders for App {
         Ok(Response::new(Receipt { text }))
     }
 
-    #[distributed_lock(key = "order:{request.get_ref().id}", ttl = "1s", locks = self.locks)]
+    #[distributed_lock(key = "order:{request.get_ref().id}", locks = self.locks)]
     async fn hang(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
         std::future::pending().await
     }
