@@ -1,10 +1,10 @@
-//! What those who listen are told: figures by template, spans and events by key.
+//! What whoever collects figures is told, by template. Spans and events are in `spans.rs`.
 
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
-use lock_tests::{Log, RedisServer, eventually};
+use lock_tests::{RedisServer, eventually};
 use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -13,7 +13,6 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tracing_subscriber::fmt::format::FmtSpan;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HANG: Duration = Duration::from_secs(60);
@@ -390,80 +389,4 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
             ("lock_waiting{key=shared}", 0.0),
         ],
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _listens = tracing::subscriber::set_default(subscriber);
-    let locks = LockManager::in_memory();
-    let options = || LockOptions::default();
-    let guard = locks
-        .acquire(key!("report"), options())
-        .await
-        .expect("free");
-    let token = guard.lease().fencing_token();
-    let body = locks.run(key!("report"), options(), async |_| {
-        tracing::info!("from the body");
-        sleep(SECOND * 2).await;
-    });
-    let first = async {
-        sleep(SECOND).await;
-        drop(guard);
-    };
-    let (ran, ()) = tokio::join!(body, first);
-    ran.expect("not lost");
-    let text = log.text();
-    let line = |says: &[&str]| {
-        let found = text
-            .lines()
-            .find(|line| says.iter().all(|word| line.contains(word)));
-        assert!(found.is_some(), "{says:?} in {text}");
-    };
-    line(&[
-        "lock_wait{key=report template=\"report\"}",
-        "acquired",
-        "waited=1s",
-    ]);
-    line(&[
-        &format!("lock_hold{{key=report template=\"report\" fencing_token={token}}}"),
-        "released",
-        "held=1s",
-    ]);
-    line(&["lock_hold{key=report", "from the body"]);
-    line(&["lock_hold{key=report", "released", "held=2s"]);
-    line(&["lock_hold{key=report", "close"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _listens = tracing::subscriber::set_default(subscriber);
-    let locks = LockManager::in_memory();
-    let guard = locks
-        .acquire("report", LockOptions::default())
-        .await
-        .expect("free");
-    assert_eq!(log.text(), "");
-    locks.force_release("report").await.expect("there");
-    guard.lease().lost().await;
-    let text = log.text();
-    assert!(
-        text.contains("WARN") && text.contains("lease lost key=report reason=the key is gone"),
-        "{text}"
-    );
-    assert_eq!(text.lines().count(), 1, "{text}");
 }

@@ -1,0 +1,89 @@
+//! What whoever reads the log is told, by key: spans and events.
+//!
+//! A program of its own, in which all who lock listen: whether a line is of interest is kept for the whole process, and a thread
+//! where nobody listens, that comes first, has it taken for one that nobody wants.
+
+use std::time::Duration;
+
+use lock_core::{LockManager, LockOptions, key};
+use lock_tests::Log;
+use tokio::time::sleep;
+use tracing_subscriber::fmt::format::FmtSpan;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _listens = tracing::subscriber::set_default(subscriber);
+    let locks = LockManager::in_memory();
+    let options = || LockOptions::default();
+    let guard = locks
+        .acquire(key!("report"), options())
+        .await
+        .expect("free");
+    let token = guard.lease().fencing_token();
+    let body = locks.run(key!("report"), options(), async |_| {
+        tracing::info!("from the body");
+        sleep(SECOND * 2).await;
+    });
+    let first = async {
+        sleep(SECOND).await;
+        drop(guard);
+    };
+    let (ran, ()) = tokio::join!(body, first);
+    ran.expect("not lost");
+    let text = log.text();
+    let line = |says: &[&str]| {
+        let found = text
+            .lines()
+            .find(|line| says.iter().all(|word| line.contains(word)));
+        assert!(found.is_some(), "{says:?} in {text}");
+    };
+    line(&[
+        "lock_wait{key=report template=\"report\"}",
+        "acquired",
+        "waited=1s",
+    ]);
+    line(&[
+        &format!("lock_hold{{key=report template=\"report\" fencing_token={token}}}"),
+        "released",
+        "held=1s",
+    ]);
+    line(&["lock_hold{key=report", "from the body"]);
+    line(&["lock_hold{key=report", "released", "held=2s"]);
+    line(&["lock_hold{key=report", "close"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _listens = tracing::subscriber::set_default(subscriber);
+    let locks = LockManager::in_memory();
+    let guard = locks
+        .acquire("report", LockOptions::default())
+        .await
+        .expect("free");
+    assert_eq!(log.text(), "");
+    locks.force_release("report").await.expect("there");
+    guard.lease().lost().await;
+    let text = log.text();
+    assert!(
+        text.contains("WARN") && text.contains("lease lost key=report reason=the key is gone"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
