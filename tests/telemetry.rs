@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 use futures_util::{StreamExt as _, stream};
 use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
 use lock_tests::{RedisServer, eventually};
-use metrics::{
-    Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::{
     task::JoinSet,
@@ -244,7 +242,10 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
         }
     }
     // Lost, by itself and with another.
-    let lost = locks.acquire_all(["k", "l"], options()).await.expect("free");
+    let lost = locks
+        .acquire_all(["k", "l"], options())
+        .await
+        .expect("free");
     faults.lose("k");
     drop(lost);
     // Granted, and not taken for so long that it goes to the next, or to nobody.
@@ -259,7 +260,9 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
         }
     }
     // A stream.
-    let mut stream = free().await.hold_during(stream::iter([Ok::<_, LockError>(1)]));
+    let mut stream = free()
+        .await
+        .hold_during(stream::iter([Ok::<_, LockError>(1)]));
     while stream.next().await.is_some() {}
     // A shutdown, of who holds and of who waits.
     let held = free().await;
@@ -273,7 +276,10 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
     let figures = figures(&recorder.snapshotter());
     assert_figures(
         &figures,
-        &[("lock_waiting{key=other}", 0.0), ("lock_held{key=other}", 0.0)],
+        &[
+            ("lock_waiting{key=other}", 0.0),
+            ("lock_held{key=other}", 0.0),
+        ],
     );
     let holds = figures["lock_acquired_total{key=other}"];
     assert_figures(&figures, &[("#lock_hold_seconds{key=other}", holds)]);

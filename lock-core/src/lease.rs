@@ -17,13 +17,13 @@ use crate::{
     clock::Moment,
     engine::Engine,
     error::LockError,
+    foreign::safely,
     key::LockKey,
     lease_set::Leases,
     options::{Renew, Terms},
     telemetry,
     tenure::Tenure,
     token::FencingToken,
-    foreign::safely,
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.

@@ -8,9 +8,9 @@ use std::{
 
 use crate::{
     error::LockError,
+    foreign::safely,
     holding::Holding,
     options::{Terms, Wait},
-    foreign::safely,
 };
 
 /// One task that stands in line.

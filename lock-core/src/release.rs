@@ -13,12 +13,12 @@ use crate::{
     clock::Moment,
     engine::{Engine, Open, jittered},
     error::LockError,
+    foreign::safely,
     grants::EntryNumber,
     key::LockKey,
     lease::{LeaseLost, LeaseState},
     token::OwnerToken,
     trail::Trail,
-    foreign::safely,
 };
 
 /// The first pause between two tries; it doubles up to the longest one.

@@ -28,8 +28,8 @@ use crate::{
         socket::{Reading, Writing},
     },
     clock::{Clock, Moment},
-    trail::ConnectionId,
     foreign::safely,
+    trail::ConnectionId,
 };
 
 pub(super) const CLOCK: Clock = Clock::Boot;
