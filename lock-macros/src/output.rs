@@ -99,5 +99,6 @@ fn stream_in(ty: &Type) -> Option<&Path> {
 
 fn is_stream(segment: &PathSegment) -> bool {
     let name = segment.ident.to_string();
-    (name == "Sse" || name.ends_with("Stream")) && !is_one_of(&segment.ident, CONNECTIONS)
+    (is_one_of(&segment.ident, "Sse SSE") || name.ends_with("Stream"))
+        && !is_one_of(&segment.ident, CONNECTIONS)
 }

@@ -9,6 +9,8 @@
 // at: Stream<Item = u8>
 // error: the lock would be released
 // at: BoxStream<'static, u8>
+// error: the lock would be released
+// at: SSE
 
 use axum::{body::Body, response::{Sse, sse::Event}};
 use futures_util::{Stream, stream, stream::BoxStream};
@@ -52,4 +54,12 @@ async fn numbers() -> impl Stream<Item = u8> {
 #[distributed_lock(key = "numbers")]
 async fn boxed() -> Result<BoxStream<'static, u8>, LockError> {
     Ok(Box::pin(stream::empty()))
+}
+
+/// As poem has it.
+pub struct SSE;
+
+#[distributed_lock(key = "rows")]
+async fn rows() -> Result<SSE, LockError> {
+    Ok(SSE)
 }
