@@ -96,12 +96,16 @@ mod redisson {
 
     const THREAD: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
 
+    /// By which it takes a lock, or takes it once more.
+    const LOCK: &str = "if ((redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[2]) == 1)) then \
+                        redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; \
+                        return redis.call('pttl', KEYS[1]);";
+
     #[tokio::test]
     async fn its_lock_is_no_lock_to_ours_and_is_left_alone() {
         let server = RedisServer::start();
         let ours = manager(&server, "").await;
-        server.cli(&["HINCRBY", "orders", THREAD, "1"]);
-        server.cli(&["PEXPIRE", "orders", "30000"]);
+        server.cli(&["EVAL", LOCK, "1", "orders", "30000", THREAD]);
         let refused = ours.acquire("orders", options()).await;
         assert!(
             matches!(refused, Err(LockError::Invalid { .. })),
@@ -121,12 +125,13 @@ mod redisson {
         let server = RedisServer::start();
         let ours = manager(&server, "").await;
         let guard = ours.acquire("orders", options()).await.expect("free");
-        // What its script asks, of a key that exists.
-        let error = server
-            .try_cli(&["HEXISTS", "orders", THREAD])
-            .expect_err("a string");
-        assert_eq!(error.code(), Some("WRONGTYPE"));
+        let lock = ["EVAL", LOCK, "1", "orders", "30000", THREAD];
+        let error = server.try_cli(&lock).expect_err("a string");
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         guard.release().await.expect("held");
+        server.cli(&lock);
+        let held = server.cli(&["HGET", "orders", THREAD]);
+        assert_eq!(redis::from_redis_value::<u32>(held).expect("a number"), 1);
     }
 }
 
