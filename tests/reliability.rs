@@ -110,9 +110,9 @@ fn every_mutant_can_be_applied_and_names_what_catches_it() {
             "{}",
             path.display()
         );
-        let mut patch = Command::new("patch");
-        patch.args(["--dry-run", "--strip=1", "--quiet", "--input"]);
-        let output = patch
+        let mut program = Command::new("patch");
+        program.args(["--dry-run", "--strip=1", "--quiet", "--input"]);
+        let output = program
             .arg(&path)
             .current_dir(&root)
             .output()
