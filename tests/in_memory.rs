@@ -855,6 +855,19 @@ async fn a_grant_that_nobody_takes_goes_to_the_next_when_half_of_its_ttl_is_gone
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_that_slept_through_its_grant_goes_on_waiting_also_where_no_other_may() {
+    let locks = LockManager::builder().max_waiting(1).in_memory();
+    let first = locks.acquire("k", options()).await.expect("free");
+    let mut sleeper = Box::pin(locks.acquire("k", options().wait_forever()));
+    assert!(timeout(SECOND, &mut sleeper).await.is_err());
+    first.release().await.expect("held");
+    // The whole process stands still for longer than its ttl.
+    advance(SECOND * 11).await;
+    let late = sleeper.await.expect("it had its place all the time");
+    late.release().await.expect("held");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_a_grant_that_nobody_took() {
     let locks = LockManager::in_memory();
     let first = locks.acquire("k", options()).await.expect("free");

@@ -93,6 +93,16 @@ impl Arbiter {
         deadline: Option<Moment>,
     ) -> Result<Place, LockError> {
         self.check_limits(key)?;
+        self.stand_again(key, terms, deadline)
+    }
+
+    /// The same for a task that has been counted as one that waits.
+    pub(crate) fn stand_again(
+        self: &Arc<Self>,
+        key: &LockKey,
+        terms: Terms,
+        deadline: Option<Moment>,
+    ) -> Result<Place, LockError> {
         let waiter = Arc::new(Waiter::new(terms));
         let mut slots = self.lock();
         if slots.closed {

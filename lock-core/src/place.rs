@@ -118,7 +118,7 @@ impl Place {
     fn again(&mut self) -> Result<(), LockError> {
         let mut terms = self.waiter.terms;
         terms.spend(self.deadline, self.arbiter.engine.clock.now());
-        let place = self.arbiter.stand(&self.key, terms, self.deadline)?;
+        let place = self.arbiter.stand_again(&self.key, terms, self.deadline)?;
         let watch = mem::take(&mut self.watch);
         *self = place;
         self.watch = watch;
