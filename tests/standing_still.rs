@@ -106,7 +106,9 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
     // As slow as this, it must not count as dead.
     let locks = LockManager::connect(&server.url()).await.expect("up");
     let held = locks
-        .acquire("k", LockOptions::new(SECOND * 3))
+        // So long that a renewal waits for longer than the server sleeps (a tenth of it, at most half a second), on a busy
+        // machine too; and so short that it is renewed several times.
+        .acquire("k", LockOptions::new(SECOND * 6))
         .await
         .expect("free");
     let token = server.get("lock:k");
@@ -114,7 +116,7 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
     let slow = tokio::task::spawn_blocking(move || {
         let client = redis::Client::open(url).expect("a url");
         let mut connection = client.get_connection().expect("up");
-        for _ in 0..12 {
+        for _ in 0..18 {
             let _slept: () = redis::cmd("DEBUG")
                 .arg("SLEEP")
                 .arg("0.4")
