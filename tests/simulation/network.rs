@@ -189,15 +189,7 @@ impl Network {
         id: ConnId,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let conn = self.conns.get_mut(&id).expect("its end is held");
-        match conn.over {
-            Some(over) => Poll::Ready(Err(over.error())),
-            None if conn.is_established => Poll::Ready(Ok(())),
-            None => {
-                conn.wakers.push(context.waker().clone());
-                Poll::Pending
-            }
-        }
+        self.poll_until(id, context, |conn| conn.is_established)
     }
 
     pub(crate) fn write(&mut self, id: ConnId, bytes: &[u8], now: Nanos) -> io::Result<usize> {
@@ -231,10 +223,20 @@ impl Network {
         id: ConnId,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        self.poll_until(id, context, |conn| !conn.is_clogged)
+    }
+
+    /// Waits until a connection is so, or over.
+    fn poll_until(
+        &mut self,
+        id: ConnId,
+        context: &mut Context<'_>,
+        is_so: impl FnOnce(&Conn) -> bool,
+    ) -> Poll<io::Result<()>> {
         let conn = self.conns.get_mut(&id).expect("its end is held");
         match conn.over {
             Some(over) => Poll::Ready(Err(over.error())),
-            None if !conn.is_clogged => Poll::Ready(Ok(())),
+            None if is_so(conn) => Poll::Ready(Ok(())),
             None => {
                 conn.wakers.push(context.waker().clone());
                 Poll::Pending
