@@ -375,6 +375,9 @@ impl Commands {
             return Ok(token);
         }
         let connection = said.connection;
+        // The key is ours already. Each message of whoever has the turn is bounded by a command time-out. A token that comes
+        // when less than half of the ttl is left has the grant confirmed, or given up; and whatever ends this here, the attempt
+        // is armed and takes the key back.
         let _turn = self.turn.lock().await;
         // Whoever had the turn before has moved it, then one more will do.
         if counter.floor(connection).is_some() {
