@@ -14,7 +14,10 @@ use lock_tests::{
     After, Answer, Direction, FakeServer, Process, Proxy, RedisServer, Scope, Which, eventually,
 };
 use redis::Value;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 const HANG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -514,6 +517,59 @@ async fn tasks_of_one_process_hand_over_without_a_message_and_with_growing_token
     let messages = proxy.log().len();
     assert!(messages < 200, "{messages} messages for 1600 holders");
     nothing_stays(&server).await;
+}
+
+/// The thread of the manager may look at a lease, whether to renew it, in the very moment in which it is handed on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_renewed_however_often_it_was_handed_on() {
+    const TTL: Duration = Duration::from_millis(150);
+    let server = RedisServer::start();
+    // The lease stays in the process for as long as the test takes.
+    let builder = LockManager::builder().max_handoffs(u32::MAX);
+    let builder = builder.max_handoff_time(HANG);
+    let locks = builder.connect(&server.url()).await.expect("up");
+    let acquire = async |locks: &LockManager| {
+        let guard = locks.acquire("k", LockOptions::new(TTL).wait(HANG)).await;
+        guard.expect("its turn comes")
+    };
+    let over = Arc::new(AtomicBool::new(false));
+    let hot: Vec<_> = (0..4)
+        .map(|_| {
+            let (locks, over) = (locks.clone(), over.clone());
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let guard = acquire(&locks).await;
+                    let since = Instant::now();
+                    while since.elapsed() < Duration::from_micros(20) {
+                        std::hint::spin_loop();
+                    }
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    for _ in 0..30 {
+        // Meanwhile it is handed on, and renewed twice.
+        sleep(TTL).await;
+        let guard = acquire(&locks).await;
+        let (value, lease) = (server.get("lock:k"), guard.lease());
+        let lost = lease.lost();
+        tokio::pin!(lost);
+        let told = tokio::select! {
+            biased;
+            lost = &mut lost => Some(lost),
+            () = sleep(TTL * 3 / 2) => None,
+        };
+        // On a machine that stands still a lease may be lost, but not without a word.
+        if told.is_none() && server.get("lock:k") != value {
+            let told = timeout(HANG, lost).await;
+            told.expect("the holder is told of the end of its lease");
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    for task in hot {
+        task.await.expect("no panic");
+    }
 }
 
 #[tokio::test]

@@ -115,6 +115,8 @@ impl Arbiter {
                 }
             };
             drop(slots);
+            // The lease that was let go has ended before this one began, and the renewal may have looked in between.
+            self.engine.renewal.keep_planned(&tenure);
             if passed.asks {
                 ahead::ask(self, &tenure);
             }
@@ -217,8 +219,7 @@ impl Arbiter {
     /// Hands on a lock that stood between two tasks.
     fn go_on_after(self: &Arc<Self>, last: &Arc<LeaseState>) {
         match self.next_after(last, None) {
-            // The renewal may have let go of it meanwhile.
-            Next::HasIt => self.engine.renewal.watch(&last.tenure),
+            Next::HasIt => {}
             next => {
                 self.give_back(last, None, next, None);
                 self.engine.backend.flush();

@@ -94,6 +94,17 @@ impl Renewal {
         self.rounds.plan_renewal(tenure);
     }
 
+    /// Plans again for a tenure whose holder has just changed, if nothing is planned: a look that came in between found the
+    /// last holder's lease ended, and planned nothing more.
+    ///
+    /// A look takes the plan away before it reads the holder, and this reads the plan after the holder was set. So either that
+    /// look saw the new holder, or this sees that nothing is planned.
+    pub(crate) fn keep_planned(&self, tenure: &Arc<Tenure>) {
+        if !tenure.is_planned() {
+            self.watch(tenure);
+        }
+    }
+
     /// Looks at it no later than the lease of its new holder ends.
     pub(crate) fn watch_holder(&self, lease: &LeaseState) {
         let renew_at = lease.tenure.renew_at.load(Ordering::Relaxed);
@@ -103,9 +114,7 @@ impl Renewal {
 
     /// Stops looking after a tenure; a renewal that is on its way makes no difference any more.
     pub(crate) fn forget(&self, tenure: &Tenure) {
-        if let Some(ticket) = tenure.swap_ticket(None) {
-            self.rounds.held.remove(ticket);
-        }
+        self.rounds.cancel(tenure);
     }
 
     /// The leases looked after now.
@@ -157,6 +166,8 @@ impl Rounds {
                 due = self.held.due(&self.clock, BATCHED_WITHIN) => due,
             };
             for tenure in due {
+                // Before its holder is read: see `keep_planned`.
+                self.cancel(&tenure);
                 match self.look(&tenure) {
                     Look::Over => {}
                     Look::Later(moment) => self.plan(&tenure, moment),
@@ -206,7 +217,12 @@ impl Rounds {
                 return Look::Later(patience_ends);
             }
             lease.pass_on();
-            return Look::Later(Moment::NEVER);
+            if tenure.is_planned() {
+                // The next task has it, and that is what is planned.
+                return Look::Over;
+            }
+            // Its task is taking it in this moment, or leaving it: that is settled by the next look.
+            return Look::Later(soon);
         }
         let renew_at = Moment::from_nanos(tenure.renew_at.load(Ordering::Relaxed));
         if soon < renew_at {
@@ -293,10 +309,15 @@ impl Rounds {
         if let Some(earlier) = tenure.swap_ticket(Some(ticket)) {
             self.held.remove(earlier);
         }
-        if tenure.holder().is_none()
-            && let Some(ticket) = tenure.swap_ticket(None)
-        {
+        if tenure.holder().is_none() {
             // Let go while this was planned: `forget` may have come before the new ticket was there.
+            self.cancel(tenure);
+        }
+    }
+
+    /// Plans nothing more for a tenure.
+    fn cancel(&self, tenure: &Tenure) {
+        if let Some(ticket) = tenure.swap_ticket(None) {
             self.held.remove(ticket);
         }
     }

@@ -167,8 +167,16 @@ impl Tenure {
     }
 
     pub(crate) fn swap_ticket(&self, ticket: Option<Ticket>) -> Option<Ticket> {
-        let mut place = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *place, ticket)
+        std::mem::replace(&mut *self.lock_ticket(), ticket)
+    }
+
+    /// Whether the renewal is going to look at it again.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.lock_ticket().is_some()
+    }
+
+    fn lock_ticket(&self) -> MutexGuard<'_, Option<Ticket>> {
+        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_holder(&self) -> MutexGuard<'_, Option<Arc<LeaseState>>> {
