@@ -471,3 +471,33 @@ async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_t
     }
     nothing_is_left(&server).await;
 }
+
+/// Somebody has written something else under the name of a queue, and has taken the expiry of the lock away.
+#[tokio::test]
+async fn a_queue_of_a_wrong_type_keeps_no_lock() {
+    const QUEUE: &str = "__lock_core__:queue:lock:k";
+    let server = RedisServer::start();
+    let (locks, others) = (connect(&server.url()).await, connect(&server.url()).await);
+    for is_forced in [false, true] {
+        let guard = locks.acquire("k", options()).await.expect("free");
+        server.cli(&["SET", QUEUE, "no queue"]);
+        server.cli(&["PERSIST", "lock:k"]);
+        let waiting = wait_for(&others, "k");
+        let before = server.calls("evalsha");
+        eventually(HANG, "it asks a few times", async || {
+            server.calls("evalsha") >= before + 5
+        })
+        .await;
+        locks.inspect("k").await.expect("an answer").expect("held");
+        if is_forced {
+            locks.force_release("k").await.expect("a lock");
+            drop(guard);
+        } else {
+            guard.release().await.expect("held");
+        }
+        granted(waiting).await.release().await.expect("held");
+        assert_eq!(server.get("lock:k"), None);
+        assert_eq!(server.get(QUEUE).as_deref(), Some("no queue"));
+        server.cli(&["DEL", QUEUE]);
+    }
+}

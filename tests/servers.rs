@@ -20,6 +20,7 @@ macro_rules! the_suite_on {
             a_lease_is_renewed_beyond_its_ttl
             a_deleted_key_is_a_lost_lease
             a_holder_takes_its_key_again
+            verifying_gives_a_lease_its_expiry_back
             fencing_tokens_grow_though_the_data_are_lost
         }
     };
@@ -231,6 +232,20 @@ async fn a_holder_takes_its_key_again(servers: &Deployment) {
         })
         .await
         .expect("free");
+    assert_eq!(servers.get("lock:k"), None);
+}
+
+/// An operator may take it away, by mistake.
+async fn verifying_gives_a_lease_its_expiry_back(servers: &Deployment) {
+    const TTL: Duration = Duration::from_mins(10);
+    let guard = acquire(&connect(servers).await, LockOptions::new(TTL)).await;
+    let server = servers.server_of("lock:k");
+    assert_eq!(server.cli(&["PERSIST", "lock:k"]), redis::Value::Int(1));
+    guard.lease().verify().await.expect("held");
+    let left = server.pttl("lock:k").expect("an expiry");
+    assert!(left > TTL / 2 && left <= TTL, "{left:?}");
+    guard.lease().verify().await.expect("held");
+    guard.release().await.expect("held");
     assert_eq!(servers.get("lock:k"), None);
 }
 

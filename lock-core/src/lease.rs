@@ -155,9 +155,15 @@ impl Lease {
     pub async fn verify(&self) -> Result<(), LockError> {
         self.leases.check()?;
         let engine = self.leases.first().engine();
-        // A renewal by the shortest time only compares the token: no renewal ever shortens what is left.
-        let compare =
-            |lease: &Arc<LeaseState>| lease.tenure.renew_request(Duration::from_millis(1));
+        // A renewal never shortens, so one by what is left only compares the token; and it gives a key whose expiry somebody
+        // took away the one that it should have.
+        let now = engine.clock.now();
+        let compare = |lease: &Arc<LeaseState>| {
+            let left = lease.tenure.valid_until().since(now);
+            lease
+                .tenure
+                .renew_request(left.max(Duration::from_millis(1)))
+        };
         let batch = self.leases.all().iter().map(compare).collect();
         let asked = engine.backend.renew(batch, engine.timing.command_timeout);
         let answers = engine

@@ -55,8 +55,17 @@ local function entry(place, beat)
   return string.format('%.0f %.0f %s %s %s', place, beat, ttl, ARGV[6], token)
 end
 
+-- A key of another type under the queue's name is no queue: its waiters ask again and again, until somebody deletes it.
+local function poll()
+  return {0, redis.call('PTTL', lock), 0, 0}
+end
+
 if mode == 'wait' then
-  if redis.call('LINSERT', queue, 'BEFORE', '', entry(0, 0)) <= 0 then
+  local length = redis.pcall('LINSERT', queue, 'BEFORE', '', entry(0, 0))
+  if type(length) == 'table' then
+    return poll()
+  end
+  if length <= 0 then
     redis.call('RPUSH', queue, entry(0, 0), '')
     redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
   end
@@ -68,7 +77,11 @@ end
 local now = microseconds()
 local place = tonumber(mode)
 local found, later
-for index, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+local entries = redis.pcall('LRANGE', queue, 0, -1)
+if entries.err then
+  return poll()
+end
+for index, other in ipairs(entries) do
   local stamp, rest = string.match(other, '^(%d+) %d+ (.+)$')
   if stamp then
     -- Different places for those that are stamped together.

@@ -14,7 +14,8 @@ local holder = redis.call('GET', KEYS[1])
 -- Another process like this holds it, and there is a queue.
 if holder and holder ~= ARGV[1] and ARGV[5] == 'wait' and string.sub(holder, 1, 4) == 'lc1:' then
   local entry = '0 0 ' .. ARGV[2] .. ' ' .. ARGV[6] .. ' ' .. ARGV[1]
-  if redis.call('LINSERT', KEYS[3], 'BEFORE', '', entry) > 0 then
+  local length = redis.pcall('LINSERT', KEYS[3], 'BEFORE', '', entry)
+  if type(length) == 'number' and length > 0 then
     return {0, -2, 0, 1}
   end
 end

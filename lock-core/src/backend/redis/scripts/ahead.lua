@@ -27,5 +27,6 @@ local remaining = redis.call('PTTL', KEYS[1])
 if remaining < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-local next = redis.call('LINDEX', KEYS[3], 0)
-return {1, first, taken, next and next ~= '' and 1 or 0}
+-- Nobody waits in what is no list.
+local next = redis.pcall('LINDEX', KEYS[3], 0)
+return {1, first, taken, type(next) == 'string' and next ~= '' and 1 or 0}

@@ -9,5 +9,6 @@ local holder = redis.call('GET', KEYS[1])
 if not holder then
   return {}
 end
-local length = redis.call('LLEN', KEYS[2])
-return {holder, redis.call('PTTL', KEYS[1]), length > 0 and length - 1 or 0}
+-- Nobody waits in what is no list.
+local length = redis.pcall('LLEN', KEYS[2])
+return {holder, redis.call('PTTL', KEYS[1]), type(length) == 'number' and length > 0 and length - 1 or 0}

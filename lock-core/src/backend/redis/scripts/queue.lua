@@ -59,6 +59,16 @@ end
 
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: the counter, or what this process knows, is out of bounds'
 
+-- Takes the first entry out. A key of another type under the queue's name is no queue: it keeps no lock from being let go.
+local function pop(queue)
+  local entry = redis.pcall('LPOP', queue)
+  if type(entry) ~= 'table' then
+    return entry
+  end
+  -- Any other error is one.
+  return not string.find(entry.err, 'WRONGTYPE', 1, true) and redis.call('LPOP', queue)
+end
+
 -- Gives the lock, which must be free, to the first waiter that is alive. Returns the token that holds it then; nothing, if
 -- nobody waits. The waiter named `own` is the one who asks: it is taken out, and nobody else is given the lock.
 --
@@ -70,7 +80,7 @@ local function grant_next(lock, queue, fence, known, own, first, was_held)
   local now
   -- Bounded by the queue: each round takes one entry out.
   while true do
-    local entry = first or redis.call('LPOP', queue)
+    local entry = first or pop(queue)
     first = nil
     if not entry or entry == '' then
       return nil
@@ -91,7 +101,11 @@ local function grant_next(lock, queue, fence, known, own, first, was_held)
         return nil
       end
       -- A message that reached nobody means that the process is gone. An error counts as that.
-      local message = number .. ' ' .. string.format('%.0f', fencing)
+      --
+      -- Any user who may publish could write a grant. So it ends with a proof: a hash of the owner token, which only the
+      -- waiter and the server know, and of the fencing token.
+      fencing = string.format('%.0f', fencing)
+      local message = number .. ' ' .. fencing .. ' ' .. redis.sha1hex(token .. ' ' .. fencing)
       -- In a cluster only a sharded message tells whom it reached: others reach the nodes of the cluster, too.
       local publish = string.sub(channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'
       local reached = redis.pcall(publish, CHANNEL .. channel, message)
@@ -103,9 +117,9 @@ local function grant_next(lock, queue, fence, known, own, first, was_held)
   end
 end
 
--- Takes an entry out, wherever it stands.
+-- Takes an entry out, wherever it stands. There is none in what is no list.
 local function leave(queue, own)
-  for _, entry in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+  for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do
     if string.find(entry, own, 1, true) then
       redis.call('LREM', queue, 1, entry)
       return

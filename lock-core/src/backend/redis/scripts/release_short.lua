@@ -4,8 +4,11 @@ local first
 
 -- The key is ours, and nobody waits.
 if holder == ARGV[1] and not ARGV[3] then
-  first = redis.call('LPOP', KEYS[3])
-  if not first or first == '' then
+  first = redis.pcall('LPOP', KEYS[3])
+  if type(first) == 'table' then
+    -- An error, which the long way looks at.
+    first = nil
+  elseif not first or first == '' then
     return redis.call('DEL', KEYS[1])
   end
 end
