@@ -915,3 +915,101 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
         drop(next);
     }
 }
+
+/// What a user could know of the one waiter of `k`: the channel of its process, the number of its entry, and (only by reading the
+/// queue) its owner token.
+fn only_waiter(server: &RedisServer) -> (String, String, String) {
+    let Value::Array(entries) = server.cli(&["LRANGE", QUEUE, "0", "0"]) else {
+        panic!("not a list");
+    };
+    let [Value::BulkString(entry)] = &entries[..] else {
+        panic!("not one entry: {entries:?}");
+    };
+    let entry = String::from_utf8_lossy(entry).into_owned();
+    let words: Vec<_> = entry.split(' ').map(str::to_owned).collect();
+    let channel = format!("__lock_core__:grants:{}", words[3]);
+    (channel, words[4].clone(), words[5].clone())
+}
+
+/// The word by which a grant proves that the server wrote it.
+fn proof(token: &str, fencing: u64) -> String {
+    let text = format!("{token} {fencing}");
+    sha1_smol::Sha1::from(text).digest().to_string()
+}
+
+#[tokio::test]
+async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
+    let server = RedisServer::start();
+    let holder = connect(&server.url()).await;
+    let guard = holder.acquire("k", options()).await.expect("free");
+    let locks = connect(&server.url()).await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await }
+    });
+    eventually(HANG, "it stands in line", async || {
+        queue_length(&server) == 1
+    })
+    .await;
+    let (channel, number, token) = only_waiter(&server);
+    let known = u64::from(guard.lease().fencing_token());
+    let largest = (1 << 53) - 1;
+    for fencing in [1, known, known + 1, known + 1_000_000, largest] {
+        let honest = proof(&token, fencing);
+        let forged = [
+            format!("{number} {fencing}"),
+            format!("{number} {fencing} "),
+            format!("{number} {fencing} {}", "0".repeat(40)),
+            format!("{number} {fencing} {}", &honest[..39]),
+            format!("{number} {} {honest}", fencing + 1),
+            format!("{number} {} {}", 1_u64 << 53, proof(&token, 1 << 53)),
+        ];
+        for message in forged {
+            let told = server.cli(&["PUBLISH", &channel, &message]);
+            assert_eq!(told, Value::Int(1), "{message}");
+            // Behind the message on the same connection.
+            let held = locks.inspect("k").await.expect("the server is up");
+            assert!(held.is_some() && !waiting.is_finished(), "{message}");
+        }
+    }
+    guard.release().await.expect("never lost");
+    let guard = granted(waiting).await;
+    assert!(u64::from(guard.lease().fencing_token()) < largest / 2);
+    let other = locks.acquire("other", options()).await.expect("free");
+    other.release().await.expect("held");
+    guard.release().await.expect("held");
+}
+
+/// A user who may read messages and publish sends an old one again.
+#[tokio::test]
+async fn a_message_that_is_sent_again_and_again_costs_one_question() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let known = locks.acquire("k", options()).await.expect("free");
+    let fencing = known.lease().fencing_token().into();
+    known.release().await.expect("held");
+    let guard = connect(&server.url()).await.acquire("k", options()).await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await }
+    });
+    eventually(HANG, "it stands in line", async || {
+        queue_length(&server) == 1
+    })
+    .await;
+    let (channel, number, token) = only_waiter(&server);
+    let message = format!("{number} {fencing} {}", proof(&token, fencing));
+    let (before, since) = (server.calls("evalsha"), Instant::now());
+    for _ in 0..500 {
+        assert_eq!(server.cli(&["PUBLISH", &channel, &message]), Value::Int(1));
+        // So that each is read by itself.
+        locks.inspect("other").await.expect("the server is up");
+    }
+    let asked = server.calls("evalsha") - before - 500;
+    // That one, the first check, and those that show that the waiter is alive: not more than one in half a second.
+    let alive = since.elapsed().as_millis() / 500;
+    assert!(u128::from(asked) <= 3 + alive, "{asked} in {alive}");
+    assert!(!waiting.is_finished());
+    drop(guard);
+    granted(waiting).await.release().await.expect("held");
+}

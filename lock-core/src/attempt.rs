@@ -75,10 +75,11 @@ pub(crate) enum Reply {
 
 impl Attempt {
     pub(crate) fn new(engine: &Engine, full_key: Arc<str>) -> Self {
+        let token = OwnerToken::new(&engine.label);
         Self {
             full_key,
-            token: OwnerToken::new(&engine.label),
-            entry: engine.grants.entry(),
+            entry: engine.grants.entry(&token),
+            token,
             trail: Arc::default(),
             asks: Asks::Once,
             ttl: Duration::ZERO,

@@ -10,7 +10,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{clock::Moment, token::FencingToken};
+use crate::{
+    clock::Moment,
+    token::{FencingToken, OwnerToken},
+};
 
 /// Names one entry for a key inside a manager; never zero, never reused.
 pub(crate) type EntryNumber = u64;
@@ -27,10 +30,39 @@ pub(crate) struct Grants {
 }
 
 /// What arrived for one entry.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inbox {
+    /// By which a grant is known to be for this entry, and to come from the server.
+    token: OwnerToken,
     news: Notify,
-    granted: Mutex<Option<FencingToken>>,
+    arrived: Mutex<Arrived>,
+}
+
+#[derive(Debug, Default)]
+struct Arrived {
+    /// Not yet read.
+    granted: Option<FencingToken>,
+    /// The largest of all so far: no grant is sent twice, and each later one has a larger token.
+    newest: u64,
+}
+
+/// A grant, as a message tells it.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    pub(crate) number: EntryNumber,
+    pub(crate) fencing: FencingToken,
+    pub(crate) proof: &'a str,
+}
+
+/// What a message is worth.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// It is a grant.
+    AsAGrant,
+    /// It is a reason to ask.
+    AsAHint,
 }
 
 /// One entry; forgotten when dropped.
@@ -42,9 +74,13 @@ pub(crate) struct Entry {
 }
 
 impl Grants {
-    pub(crate) fn entry(self: &Arc<Self>) -> Entry {
+    pub(crate) fn entry(self: &Arc<Self>, token: &OwnerToken) -> Entry {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let inbox = Arc::<Inbox>::default();
+        let inbox = Arc::new(Inbox {
+            token: token.clone(),
+            news: Notify::new(),
+            arrived: Mutex::default(),
+        });
         self.lock().insert(number, inbox.clone());
         Entry {
             number,
@@ -55,21 +91,26 @@ impl Grants {
 
     /// A grant has arrived. For an entry that nobody has any more there is nothing to do: whoever gave it up has the server
     /// take it back, which gives the lock to the next one if it was granted before.
+    ///
+    /// A message that the server's scripts did not write, or that was sent before, is dropped: it costs no command, however
+    /// often it comes.
     #[cfg(feature = "redis")]
-    pub(crate) fn deliver(&self, number: EntryNumber, token: FencingToken) {
-        let inbox = self.lock().get(&number).cloned();
-        if let Some(inbox) = inbox {
-            *inbox.lock() = Some(token);
-            inbox.news.notify_one();
+    pub(crate) fn deliver(&self, message: Message<'_>, counts: Counts) {
+        let inbox = self.lock().get(&message.number).cloned();
+        let Some(inbox) = inbox else { return };
+        if inbox.token.proof_of(message.fencing) != message.proof {
+            return;
         }
-    }
-
-    /// One shall ask.
-    #[cfg(feature = "redis")]
-    pub(crate) fn rouse(&self, number: EntryNumber) {
-        if let Some(inbox) = self.lock().get(&number) {
-            inbox.news.notify_one();
+        let mut arrived = inbox.lock();
+        if arrived.newest >= message.fencing.into() {
+            return;
         }
+        arrived.newest = message.fencing.into();
+        if counts == Counts::AsAGrant {
+            arrived.granted = Some(message.fencing);
+        }
+        drop(arrived);
+        inbox.news.notify_one();
     }
 
     /// There is a new connection, and messages may have been missed: everybody shall ask.
@@ -101,8 +142,8 @@ impl Grants {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Option<FencingToken>> {
-        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Arrived> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,7 +157,7 @@ impl Entry {
     /// Dropping the future loses no grant.
     pub(crate) async fn news(&self) -> Option<FencingToken> {
         self.inbox.news.notified().await;
-        self.inbox.lock().take()
+        self.inbox.lock().granted.take()
     }
 }
 

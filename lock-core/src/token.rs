@@ -1,13 +1,13 @@
 //! The two kinds of token: the secret that proves ownership, and the number that guards a store.
 
-use std::{cell::RefCell, fmt};
+use std::{cell::RefCell, fmt, sync::Arc};
 
 /// A random value that proves who may renew or release a lease.
 ///
 /// Whoever reads it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
 /// random part it carries the holder's label, by which operators recognise the holder of a key.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct OwnerToken(String);
+pub(crate) struct OwnerToken(Arc<str>);
 
 /// What every owner token of ours begins with. Another library's token never matters to us beyond being different.
 const SCHEME: &str = "lc1:";
@@ -15,12 +15,20 @@ const SCHEME: &str = "lc1:";
 impl OwnerToken {
     /// Makes a new one: 122 random bits of the system's generator.
     pub(crate) fn new(label: &HolderLabel) -> Self {
-        Self(format!("{SCHEME}{}:{}", label.0, random_name()))
+        Self(format!("{SCHEME}{}:{}", label.0, random_name()).into())
     }
 
     /// The value itself, for the backend only.
     pub(crate) fn expose(&self) -> &str {
         &self.0
+    }
+
+    /// What a message has to end with that grants the lock to this token with that fencing token. A user who may publish, but
+    /// not read the queue, cannot make it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn proof_of(&self, fencing: FencingToken) -> String {
+        let granted = format!("{} {fencing}", self.0);
+        sha1_smol::Sha1::from(granted).digest().to_string()
     }
 }
 

@@ -70,6 +70,11 @@ impl Engine {
             reply.set("err", lua.create_string(bytes)?)?;
             Ok(reply)
         };
+        let sha1hex = |_: &Lua, text: mlua::LuaString| {
+            let digest = sha1_smol::Sha1::from(&*text.as_bytes()).digest();
+            Ok(digest.to_string())
+        };
+        set("sha1hex", lua.create_function(sha1hex).expect("memory"));
         set("error_reply", lua.create_function(error).expect("memory"));
         lua.globals().set("redis", redis).expect("memory");
         Self {

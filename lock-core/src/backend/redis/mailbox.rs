@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use crate::{
     backend::redis::{
+        commands::LARGEST_TOKEN,
         connection::{CLOCK, is},
         listener::Heard,
         resp::Value,
         slots::GRANTS,
     },
-    grants::Grants,
+    grants::{Counts, Grants, Message},
     token::FencingToken,
 };
 
@@ -24,15 +25,6 @@ pub(super) struct Mailbox {
     counts: Counts,
     /// Those that are subscribed to one by one.
     heard: Option<Arc<Heard>>,
-}
-
-/// What a message is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counts {
-    /// It is a grant.
-    AsAGrant,
-    /// It is a reason to ask.
-    AsAHint,
 }
 
 impl Mailbox {
@@ -76,12 +68,9 @@ impl Mailbox {
         let is_ours =
             channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
         if let (true, [Value::BulkString(message)]) = (is_ours, rest)
-            && let Some((number, token)) = read(message)
+            && let Some(message) = read(message)
         {
-            match self.counts {
-                Counts::AsAGrant => self.grants.deliver(number, FencingToken::new(token)),
-                Counts::AsAHint => self.grants.rouse(number),
-            }
+            self.grants.deliver(message, self.counts);
         }
     }
 
@@ -96,10 +85,19 @@ impl Mailbox {
     }
 }
 
-/// The number of an entry, and its fencing token.
-fn read(message: &[u8]) -> Option<(u64, u64)> {
-    let (number, token) = std::str::from_utf8(message).ok()?.split_once(' ')?;
-    Some((number.parse().ok()?, token.parse().ok()?))
+/// The number of an entry, its fencing token, and the proof that the server granted it: see `scripts/queue.lua`.
+fn read(message: &[u8]) -> Option<Message<'_>> {
+    let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let (fencing, proof) = rest.split_once(' ')?;
+    let fencing = fencing
+        .parse()
+        .ok()
+        .filter(|token| *token < LARGEST_TOKEN)?;
+    Some(Message {
+        number: number.parse().ok()?,
+        fencing: FencingToken::new(fencing),
+        proof,
+    })
 }
 
 #[cfg(test)]
@@ -107,21 +105,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_two_numbers_are_a_grant() {
-        assert_eq!(
-            read(b"7 1795151176455149"),
-            Some((7, 1_795_151_176_455_149))
-        );
+    fn only_two_numbers_and_a_proof_are_a_grant() {
+        let message = Message {
+            number: 7,
+            fencing: FencingToken::new(1_795_151_176_455_149),
+            proof: "5baa61e4",
+        };
+        assert_eq!(read(b"7 1795151176455149 5baa61e4"), Some(message));
         let odd = [
             &b""[..],
             b"7",
             b"7 ",
-            b" 7",
-            b"7 -1",
-            b"7 1 2",
-            b"x 1",
-            b"7 99999999999999999999",
-            b"\xff 1",
+            b"7 1",
+            b" 7 1",
+            b"7 -1 a",
+            b"x 1 a",
+            b"7 99999999999999999999 a",
+            b"7 9007199254740992 a",
+            b"\xff 1 a",
         ];
         for message in odd {
             assert_eq!(read(message), None, "{message:?}");
