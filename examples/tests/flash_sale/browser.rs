@@ -86,6 +86,25 @@ impl Browser {
         self.post("execute/sync", &call).await
     }
 
+    /// Has the page record from now on each text that it shows there, for texts that may be gone at the next look.
+    pub(crate) async fn record(&self, selector: &str) {
+        let body = format!(
+            "window.shown ??= {{}};
+            const shown = (window.shown[{selector:?}] = []);
+            const place = document.querySelector({selector:?});
+            new MutationObserver(() => shown.push(place.textContent)).observe(place, {{childList: true}});"
+        );
+        self.script(&body).await;
+    }
+
+    /// Returns the texts shown since [`record`](Self::record), in order.
+    pub(crate) async fn recorded(&self, selector: &str) -> Vec<String> {
+        let texts = self
+            .script(&format!("return window.shown[{selector:?}]"))
+            .await;
+        serde_json::from_value(texts).expect("texts")
+    }
+
     /// Makes the page this large, in a light or dark scheme.
     pub(crate) async fn look(&self, (width, height): (u32, u32), scheme: &str) {
         let size =
