@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lock_tests::{HttpRequest, Process, RedisServer, eventually};
 
-const SOON: Duration = Duration::from_secs(5);
+/// A lock that was not let go is renewed, and so stays held for longer than this.
+const SOON: Duration = Duration::from_secs(30);
 
 /// Starts one that tells where it listens, and takes so long for a payment.
 fn start(program: &str, lock_url: &str, payment_ms: &str) -> (Process, String) {

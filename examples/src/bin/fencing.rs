@@ -53,7 +53,7 @@ fn number(token: FencingToken) -> i64 {
 
 /// Adds to the account under its lock.
 async fn deposit(locks: LockManager, mut account: Account, cents: i64) -> anyhow::Result<()> {
-    let options = LockOptions::new(Duration::from_millis(300)).without_renewal();
+    let options = LockOptions::new(Duration::from_secs(1)).without_renewal();
     let guard = locks.acquire("account", options).await?;
     let lease = guard.lease();
     let token = lease.fencing_token();
@@ -84,7 +84,7 @@ async fn main() -> anyhow::Result<()> {
     };
 
     let locks = LockManager::in_memory();
-    let sleeper = tokio::spawn(deposit(locks.clone(), account(Duration::from_secs(1)), 100));
+    let sleeper = tokio::spawn(deposit(locks.clone(), account(Duration::from_secs(4)), 100));
     while locks.inspect("account").await?.is_none() {
         tokio::task::yield_now().await;
     }
