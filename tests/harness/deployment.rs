@@ -117,6 +117,12 @@ impl Deployment {
         self.server_of(key).pttl(key)
     }
 
+    /// Returns when a key that exists and expires will do so, by its server's clock; see
+    /// [`RedisServer::expires_at`](crate::RedisServer::expires_at).
+    pub fn expires_at(&self, key: &str) -> Option<Duration> {
+        self.server_of(key).expires_at(key)
+    }
+
     /// Removes a key.
     pub fn delete(&self, key: &str) {
         self.server_of(key).cli(&["DEL", key]);

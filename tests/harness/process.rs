@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(shell.line(), "ready");
         shell.stop();
         let stat = format!("/proc/{}/stat", shell.child.id());
-        eventually_blocking(Duration::from_secs(5), "it is stopped", || {
+        eventually_blocking(Duration::from_secs(60), "it is stopped", || {
             let stat = std::fs::read_to_string(&stat).unwrap();
             stat.contains(" T ")
         });

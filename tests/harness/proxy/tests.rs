@@ -129,7 +129,8 @@ fn a_delay_holds_back_each_frame_but_not_the_ones_behind_it() {
     for direction in [Direction::Requests, Direction::Replies] {
         let (_server, proxy) = server_and_proxy();
         let mut client = Client::connect(&proxy);
-        proxy.delay(direction, SHORT);
+        let delay = 10 * SHORT;
+        proxy.delay(direction, delay);
         let start = Instant::now();
         for _ in 0..20 {
             client.send(&["PING"]);
@@ -137,8 +138,9 @@ fn a_delay_holds_back_each_frame_but_not_the_ones_behind_it() {
         for _ in 0..20 {
             assert_eq!(client.line(LONG).unwrap(), "+PONG");
         }
-        assert!(start.elapsed() >= SHORT);
-        assert!(start.elapsed() < 10 * SHORT, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= delay);
+        // One after the other, they would take twice as long.
+        assert!(start.elapsed() < 10 * delay, "{:?}", start.elapsed());
         proxy.pass();
         assert!(client.is_fast());
     }
@@ -282,11 +284,13 @@ fn a_black_hole_swallows_what_is_under_way_with_a_delay() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
     client.ask(&["PING"]);
-    proxy.delay(Direction::Requests, SHORT);
+    // So long that the request is still under way when the hole opens, on a busy machine too.
+    let delay = 20 * SHORT;
+    proxy.delay(Direction::Requests, delay);
     client.send(&["ECHO", "late"]);
     eventually_blocking(LONG, "it is under way", || proxy.requests("ECHO") == 1);
     proxy.black_hole(Scope::Existing);
-    let answer = client.line(2 * SHORT);
+    let answer = client.line(delay + SHORT);
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(server.calls("echo"), 0);
     proxy.pass();
