@@ -22,7 +22,7 @@ use tokio::{sync::Barrier, time::timeout};
 /// Far beyond every time-out in play: only a hang takes this long.
 const HANG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
-const CONNECT: Duration = Duration::from_millis(1_500);
+const CONNECT: Duration = Duration::from_secs(4);
 const SECRET: &str = "hunter2";
 
 // Of the servers that the tests have, only the distribution's was built with TLS.
@@ -142,10 +142,10 @@ async fn a_lock_excludes_and_a_waiter_is_granted_it() {
 async fn a_lease_is_renewed_beyond_its_ttl() {
     let (server, certificates) = server();
     let locks = connect(trusting(&certificates), &server.tls_url()).await;
-    let ttl = SECOND;
+    let ttl = SECOND * 4;
     let guard = acquire(&locks, LockOptions::new(ttl)).await;
-    let (token, end) = (server.get("lock:k"), Instant::now() + ttl * 3);
-    eventually(HANG, "three ttls are over", async || {
+    let (token, end) = (server.get("lock:k"), Instant::now() + ttl * 2);
+    eventually(HANG, "two ttls are over", async || {
         assert_eq!(server.get("lock:k"), token, "nobody else gets it");
         Instant::now() > end
     })
@@ -324,7 +324,7 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_hears_nothing() {
     );
     unavailable(
         &refused(Tls::new(), &url(FakeServer::silent().port())).await,
-        "within 1.5s: is it a port for TLS?",
+        "within 4s: is it a port for TLS?",
     );
 }
 
@@ -438,16 +438,17 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
     let proxy = Proxy::start(server.tls_port());
     let url = format!("rediss://localhost:{}", proxy.port());
     let locks = builder(trusting(&certificates))
-        .command_timeout(SECOND / 2)
+        .command_timeout(SECOND)
         .connect(&url)
         .await
         .expect("they trust each other");
-    let guard = acquire(&locks, LockOptions::new(SECOND * 6)).await;
+    let guard = acquire(&locks, LockOptions::new(SECOND * 12)).await;
     let before = proxy.connections();
     proxy.black_hole(Scope::Existing);
     eventually(HANG, "renewed by a new connection", async || {
         assert!(!guard.lease().is_lost());
-        proxy.connections() > before && guard.lease().remaining() > SECOND * 5
+        // The first renewal, at this much, is lost; before the second connection is open, less is left.
+        proxy.connections() > before && guard.lease().remaining() > SECOND * 8
     })
     .await;
     guard.release().await.expect("held all the time");
