@@ -822,12 +822,12 @@ fn a_manager_outlives_the_runtime_that_waited_with_it() {
     second.block_on(async {
         locks.force_release("k").await.expect("works");
         let guard = locks
-            .acquire("other", LockOptions::new(SECOND / 5))
+            .acquire("other", LockOptions::new(SECOND * 3))
             .await
             .expect("free");
         let held = guard.lease();
         assert!(
-            timeout(SECOND, held.lost()).await.is_err(),
+            timeout(SECOND * 4, held.lost()).await.is_err(),
             "renewed in the second runtime"
         );
     });
@@ -927,13 +927,13 @@ fn a_lease_is_renewed_though_the_runtime_that_renewed_it_ended() {
             .expect("a runtime")
     };
     let (first, second) = (runtime(), runtime());
-    let short = || LockOptions::new(SECOND / 2);
+    let short = || LockOptions::new(SECOND * 4);
     let other = first
         .block_on(locks.acquire("first", short()))
         .expect("free");
     let running = second.spawn({
         let locks = locks.clone();
-        async move { locks.run("second", short(), |_| sleep(SECOND * 2)).await }
+        async move { locks.run("second", short(), |_| sleep(SECOND * 6)).await }
     });
     lock_tests::eventually_blocking(SECOND * 10, "both are held", || {
         second

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 /// Long against any round trip: what is free sooner was released, and did not just expire.
 const TTL: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new(TTL)
@@ -151,7 +151,8 @@ async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
     let guard = locks.acquire("k", options()).await.expect("free");
     guard.release().await.expect("held");
     let before = server.calls("evalsha") + server.calls("set");
-    proxy.delay(Direction::Requests, Duration::from_millis(30));
+    // Long against a stall: no acquire gets its answer before it is dropped.
+    proxy.delay(Direction::Requests, Duration::from_millis(700));
     for number in 0..50 {
         let acquire = locks.acquire(format!("k{number}"), options());
         assert!(
@@ -237,7 +238,7 @@ fn a_manager_works_in_a_second_runtime() {
     second.block_on(async {
         let guard = locks.acquire("k", options()).await.expect("free");
         let busy = locks
-            .acquire("k", options().wait(Duration::from_millis(50)))
+            .acquire("k", options().wait(Duration::from_millis(500)))
             .await;
         assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
         guard.release().await.expect("held");
@@ -249,11 +250,18 @@ fn a_manager_works_in_a_second_runtime() {
 async fn a_shutdown_releases_what_its_bodies_held() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
+    // The server has the lock before the body begins.
+    let (entered, inside) = tokio::sync::oneshot::channel();
     let running = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.run("k", options(), |_| pending::<()>()).await }
+        let body = async move |_| {
+            entered.send(()).expect("the test waits");
+            pending::<()>().await;
+        };
+        async move { locks.run("k", options(), body).await }
     });
-    eventually(SOON, "the lock is held", async || is_held(&server)).await;
+    inside.await.expect("entered");
+    assert!(is_held(&server));
     locks.shutdown(Duration::from_millis(50)).await;
     assert!(!is_held(&server), "released before the shutdown returns");
     let result = running.await.expect("ends");
@@ -316,7 +324,7 @@ async fn a_lease_that_is_lost_drops_the_body() {
     let dropped = Arc::new(AtomicBool::new(false));
     let flag = Flag(dropped.clone());
     let running = tokio::spawn(async move {
-        let options = LockOptions::new(Duration::from_millis(500));
+        let options = LockOptions::new(Duration::from_secs(6));
         let body = |_| async move {
             let _flag = flag;
             pending::<()>().await;
@@ -348,11 +356,11 @@ async fn a_lease_that_is_lost_drops_the_body() {
 async fn a_body_that_blocks_its_thread_for_longer_than_the_ttl_keeps_its_lease() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let ttl = Duration::from_millis(600);
+    let ttl = Duration::from_secs(4);
     let renewed = locks
         .run("k", LockOptions::new(ttl), |lease| async move {
             // The only thread of this test's runtime.
-            std::thread::sleep(ttl * 3);
+            std::thread::sleep(ttl * 3 / 2);
             lease
         })
         .await
@@ -366,7 +374,7 @@ async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_millis(800)))
+        .acquire("k", LockOptions::new(Duration::from_secs(4)))
         .await
         .expect("free");
     // No renewal and no release any more, as after a kill: the connection is cut for good.
