@@ -32,9 +32,13 @@ fn alone() -> Cluster {
     Cluster::builder().masters_alone(3).start()
 }
 
+/// The ttl outlasts every test: a key that becomes free was released, and did not expire.
 fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10).wait(HANG)
+    LockOptions::new(HANG).wait(HANG)
 }
+
+/// Long for a hand-over and a clean-up, and short for a lock with that ttl.
+const SOON: Duration = Duration::from_secs(30);
 
 async fn connect(url: &str) -> LockManager {
     LockManager::connect(url).await.expect("the nodes are up")
@@ -115,7 +119,7 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     }
     let masters = cluster.masters();
     let locks = connect(&cluster.url()).await;
-    let ttl = SECOND * 3 / 2;
+    let ttl = SECOND * 4;
     let short = LockOptions::new(ttl);
     let mut lost = Vec::new();
     for key in keys_of(&cluster, masters[0], "lost", 40) {
@@ -130,7 +134,7 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
         let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
         assert_eq!(reason, LeaseLost::Expired);
     }
-    ttls_pass(ttl, 2).await;
+    ttls_pass(ttl, 1).await;
     for guard in kept {
         guard.lease().verify().await.expect("held");
         guard.release().await.expect("held");
@@ -169,14 +173,14 @@ async fn users_without_scripts_keep_many_leases_in_many_slots() {
     let cluster = shared();
     let url = url_without_scripts(&cluster);
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let short = LockOptions::new(SECOND / 2);
+    let short = LockOptions::new(SECOND * 4);
     let mut guards = Vec::new();
     for number in 0..60 {
         let key = format!("plain{number}");
         guards.push(one.acquire(key, short.clone()).await.expect("free"));
     }
     let waiting = tokio::spawn(async move { other.acquire("plain0", options()).await });
-    ttls_pass(SECOND / 2, 3).await;
+    ttls_pass(SECOND * 4, 2).await;
     for guard in guards {
         guard.lease().verify().await.expect("held");
         guard.release().await.expect("held");
@@ -266,13 +270,14 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
     let took = started.elapsed();
     assert!(took > SECOND, "three questions in {took:?}");
     let (asked, told) = (node.calls("evalsha"), node.calls("spublish"));
-    let renewals = 1;
+    let (renewals, released) = (1, Instant::now());
     guard.release().await.expect("held");
     let next = granted(waiting).await;
     assert_eq!(node.calls("spublish"), told + 1);
     // The release, and a beat or a renewal that came in between.
     let questions = node.calls("evalsha") - asked;
-    assert!(questions <= 2 + renewals, "{questions}");
+    let beats = 1 + released.elapsed().as_secs();
+    assert!(questions <= 1 + beats + renewals, "{questions}");
     next.release().await.expect("held");
 }
 
@@ -399,7 +404,7 @@ async fn ttls_pass(ttl: Duration, count: u32) {
 async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
     let cluster = shared();
     let locks = connect(&cluster.url()).await;
-    let ttl = Duration::from_millis(600);
+    let ttl = SECOND * 3;
     let (held, dropped) = ("moves{held}", "goes{held}");
     let guard = locks
         .acquire(held, LockOptions::new(ttl))
@@ -413,20 +418,20 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
     migration.open();
-    ttls_pass(ttl, 2).await;
+    ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("not yet moved");
     migration.move_key(&full_key);
     // One lock in the slot is here, and one is there.
-    ttls_pass(ttl, 2).await;
+    ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("moved");
     other.lease().verify().await.expect("not yet moved");
     migration.move_keys();
-    ttls_pass(ttl, 2).await;
+    ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("all has moved");
     other.lease().verify().await.expect("all has moved");
     drop(other);
     migration.close();
-    ttls_pass(ttl, 2).await;
+    ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("the slot has moved");
     guard.release().await.expect("held");
     eventually(HANG, "what was dropped meanwhile is gone", async || {
@@ -444,7 +449,7 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
 async fn users_without_scripts_keep_their_leases_while_a_slot_moves() {
     let cluster = shared();
     let locks = connect(&url_without_scripts(&cluster)).await;
-    let ttl = Duration::from_millis(600);
+    let ttl = SECOND * 3;
     let (gone, left) = ("gone{plainly}", "left{plainly}");
     let options = LockOptions::new(ttl);
     let first = locks.acquire(gone, options.clone()).await.expect("free");
@@ -454,7 +459,7 @@ async fn users_without_scripts_keep_their_leases_while_a_slot_moves() {
     let migration = cluster.migration(slot_of(&full_key), target);
     migration.open();
     migration.move_key(&full_key);
-    ttls_pass(ttl, 3).await;
+    ttls_pass(ttl, 2).await;
     first.lease().verify().await.expect("it has moved");
     second.lease().verify().await.expect("it has not");
     migration.move_keys();
@@ -484,7 +489,11 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
     .await;
     // Other tests use these nodes, too: far below a busy loop.
     let asked = source.calls("evalsha") + target.calls("eval") - before;
-    assert!(asked < 2_000, "{asked} questions in 2 s");
+    let took = started.elapsed();
+    assert!(
+        u128::from(asked) < took.as_millis(),
+        "{asked} questions in {took:?}"
+    );
     migration.close();
     match timeout(HANG, releasing)
         .await
@@ -496,7 +505,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
     }
     let closed = Instant::now();
     let again = locks.acquire(key, options()).await.expect("free soon");
-    assert!(closed.elapsed() < SECOND * 5, "long before its ttl");
+    assert!(closed.elapsed() < SOON, "long before its ttl");
     assert!(target.get(&full_key).is_some());
     again.release().await.expect("held");
 }
@@ -533,7 +542,7 @@ async fn whoever_waits_gets_the_lock_behind_the_move() {
         next = &mut second => next,
     };
     let next = next.expect("no panic").expect("granted");
-    assert!(closed.elapsed() < SECOND * 5, "long before the ttl");
+    assert!(closed.elapsed() < SOON, "long before the ttl");
     assert!(fencing_token(&next) > before);
     next.release().await.expect("held");
     granted(first).await.release().await.expect("held");
@@ -572,7 +581,7 @@ async fn nodes_come_and_go() {
     // Or it would follow whoever gets its only slot.
     spare.cli(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]);
     let source = cluster.node_of("lock:k");
-    let short = LockOptions::new(SECOND * 2);
+    let short = LockOptions::new(SECOND * 10);
     let guard = locks.acquire("k", short.clone()).await.expect("free");
     // The map names no node without slots: this one is heard of by redirections alone.
     let migration = cluster.migration(slot_of("lock:k"), spare);
@@ -616,8 +625,9 @@ async fn one_live_seed_is_enough() {
     let started = Instant::now();
     let locks = connect(&url).await;
     let took = started.elapsed();
+    // One after the other, each of the eight would take the connect time-out of two seconds.
     assert!(
-        took < SECOND * 3,
+        took < SECOND * 12,
         "{took:?}: the silent ones one after the other"
     );
     for number in 0..10 {
@@ -697,7 +707,7 @@ async fn whoever_hears_nothing_any_more_listens_again() {
     let killed = Instant::now();
     guard.release().await.expect("held");
     let next = granted(waiting).await;
-    assert!(killed.elapsed() < SECOND * 4, "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
     next.release().await.expect("held");
 }
 
@@ -801,10 +811,9 @@ async fn futures_dropped_in_flight_leave_no_lock() {
             proxy.requests("EVALSHA") + proxy.requests("SET") > 0,
             "none goes past it"
         );
-        proxy.delay(Direction::Requests, Duration::from_millis(30));
+        proxy.delay(Direction::Requests, Duration::from_millis(700));
         proxy.clear_log();
     }
-    let started = Instant::now();
     for number in 0..50 {
         // In slots of which its process hears already: else it would begin with listening.
         let key = format!("{{{}}}k{number}", number % 20);
@@ -826,11 +835,10 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release().await.expect("held");
     }
-    eventually(SECOND * 5, "none is left", async || {
+    eventually(SOON, "none is left, before their ttl", async || {
         proxied.locks_left() == 0
     })
     .await;
-    assert!(started.elapsed() < SECOND * 9, "before their ttl");
 }
 
 #[tokio::test]
@@ -899,9 +907,13 @@ async fn while_its_nodes_are_down_nobody_storms_them() {
         started.elapsed() > SECOND * 2
     })
     .await;
-    let connections = proxy.connections() - before;
+    let connections = u128::from(proxy.connections() - before);
     // For locks, and for grants: each one in fifty milliseconds at the most.
-    assert!((1..=90).contains(&connections), "{connections} in 2 s");
+    let most = started.elapsed().as_millis() / 25 + 10;
+    assert!(
+        (1..=most).contains(&connections),
+        "{connections}, and not {most} at most"
+    );
     proxy.lead_to(proxied.cluster.nodes()[0].port());
     for waiting in waiting {
         granted(waiting).await.release().await.expect("held");

@@ -172,13 +172,16 @@ async fn nobody_waits_for_a_minority_that_hangs() {
     servers.black_hole([0, 1]);
     let mut fastest = patience;
     let all = Instant::now();
-    for _ in 0..3 {
+    // One may be slow on a busy machine, but not each.
+    for round in 0..20 {
+        if round >= 3 && fastest < Duration::from_millis(250) {
+            break;
+        }
         let started = Instant::now();
         let guard = locks
             .acquire("k", options())
             .await
             .expect("a majority answers");
-        // One may be slow on a busy machine, but not each.
         fastest = fastest.min(started.elapsed());
         guard.release().await.expect("held");
     }
@@ -357,7 +360,7 @@ async fn another_librarys_lock_is_respected_by_a_majority_only() {
 /// A has the lock at {1, 2, 3}. Server 3 forgets it. B reaches {3, 4, 5} only, which is a majority.
 #[tokio::test]
 async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
-    const QUARANTINE: Duration = Duration::from_secs(6);
+    const QUARANTINE: Duration = Duration::from_secs(12);
     let servers = Servers::start(5);
     let second: Vec<_> = servers
         .all
@@ -470,8 +473,8 @@ async fn a_server_that_turns_out_to_be_another_one_has_no_second_vote() {
     // At first it does not answer, so nobody can know.
     hidden.black_hole(Scope::All);
     let locks = builder()
-        .connect_timeout(Duration::from_millis(300))
-        .command_timeout(Duration::from_millis(300))
+        .connect_timeout(Duration::from_secs(1))
+        .command_timeout(Duration::from_secs(1))
         .redlock(&urls)
         .await
         .expect("two of three");
@@ -638,17 +641,17 @@ async fn a_lease_is_renewed_by_a_majority() {
     let servers = Servers::start(5);
     let locks = servers.manager().await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_secs(2)))
+        .acquire("k", LockOptions::new(Duration::from_secs(5)))
         .await
         .expect("free");
     servers.kill([0]);
     servers.black_hole([1]);
     for _ in 0..4 {
-        let end = || Instant::now() + guard.lease().remaining();
-        let before = end();
+        let remaining = guard.lease().remaining();
+        let before = Instant::now() + remaining;
         eventually(HANG, "renewed", async || {
             assert!(!guard.lease().is_lost());
-            end() > before + Duration::from_millis(200)
+            Instant::now() + guard.lease().remaining() > before + Duration::from_millis(200)
         })
         .await;
     }
@@ -661,7 +664,7 @@ async fn a_lease_ends_when_no_majority_can_be_reached() {
     let servers = Servers::start(5);
     let locks = servers.manager().await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_secs(2)))
+        .acquire("k", LockOptions::new(Duration::from_secs(5)))
         .await
         .expect("free");
     servers.black_hole([0, 2, 4]);
@@ -780,7 +783,7 @@ async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
     let servers = Servers::start(3);
     servers.black_hole([2]);
     let locks = builder()
-        .connect_timeout(Duration::from_millis(300))
+        .connect_timeout(Duration::from_secs(1))
         .redlock(servers.urls())
         .await
         .expect("two of three");
@@ -1017,7 +1020,7 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
 async fn a_server_that_did_not_hear_of_a_release_is_told_again() {
     let servers = Servers::start(3);
     let locks = builder()
-        .command_timeout(Duration::from_millis(300))
+        .command_timeout(Duration::from_secs(2))
         .redlock(servers.urls())
         .await
         .expect("the servers are up");

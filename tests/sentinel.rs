@@ -16,10 +16,10 @@ const HANG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Within this time a primary that was replaced is to be left.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10).wait(HANG)
+    LockOptions::new(SECOND * 30).wait(HANG)
 }
 
 async fn connect(url: &str) -> LockManager {
@@ -199,12 +199,12 @@ async fn one_live_sentinel_is_enough_and_none_is_needed_once_connected() {
         .url()
         .replace("sentinel://", &format!("sentinel://127.0.0.1:{port},"));
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let short = LockOptions::new(SECOND);
+    let short = LockOptions::new(SECOND * 4);
     let guard = one.acquire("k", short).await.expect("free");
     live.kill9();
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
-    let end = Instant::now() + SECOND * 3;
-    eventually(HANG, "three ttls are over", async || Instant::now() > end).await;
+    let end = Instant::now() + SECOND * 8;
+    eventually(HANG, "two ttls are over", async || Instant::now() > end).await;
     guard.lease().verify().await.expect("held");
     guard.release().await.expect("held");
     let next = granted(waiting).await;
@@ -385,9 +385,13 @@ async fn while_everything_is_down_nobody_storms_the_sentinels() {
         started.elapsed() > SECOND * 3
     })
     .await;
-    let connections = proxy.connections() - before;
+    let connections = u128::from(proxy.connections() - before);
     // One in fifty milliseconds at the most.
-    assert!((1..=80).contains(&connections), "{connections} in 3 s");
+    let most = started.elapsed().as_millis() / 50 + 20;
+    assert!(
+        (1..=most).contains(&connections),
+        "{connections}, and not {most} at most"
+    );
     proxy.lead_to(puppet.server.port());
     primary.restart();
     for waiting in waiting {
