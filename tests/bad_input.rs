@@ -286,7 +286,7 @@ async fn a_lease_whose_key_becomes_something_else_is_lost() {
         .await
         .expect("the server is up");
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_millis(500)))
+        .acquire("k", LockOptions::new(Duration::from_secs(3)))
         .await
         .expect("free");
     server.cli(&["DEL", "lock:k"]);
@@ -403,7 +403,7 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
         .await
         .expect("the server is up");
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_millis(400)))
+        .acquire("k", LockOptions::new(Duration::from_secs(4)))
         .await
         .expect("free");
     let token = server.get("lock:k").expect("held");
@@ -414,7 +414,7 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
     guard.lease().lost().await;
     drop(guard);
     let held = locks
-        .acquire("other", LockOptions::new(Duration::from_millis(400)))
+        .acquire("other", LockOptions::new(Duration::from_secs(4)))
         .await
         .expect("free");
     server.kill9();

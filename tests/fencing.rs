@@ -248,7 +248,7 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
     for round in 0..3 {
         let (holder, waiter) = (connect(&server.url()).await, connect(&server.url()).await);
         let outsider = connect(&server.url()).await;
-        let short = LockOptions::new(Duration::from_secs(1)).without_renewal();
+        let short = LockOptions::new(Duration::from_secs(20)).without_renewal();
         let guard = holder.acquire("k", short).await.expect("free");
         let lagging = u64::from(guard.lease().fencing_token());
         let waiting = tokio::spawn({

@@ -15,7 +15,7 @@ use tokio::{task::JoinHandle, time::timeout};
 const HANG: Duration = Duration::from_secs(60);
 
 /// A third of it is when a lease is renewed, and two thirds are what an outage may take.
-const TTL: Duration = Duration::from_secs(9);
+const TTL: Duration = Duration::from_secs(12);
 
 /// The most that a manager may send while it is refused: one held lease and one waiter, each with its retries, and all that a
 /// new connection takes for each.
@@ -51,7 +51,7 @@ async fn refused(locks: &LockManager) -> LockError {
         .expect("never hangs")
         .expect_err("must be refused");
     // A time-out of the connection more than the wait, and a busy machine.
-    assert!(started.elapsed() < Duration::from_secs(5), "{error:?}");
+    assert!(started.elapsed() < HANG / 2, "{error:?}");
     error
 }
 
@@ -202,8 +202,8 @@ async fn a_server_that_is_busy_with_a_script_is_named_and_comes_back_when_that_i
 async fn a_server_that_loads_its_data_is_named_and_waited_for() {
     let server = Arc::new(
         RedisServer::builder()
-            // 5 s at the least for what follows.
-            .setting("key-load-delay", "100")
+            // 10 s at the least for what follows.
+            .setting("key-load-delay", "200")
             .setting("loading-process-events-interval-bytes", "1024")
             .start(),
     );
@@ -286,7 +286,7 @@ async fn a_proxy_that_swallows_subscriptions_costs_the_messages_and_not_the_lock
     for protocol in [3, 2] {
         let proxy = Proxy::start(server.port());
         proxy.lose(Direction::Requests, Which::of("SUBSCRIBE"), After::Silence);
-        let patience = Duration::from_secs(4);
+        let patience = Duration::from_secs(8);
         let started = Instant::now();
         let locks = LockManager::builder()
             .connect_timeout(patience)
@@ -440,7 +440,11 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
 async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_to_the_next() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = connect(&proxy.url()).await;
+    let locks = LockManager::builder()
+        .command_timeout(Duration::from_secs(10))
+        .connect(&proxy.url())
+        .await
+        .expect("the server is up");
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let waiting: Vec<_> = (0..200)
         .map(|number| {
@@ -464,7 +468,8 @@ async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_t
     assert!(u128::from(made) <= most, "{made}, and not {most} at most");
     // Each asks by its own pause, which grows to a second, and not whenever another one has connected.
     let sent = proxy.log().len();
-    assert!(sent < waiting.len() * 15, "{sent} messages");
+    let each = 11 + usize::try_from(started.elapsed().as_secs()).expect("few");
+    assert!(sent < waiting.len() * each, "{sent} messages");
     server.cli(&["REPLICAOF", "NO", "ONE"]);
     for task in waiting {
         granted(task).await.release().await.expect("held");

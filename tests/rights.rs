@@ -16,7 +16,7 @@ const HANG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(10);
 
 /// A step of the suite that fails for want of a right never comes to its end, and one that does takes a beat at most.
-const STEP: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_secs(20);
 
 on_every_kind! { start:
     the_line_for_scripts_is_enough_and_has_nothing_too_many
@@ -141,7 +141,7 @@ async fn acquire(locks: &LockManager, key: &str) -> Outcome<LockGuard> {
 }
 
 async fn acquire_with(locks: &LockManager, key: &str, options: LockOptions) -> Outcome<LockGuard> {
-    let acquire = locks.acquire(key, options.wait(Duration::from_secs(1)));
+    let acquire = locks.acquire(key, options.wait(Duration::from_secs(3)));
     acquire.await.map_err(told("cannot acquire"))
 }
 
@@ -234,7 +234,7 @@ fn in_line(server: &RedisServer) -> u64 {
 }
 
 async fn a_lease_is_renewed_kept_and_lost(server: &RedisServer, locks: &LockManager) -> Outcome {
-    let short = LockOptions::new(Duration::from_millis(600));
+    let short = LockOptions::new(Duration::from_secs(2));
     let guard = acquire_with(locks, "k", short).await?;
     let mut before = guard.lease().remaining();
     until("it is renewed", async || {

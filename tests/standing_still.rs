@@ -18,7 +18,7 @@ const HANG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn connect(server: &RedisServer) -> LockManager {
-    let locks = LockManager::builder().command_timeout(Duration::from_millis(300));
+    let locks = LockManager::builder().command_timeout(SECOND);
     locks.connect(&server.url()).await.expect("up")
 }
 
@@ -54,20 +54,20 @@ fn assert_in_order(history: &History) {
 async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_lease_nor_lock() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let options = LockOptions::new(SECOND * 6).wait(HANG);
+    let options = LockOptions::new(SECOND * 20).wait(HANG);
     let held = locks.acquire("held", options.clone()).await.expect("free");
-    server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+    server.cli(&["CLIENT", "PAUSE", "3000", "ALL"]);
     // Asked for several times meanwhile, and granted once.
     let guard = timeout(HANG, locks.acquire("k", options.clone()))
         .await
         .expect("no hang")
         .expect("free");
     // Dropped while the server may still have the request.
-    server.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+    server.cli(&["CLIENT", "PAUSE", "3000", "ALL"]);
     let dropped = timeout(Duration::from_millis(500), locks.acquire("d", options)).await;
     assert!(dropped.is_err(), "it answers nobody");
     eventually(
-        SECOND * 5,
+        SECOND * 15,
         "what was dropped is gone before its ttl",
         async || locks.check().await.is_ok() && server.get("lock:d").is_none(),
     )
@@ -85,7 +85,7 @@ async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_l
 async fn what_a_server_does_after_its_client_has_gone_is_undone_before_the_ttl() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let options = LockOptions::new(SECOND * 30);
+    let options = LockOptions::new(HANG);
     // It knows the scripts, and is asked by the way that most locks go.
     let guard = locks.acquire("k", options.clone()).await.expect("free");
     guard.release().await.expect("held");
@@ -94,7 +94,7 @@ async fn what_a_server_does_after_its_client_has_gone_is_undone_before_the_ttl()
     assert!(timeout(Duration::from_millis(100), acquire).await.is_err());
     drop(locks);
     server.cont();
-    eventually(SECOND * 10, "the lock was taken, and is gone", async || {
+    eventually(HANG / 2, "the lock was taken, and is gone", async || {
         server.calls("set") + server.calls("psetex") >= 2 && server.get("lock:k").is_none()
     })
     .await;
@@ -135,7 +135,8 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
 #[tokio::test]
 async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_goes_on() {
     let server = RedisServer::start();
-    let (ttl, hold) = (SECOND, Duration::from_millis(1500));
+    // So long that the process is stopped inside its body, although the test learns late that it began.
+    let (ttl, hold) = (SECOND, SECOND * 4);
     let mut holders = holders(&server, &one_key(ttl, hold));
     for _ in 0..3 {
         // In the middle of a body, whose time is over when the process goes on.
@@ -196,8 +197,14 @@ async fn a_process_that_is_killed_blocks_the_others_for_its_ttl() {
         last_holder(holders.history()).is_some_and(|(process, _)| process != killed)
     })
     .await;
-    let left = server.pttl("lock:k").expect("held");
-    assert!(left <= ttl, "{left:?}");
+    // The other process releases and acquires in turn, so the key may be absent for a moment.
+    let mut left = None;
+    eventually(HANG, "it is held", async || {
+        left = server.pttl("lock:k");
+        left.is_some()
+    })
+    .await;
+    assert!(left <= Some(ttl), "{left:?}");
     let history = holders.history();
     let granted = history.events().iter().find(|event| {
         event.at > from && event.process != killed && matches!(event.step, Step::Acquired { .. })
