@@ -70,6 +70,136 @@ async fn a_malformed_url_says_how_to_write_it() {
 }
 
 #[tokio::test]
+async fn a_malformed_url_says_where() {
+    let malformed = [
+        ("redis:127.0.0.1", "`//` is missing"),
+        ("redis://", "the host is missing"),
+        ("redis://:hunter2@:6379", "the host is missing"),
+        ("redis://me:hunter2", "the port of the host is no number"),
+        (
+            "redis://:hunter2@host:65536",
+            "the port of the host is out of range",
+        ),
+        (
+            "redis://:hunter2@::1",
+            "an IPv6 address stands between brackets",
+        ),
+        ("redis://:hunter2%@host", "a `%` in the password"),
+        ("redis://:hunter2 @host", "a space"),
+        (
+            "redis://:h@hunter2@host",
+            "an `@` in the user or password is written `%40`",
+        ),
+        ("redis://:hun/hunter2@host", "an `@` stands behind the host"),
+        (
+            "redis+sentinel://:hunter2@a,b:x/service",
+            "the port of host 2 of the list is no number",
+        ),
+        (
+            "redis+cluster://:hunter2@a,,b",
+            "host 2 of the list is missing",
+        ),
+        ("redis+cluster://:hunter2@a%zz,b", "a `%` in the host"),
+    ];
+    for (url, says) in malformed {
+        let error = refused(url).await;
+        invalid(&error, "malformed");
+        invalid(&error, says);
+    }
+    let list = "redis://127.0.0.1:1,redis://:hunter2@127.0.0.1:x,redis://127.0.0.1:3";
+    let error = refused(list).await;
+    invalid(&error, "url 2 of the list");
+    invalid(&error, "the port of the host is no number");
+}
+
+/// What is passed over would lead two services with one url to two databases.
+#[tokio::test]
+async fn what_a_url_says_is_heeded_or_refused_by_name() {
+    for scheme in [
+        "redis://host",
+        "valkey://host",
+        "redis+unix:///socket",
+        "redis+cluster://a,b",
+    ] {
+        for (rest, says) in [
+            ("?dbb=3", "`dbb` is not known here; known are `db`"),
+            ("?ssl=true", "`rediss://`"),
+            ("?prefix=hunter2", "`key_prefix`"),
+            ("?timeout=5", "`command_timeout`"),
+            ("?db=3&db=4", "`db` is given twice"),
+            ("?db=", "`db` is empty"),
+            ("?db=hunter2", "the database is no number"),
+            ("?protocol=4", "`protocol` is `2` or `3`"),
+            ("#insecure", "certificates are always checked"),
+            ("?db=0#hunter2", "a fragment"),
+        ] {
+            invalid(&refused(&format!("{scheme}{rest}")).await, says);
+        }
+    }
+    for (url, says) in [
+        ("redis://host/1/2", "more than one part"),
+        ("redis://host/1?db=2", "two databases"),
+        (
+            "redis://host?username=me&password=hunter2",
+            "before the host",
+        ),
+        (
+            "redis+unix:///socket?username=me",
+            "write `user` and `pass`",
+        ),
+        ("redis+cluster://a,b?db=3", "database 0 only"),
+        ("redis+sentinel://a,b/service/1?db=2", "two databases"),
+        ("redis+sentinel://a,b/service?dbb=2", "`sentinel_user`"),
+        ("redis://a,redis://b?dbb=1,redis://c", "url 2 of the list"),
+        ("redis://a,b", "several hosts"),
+    ] {
+        invalid(&refused(url).await, says);
+    }
+}
+
+#[tokio::test]
+async fn two_urls_that_name_one_database_exclude_each_other() {
+    let server = RedisServer::start();
+    let socket = server.unix_socket();
+    let urls = [
+        format!("{}/3", server.url()),
+        format!("{}?db=3", server.url()),
+        format!("{}/?db=3", server.url()),
+        format!("{}/3?db=3", server.url().replace("redis:", "valkey:")),
+        format!("redis+unix://{}?db=3", socket.display()),
+    ];
+    let mut managers = Vec::new();
+    for url in &urls {
+        managers.push(LockManager::connect(url).await.expect(url));
+    }
+    for (holder, url) in managers.iter().zip(&urls) {
+        let guard = holder
+            .acquire("k", LockOptions::default())
+            .await
+            .expect(url);
+        for (other, tried) in managers.iter().zip(&urls) {
+            let busy = other.acquire("k", LockOptions::default().no_wait()).await;
+            // A manager's own task waits in line.
+            assert!(
+                busy.is_err_and(|error| error.is_busy()),
+                "{url} and {tried}"
+            );
+        }
+        guard.release().await.expect("held");
+    }
+    let default = LockManager::connect(&server.url()).await.expect("up");
+    let _held = managers[0]
+        .acquire("k", LockOptions::default())
+        .await
+        .expect("free");
+    let elsewhere = default.try_acquire("k", LockOptions::default()).await;
+    assert!(
+        elsewhere.expect("up").is_some(),
+        "another database is another world"
+    );
+}
+
+#[tokio::test]
 async fn an_unreachable_server_is_unavailable() {
     let gone = RedisServer::start();
     let url = gone.url_as("user", SECRET);

@@ -55,16 +55,29 @@ impl LockManager {
     /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
     /// - `rediss://…`, `valkeys://…`: the same through TLS, with the feature `tls`; never without it if it fails. Whom to
     ///   trust and who we are says the builder's `tls`;
-    /// - `redis+unix:///path[?db=1]`, `unix:///path`: the same through a unix socket;
+    /// - `redis+unix:///path`, `unix:///path`: the same through a unix socket;
     /// - `redis+sentinel://[user:password@]host[:port],host2[:port]/service[/database]`: the primary that these sentinels know by
-    ///   the name `service`, now and after each fail-over; `?sentinel_user=…&sentinel_password=…` for the sentinels themselves;
+    ///   the name `service`, now and after each fail-over;
     /// - `redis+cluster://[user:password@]host[:port],host2[:port]`: a cluster of which these nodes are a part;
     /// - several single servers with commas between them: see [`redlock`](Self::redlock);
     /// - `memory://`: locks inside this process, a world of their own for each call.
     ///
+    /// Parameters stand behind a `?`, with a `&` between two:
+    ///
+    /// | parameter | of | says |
+    /// | --- | --- | --- |
+    /// | `db` | every url of a server | the number of the database, as the path does; 0 if neither does, and in a cluster |
+    /// | `protocol` | every url of a server | `2` or `3`, the default: the version of the protocol to begin with |
+    /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, since no host stands behind them |
+    /// | `sentinel_user`, `sentinel_password` | `redis+sentinel://` | the user and password for the sentinels themselves |
+    ///
+    /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment
+    /// (`#…`): what a url says is heeded or refused, since services that read one url differently do not exclude each other.
+    /// Special characters in a user or password are percent-encoded: `/` is `%2F`, `@` is `%40`.
+    ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the url is malformed, or the server is not Redis or refuses the user or password, or if one
+    /// - [`LockError::Invalid`] if the url is malformed (it says where), or the server is not Redis or refuses the user or password, or if one
     ///   side does not accept the other's certificate;
     /// - [`LockError::Unavailable`] if the server does not answer within the time-outs (2 s by default).
     ///

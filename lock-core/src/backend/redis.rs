@@ -49,6 +49,7 @@ mod socket;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
+mod url;
 
 pub(crate) use address::Credentials;
 pub(crate) use security::Security;

@@ -88,7 +88,8 @@ impl RedlockBackend {
             .iter()
             .enumerate()
             .map(|(place, url)| {
-                Member::new(place, url, settings, quarantine, Arc::clone(&run_ids)).map(Arc::new)
+                let member = Member::new(place, url, settings, quarantine, Arc::clone(&run_ids));
+                member.map(Arc::new).map_err(|error| in_place(place, error))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self(Arc::new(Servers {
@@ -121,6 +122,16 @@ impl RedlockBackend {
             self.0.members.len(),
             &failures,
         )))
+    }
+}
+
+/// Which url of the list an error is about.
+fn in_place(place: usize, error: LockError) -> LockError {
+    match error {
+        LockError::Invalid { key: None, reason } => {
+            LockError::invalid(format!("url {} of the list: {reason}", place + 1))
+        }
+        other => other,
     }
 }
 

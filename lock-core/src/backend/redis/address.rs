@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use percent_encoding::percent_decode_str;
-use url::{Host, Url};
-
 use crate::{
-    backend::redis::security::{Security, Transport},
+    backend::redis::{
+        security::{Security, Transport},
+        url::{Kind, ServerUrl, in_brackets},
+    },
     error::LockError,
 };
 
@@ -49,102 +49,48 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-const SCHEMES: &str = "`redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS), `redis+unix://`, `redis+sentinel://`, \
-                       `redis+cluster://` or `memory://`";
-
-const DEFAULT_PORT: u16 = Address::DEFAULT_PORT;
+pub(super) const DEFAULT_PORT: u16 = 6379;
 
 impl Address {
-    pub(super) const DEFAULT_PORT: u16 = 6379;
-
-    pub(super) fn parse(url: &str, security: &Security) -> Result<Self, LockError> {
-        Self::parse_with_path(url, security, |path| path).map(|(address, _)| address)
-    }
-
-    /// The same where the number of the database is only a part of the path; returns the url, too.
-    pub(super) fn parse_with_path(
-        url: &str,
-        security: &Security,
-        database: impl Fn(&str) -> &str,
-    ) -> Result<(Self, Url), LockError> {
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let known = matches!(
-            scheme,
-            "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix"
-        );
-        // An `@` behind the host is a password that was not encoded, cut at its first `/`, `?` or `#`.
-        let parsed = Url::parse(url).ok().filter(|parsed| {
-            let rest = [Some(parsed.path()), parsed.query(), parsed.fragment()];
-            known && !rest.into_iter().flatten().any(|part| part.contains('@'))
-        });
-        let Some(parsed) = parsed else {
-            return Err(LockError::invalid(malformed(url)));
-        };
-        let address = if scheme.ends_with("unix") {
-            Self::of_a_socket(&parsed)?
-        } else {
-            let database = database(parsed.path().trim_matches('/'));
-            let transport = security.transport(scheme, &show(&parsed))?;
-            Self::of_a_host(&parsed, transport, database)?
-        };
-        Ok((address, parsed))
-    }
-
-    fn of_a_host(url: &Url, transport: Transport, number: &str) -> Result<Self, LockError> {
-        let host = match url.host() {
-            Some(Host::Domain(name)) => decode(name),
-            Some(Host::Ipv4(address)) => address.to_string(),
-            Some(Host::Ipv6(address)) => address.to_string(),
-            None => String::new(),
-        };
-        if host.is_empty() {
-            return Err(LockError::invalid(malformed(url.as_str())));
-        }
-        let user = Some(decode(url.username())).filter(|user| !user.is_empty());
-        let password = url.password().map(decode);
-        if user.is_some() && password.is_none() {
-            return Err(refused(
-                url,
-                "it has a user without a password; write `redis://user:password@host`, or `redis://:password@host` where \
-                 there is no user",
-            ));
-        }
-        Ok(Self {
-            place: Place::Tcp {
-                host,
-                port: url.port().unwrap_or(DEFAULT_PORT),
-            },
-            transport,
-            credentials: password.map(|password| Credentials { user, password }),
-            database: database(url, number)?,
-            pushes: !asks_for_resp2(url),
-            shown: show(url),
-        })
-    }
-
-    fn of_a_socket(url: &Url) -> Result<Self, LockError> {
-        if url.host_str().is_some_and(|host| !host.is_empty()) || url.path().len() < 2 {
-            return Err(refused(
-                url,
-                "it needs the whole path of a socket, as in `redis+unix:///run/redis.sock?db=1`",
-            ));
-        }
-        let query = |wanted: &str| {
-            url.query_pairs()
-                .find_map(|(name, value)| (name == wanted).then(|| value.into_owned()))
-        };
-        let password = query("pass").or_else(|| query("password"));
-        Ok(Self {
-            place: Place::Unix(decode(url.path()).into()),
+    /// Of a single server, or of a socket.
+    pub(super) fn of(url: &ServerUrl<'_>, security: &Security) -> Result<Self, LockError> {
+        let segments = url.segments();
+        let (transport, in_path) = match (url.kind, &segments[..]) {
             // It never leaves the machine.
-            transport: Transport::Plain,
-            credentials: password.map(|password| Credentials {
-                user: query("user"),
-                password,
-            }),
-            database: database(url, &query("db").unwrap_or_default())?,
-            pushes: !asks_for_resp2(url),
-            shown: show(url),
+            (Kind::Socket, _) => (Transport::Plain, None),
+            (_, [_, _, ..]) => {
+                return Err(url.refused(
+                    "its path has more than one part: the number of the database stands alone, as in `redis://host/0`",
+                ));
+            }
+            (_, segments) => {
+                let transport = security.transport(url.base(), &url.shown())?;
+                (transport, segments.first().copied())
+            }
+        };
+        Self::with(url, transport, in_path)
+    }
+
+    /// Of the first server of a url, with the number of the database that its path has.
+    pub(super) fn with(
+        url: &ServerUrl<'_>,
+        transport: Transport,
+        in_path: Option<&str>,
+    ) -> Result<Self, LockError> {
+        let place = match url.hosts.first() {
+            Some((host, port)) => Place::Tcp {
+                host: host.clone(),
+                port: port.unwrap_or(DEFAULT_PORT),
+            },
+            None => Place::Unix(url.decoded_path().into()),
+        };
+        Ok(Self {
+            place,
+            transport,
+            credentials: url.credentials()?,
+            database: url.database(in_path)?,
+            pushes: url.pushes()?,
+            shown: url.shown(),
         })
     }
 
@@ -155,22 +101,12 @@ impl Address {
             .split_once("://")
             .map_or("", |(scheme, _)| scheme);
         let scheme = scheme.split_once('+').map_or(scheme, |(base, _)| base);
-        let brackets = host.contains(':');
-        let (open, close) = if brackets { ("[", "]") } else { ("", "") };
         Self {
             place: Place::Tcp {
                 host: host.to_owned(),
                 port,
             },
-            shown: format!("{scheme}://{open}{host}{close}:{port}"),
-            ..self.clone()
-        }
-    }
-
-    /// The same, but shown differently.
-    pub(super) fn shown_as(&self, shown: String) -> Self {
-        Self {
-            shown,
+            shown: format!("{scheme}://{}:{port}", in_brackets(host)),
             ..self.clone()
         }
     }
@@ -206,70 +142,12 @@ impl std::fmt::Debug for Address {
     }
 }
 
-fn decode(text: &str) -> String {
-    percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-fn database(url: &Url, text: &str) -> Result<u32, LockError> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    text.parse()
-        .map_err(|_| refused(url, "the database is no number, as in `redis://host/0`"))
-}
-
-fn asks_for_resp2(url: &Url) -> bool {
-    url.query_pairs()
-        .any(|(name, value)| name == "protocol" && value.ends_with('2'))
-}
-
-pub(super) fn refused(url: &Url, reason: &str) -> LockError {
-    LockError::invalid(format!("the url `{}` cannot be used: {reason}", show(url)))
-}
-
-fn show(url: &Url) -> String {
-    let (scheme, path) = (url.scheme(), url.path());
-    match url.host_str() {
-        Some(host) if !host.is_empty() => {
-            format!(
-                "{scheme}://{host}:{}{path}",
-                url.port().unwrap_or(DEFAULT_PORT)
-            )
-        }
-        _ => format!("{scheme}://{path}"),
-    }
-}
-
-/// Nothing of a url that does not parse may be shown but its scheme: nobody knows where its password is.
-fn malformed(url: &str) -> String {
-    let scheme = url
-        .split_once("://")
-        .map(|(scheme, _)| scheme)
-        .unwrap_or_default();
-    let known = !scheme.is_empty()
-        && scheme
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    let example = "write it as in `redis://user:password@host:6379/0`, with special characters in the password \
-                   percent-encoded";
-    match scheme {
-        "memory" => "`memory://` stands alone, without a host or a path".to_owned(),
-        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
-            format!("the url `{scheme}://…` is malformed: {example}")
-        }
-        _ if known => format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}"),
-        _ => format!("the url has no scheme: it begins with {SCHEMES}; {example}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    use super::Address as Parsed;
-
-    fn parse(url: &str) -> Result<Parsed, LockError> {
-        Parsed::parse(url, &Security::default())
+    fn parse(url: &str) -> Result<Address, LockError> {
+        Address::of(&ServerUrl::parse(url)?, &Security::default())
     }
 
     #[test]
@@ -285,7 +163,7 @@ mod tests {
                 "redis+unix:///run/r.sock?pass=hunter2&db=2",
                 "redis+unix:///run/r.sock",
             ),
-            ("redis://h/?protocol=resp3&x=hunter2", "redis://h:6379/"),
+            ("redis://h/?protocol=resp3&db=2", "redis://h:6379/"),
         ];
         for (url, shown) in secrets {
             let address = parse(url).expect(url);
@@ -295,33 +173,37 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_url_says_why_without_its_secret() {
-        let refused = [
-            ("", "no scheme"),
-            ("127.0.0.1:6379", "no scheme"),
-            ("hunter2@host", "no scheme"),
-            ("http://:hunter2@host", "`http://` is no scheme"),
-            ("redis://:hunter2@ho st", "malformed"),
-            ("redis://:hun/ter2?@host:port", "malformed"),
-            ("redis://:hunter2@host:99999", "malformed"),
-            ("redis://:hunter2@host/db", "database is no number"),
-            ("redis://:hunter2@", "malformed"),
-            ("redis://hunter2@host", "user without a password"),
-            ("redis+unix://host/run/r.sock?pass=hunter2", "whole path"),
-            ("redis+unix:///", "whole path"),
-            ("redis://app:2024/hunter2@db", "malformed"),
-            ("redis://h?unter2@db", "malformed"),
-            ("redis://h#unter2@db", "malformed"),
-            ("redis://s3cr/etter2@host", "malformed"),
-            ("memory://x", "alone"),
-        ];
-        for (url, reason) in refused {
-            let error = parse(url).map(drop).expect_err(url).to_string();
-            assert!(error.contains(reason), "{url}: {error}");
-            assert!(
-                !error.contains("hunter2") && !error.contains("ter2"),
-                "{url}: {error}"
-            );
+    fn a_url_is_read_to_its_last_parameter() {
+        let address = parse("valkey://me:p%40ss%2Cw@h/?db=3&protocol=2").expect("whole");
+        let place = Place::Tcp {
+            host: "h".to_owned(),
+            port: 6379,
+        };
+        assert_eq!(*address.place(), place);
+        assert_eq!((address.database(), address.pushes), (3, false));
+        let credentials = address.credentials().expect("given");
+        let (user, password) = (credentials.user.as_deref(), &*credentials.password);
+        assert_eq!((user, password), (Some("me"), "p@ss,w"));
+        let socket = parse("unix:///run/my%20r.sock?user=me&password=a+b&db=0003").expect("whole");
+        assert_eq!(*socket.place(), Place::Unix("/run/my r.sock".into()));
+        assert_eq!(socket.database(), 3);
+        assert_eq!(socket.credentials().expect("given").password, "a b");
+    }
+
+    #[test]
+    fn a_database_is_named_in_the_path_or_by_a_parameter() {
+        for (url, database) in [
+            ("redis://h", 0),
+            ("redis://h/", 0),
+            ("redis://h/4", 4),
+            ("redis://h/4/", 4),
+            ("redis://h?db=4", 4),
+            ("redis://h/?db=4", 4),
+            ("redis://h/4?db=4", 4),
+            ("redis://h?&db=%34&", 4),
+            ("redis+unix:///s?db=4", 4),
+        ] {
+            assert_eq!(parse(url).expect(url).database(), database, "{url}");
         }
     }
 

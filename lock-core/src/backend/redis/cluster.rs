@@ -407,10 +407,11 @@ fn no_map(error: &ServerError, asked: &Address) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::redis::Security;
+    use crate::backend::redis::{Security, url::ServerUrl};
 
     fn asked() -> Address {
-        Address::parse("redis://seed:7000", &Security::default()).expect("whole")
+        let url = ServerUrl::parse("redis://seed:7000").expect("whole");
+        Address::of(&url, &Security::default()).expect("whole")
     }
 
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {

@@ -1,12 +1,12 @@
 //! From a url to the servers that are meant: one, the primary that sentinels know, or those of a cluster.
 
 use percent_encoding::percent_decode_str;
-use url::Url;
 
 use crate::{
     backend::redis::{
-        address::{Address, Credentials, Place, refused},
+        address::{Address, Credentials, DEFAULT_PORT},
         security::Security,
+        url::{Kind, ServerUrl},
     },
     error::LockError,
 };
@@ -43,9 +43,6 @@ pub(crate) struct Access {
     pub(crate) sentinel: Option<Credentials>,
 }
 
-/// The most hosts in one url.
-const MOST_HOSTS: usize = 64;
-
 const SENTINEL_PORT: u16 = 26_379;
 
 impl Topology {
@@ -54,11 +51,11 @@ impl Topology {
         access: &Access,
         security: &Security,
     ) -> Result<Self, LockError> {
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let topology = match scheme.split_once('+') {
-            Some((base, "sentinel")) => Self::Sentinel(service(base, url, security)?),
-            Some((base, "cluster")) => Self::Cluster(seeds(base, url, security)?),
-            _ => Self::Single(Address::parse(url, security)?),
+        let url = ServerUrl::parse(url)?;
+        let topology = match url.kind {
+            Kind::Server | Kind::Socket => Self::Single(Address::of(&url, security)?),
+            Kind::Sentinel => Self::Sentinel(service(&url, security)?),
+            Kind::Cluster => Self::Cluster(seeds(&url, security)?),
         };
         Ok(topology.with(access))
     }
@@ -85,125 +82,58 @@ impl Topology {
     }
 }
 
-/// The parts of a url with several hosts.
-struct Several<'a> {
-    hosts: Vec<&'a str>,
-    /// The same url with the first host alone, and with the scheme of a single server.
-    first: String,
-}
-
-/// `None` if it cannot be taken apart.
-fn take_apart<'a>(base: &str, url: &'a str) -> Option<Several<'a>> {
-    let (_, rest) = url.split_once("://")?;
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let (user, hosts) = match authority.rsplit_once('@') {
-        Some((user, hosts)) => (format!("{user}@"), hosts),
-        None => (String::new(), authority),
+fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockError> {
+    // Behind the name of the service stands the number of the database.
+    let (name, database) = match url.segments()[..] {
+        [] | [""] | ["", _] => {
+            return Err(url.refused(
+                "it does not say under which name the sentinels know the primary: it stands behind the hosts, as in \
+                 `redis+sentinel://host:26379,host2:26379/service/0`",
+            ));
+        }
+        [name] => (name, None),
+        [name, database] => (name, Some(database)),
+        _ => {
+            return Err(url.refused(
+                "its path has more than the name of the primary and the number of the database, as in \
+                 `redis+sentinel://host:26379/service/0`",
+            ));
+        }
     };
-    let hosts: Vec<_> = hosts.split(',').map(str::trim).collect();
-    let several = Several {
-        first: format!("{base}://{user}{}{path}", hosts[0]),
-        hosts,
-    };
-    (several.hosts.len() <= MOST_HOSTS).then_some(several)
-}
-
-fn service(base: &str, url: &str, security: &Security) -> Result<Service, LockError> {
-    let wrong = |reason: &str| {
-        let example =
-            "write it as in `redis+sentinel://user:password@host:26379,host2:26379/service/0`";
-        LockError::invalid(format!(
-            "the url `{base}+sentinel://…` cannot be used: {reason}; {example}"
-        ))
-    };
-    let several = take_apart(base, url).ok_or_else(|| wrong("it is malformed"))?;
-    let kind = url.split("://").next().unwrap_or(base);
-    security.transport(base, &format!("{kind}://{}", several.hosts.join(",")))?;
-    let (address, parsed) = Address::parse_with_path(&several.first, security, |path| {
-        // Behind the name of the service stands the number of the database.
-        path.split_once('/').map_or("", |(_, database)| database)
-    })
-    .map_err(|_| wrong("it is malformed"))?;
-    let path = parsed.path().trim_matches('/');
-    let name = path.split('/').next().unwrap_or_default();
-    if name.is_empty() {
-        return Err(wrong(
-            "it does not say under which name the sentinels know the primary",
-        ));
-    }
-    let name = percent_decode_str(name).decode_utf8_lossy().into_owned();
-    let shown = format!("{base}+sentinel://{}/{path}", several.hosts.join(","));
-    let sentinels = hosts(&several, SENTINEL_PORT)
-        .ok_or_else(|| wrong("a host in it is malformed"))?
-        .into_iter()
-        .map(|(host, port)| {
-            let mut sentinel = address.at(&host, port);
-            sentinel.set_database(0);
-            sentinel.set_credentials(sentinel_credentials(&parsed));
-            sentinel
-        })
-        .collect();
+    let transport = security.transport(url.base(), &url.shown())?;
+    let primary = Address::with(url, transport, database)?;
+    let credentials = url.sentinel_credentials()?;
+    let sentinels = url.hosts.iter().map(|(host, port)| {
+        let mut sentinel = primary.at(host, port.unwrap_or(SENTINEL_PORT));
+        sentinel.set_database(0);
+        sentinel.set_credentials(credentials.clone());
+        sentinel
+    });
     Ok(Service {
-        name,
-        sentinels,
-        primary: address.shown_as(shown),
+        name: percent_decode_str(name).decode_utf8_lossy().into_owned(),
+        sentinels: sentinels.collect(),
+        primary,
     })
 }
 
-/// Sentinels have users of their own.
-fn sentinel_credentials(url: &Url) -> Option<Credentials> {
-    let query = |wanted: &str| {
-        url.query_pairs()
-            .find_map(|(name, value)| (name == wanted).then(|| value.into_owned()))
+fn seeds(url: &ServerUrl<'_>, security: &Security) -> Result<Seeds, LockError> {
+    let transport = security.transport(url.base(), &url.shown())?;
+    let database = match url.segments()[..] {
+        [] => None,
+        [database] => Some(database),
+        _ => return Err(url.refused("behind the hosts of a cluster stands nothing")),
     };
-    let user = query("sentinel_user").filter(|user| !user.is_empty());
-    let user = user.unwrap_or_default();
-    query("sentinel_password").map(|password| Credentials::new(user, password))
-}
-
-fn seeds(base: &str, url: &str, security: &Security) -> Result<Seeds, LockError> {
-    let wrong = |reason: &str| {
-        let example = "write it as in `redis+cluster://user:password@host:6379,host2:6379`";
-        LockError::invalid(format!(
-            "the url `{base}+cluster://…` cannot be used: {reason}; {example}"
-        ))
-    };
-    let several = take_apart(base, url).ok_or_else(|| wrong("it is malformed"))?;
-    let kind = url.split("://").next().unwrap_or(base);
-    security.transport(base, &format!("{kind}://{}", several.hosts.join(",")))?;
-    let (address, parsed) = Address::parse_with_path(&several.first, security, |path| path)
-        .map_err(|_| wrong("it is malformed"))?;
-    if address.database() != 0 {
-        return Err(refused(&parsed, "a cluster has the database 0 only"));
+    let shown = Address::with(url, transport, database)?;
+    if shown.database() != 0 {
+        return Err(url.refused("a cluster has the database 0 only"));
     }
-    let hosts =
-        hosts(&several, Address::DEFAULT_PORT).ok_or_else(|| wrong("a host in it is malformed"))?;
-    let shown = format!("{base}+cluster://{}", several.hosts.join(","));
+    let nodes = url.hosts.iter();
     Ok(Seeds {
-        nodes: hosts
-            .into_iter()
-            .map(|(host, port)| address.at(&host, port))
+        nodes: nodes
+            .map(|(host, port)| shown.at(host, port.unwrap_or(DEFAULT_PORT)))
             .collect(),
-        shown: address.shown_as(shown),
+        shown,
     })
-}
-
-fn hosts(several: &Several<'_>, default_port: u16) -> Option<Vec<(String, u16)>> {
-    several
-        .hosts
-        .iter()
-        .map(|host| {
-            let url = format!("redis://{host}");
-            let has_port = Url::parse(&url).ok()?.port().is_some();
-            match Address::parse(&url, &Security::default()).ok()?.place() {
-                Place::Tcp { host, port } => {
-                    Some((host.clone(), if has_port { *port } else { default_port }))
-                }
-                Place::Unix(_) => None,
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -211,6 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::backend::redis::address::Place;
 
     fn parse(url: &str) -> Result<Topology, LockError> {
         Topology::parse(url, &Access::default(), &Security::default())
@@ -296,6 +227,7 @@ mod tests {
                 format!("{scheme}://{user}:s3cr3t{odd}@{rest}"),
                 format!("{scheme}://{user}:{odd}s3cr3t@{rest}"),
                 format!("{scheme}://{rest}?sentinel_password=s3cr3t"),
+                format!("{scheme}://{rest}?pass=s3cr3t&{user}{odd}"),
             ] {
                 let told = match parse(&url) {
                     Ok(Topology::Single(address)) => address.shown().to_owned(),
@@ -309,18 +241,44 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_url_says_why_without_its_secret() {
+    fn a_refused_url_says_why_and_where_without_its_secret() {
         let refused = [
             ("redis+sentinel://:hunter2@a:1", "under which name"),
-            ("redis+sentinel://:hunter2@a:1/?x=y", "under which name"),
-            ("redis+sentinel://:hunter2@a:1,b:x/m", "a host in it"),
-            ("redis+sentinel://:hunter2@a:1,,b/m", "a host in it"),
-            ("redis+sentinel://:hunter2@/m", "malformed"),
-            ("redis+sentinel://:hunter2@a/m/x", "malformed"),
-            ("redis+sentinel://:hun/ter2@a/m", "malformed"),
+            ("redis+sentinel://:hunter2@a:1/?db=3", "under which name"),
+            (
+                "redis+sentinel://:hunter2@a:1,b:x/m",
+                "host 2 of the list is no number",
+            ),
+            (
+                "redis+sentinel://:hunter2@a:1,,b/m",
+                "host 2 of the list is missing",
+            ),
+            ("redis+sentinel://:hunter2@/m", "the host is missing"),
+            ("redis+sentinel://:hunter2@a/m/x", "database is no number"),
+            ("redis+sentinel://:hunter2@a/m/1/2", "more than the name"),
+            (
+                "redis+sentinel://:hun/ter2@a/m",
+                "an `@` stands behind the host",
+            ),
+            ("redis+sentinel://:hunter2@a/m/1?db=2", "two databases"),
+            (
+                "redis+sentinel://a/m?sentinel_user=hunter2",
+                "user without a password",
+            ),
+            ("redis+sentinel://a/m?password=hunter2", "before the host"),
+            ("redis+sentinel://a/?service=hunter2", "behind the hosts"),
             ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
-            ("redis+cluster://:hunter2@a b", "malformed"),
-            ("http+cluster://:hunter2@a", "malformed"),
+            ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1/0/0", "stands nothing"),
+            ("redis+cluster://:hunter2@a b", "a space"),
+            (
+                "redis+cluster://:hunter2@[::1,b",
+                "host 1 of the list is not closed",
+            ),
+            (
+                "http+cluster://:hunter2@a",
+                "`http+cluster://` is no scheme",
+            ),
         ];
         for (url, reason) in refused {
             let error = parse(url).map(drop).expect_err(url).to_string();
