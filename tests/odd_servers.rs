@@ -308,7 +308,8 @@ async fn a_right_that_is_gone_for_a_while_costs_no_lease() {
     let locks = connect(&proxy.url_as("u", "word")).await;
     let held = locks.acquire("held", options()).await.expect("free");
     held.lease().verify().await.expect("held");
-    server.cli(&["ACL", "SETUSER", "u", "-evalsha"]);
+    // A lock that is not expected to be wanted is taken without a script.
+    server.cli(&["ACL", "SETUSER", "u", "-evalsha", "-set"]);
     proxy.clear_log();
     let started = Instant::now();
     let acquire = locks.acquire("refused", options().wait(HANG));
@@ -321,7 +322,7 @@ async fn a_right_that_is_gone_for_a_while_costs_no_lease() {
     })
     .await;
     assert!(proxy.log().len() < 100, "{}", proxy.log().len());
-    server.cli(&["ACL", "SETUSER", "u", "+evalsha"]);
+    server.cli(&["ACL", "SETUSER", "u", "+evalsha", "+set"]);
     eventually(HANG, "renewed", async || {
         assert!(!held.lease().is_lost());
         held.lease().remaining() > TTL / 2

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     num::NonZeroU64,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use crate::{
         AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend,
         Failure, ReleaseRequest, Released, RenewRequest, Renewed, Then,
     },
+    clock::Clock,
     engine::Timing,
     error::LockError,
     grants::Grants,
@@ -41,17 +42,20 @@ mod opening;
 mod probe;
 mod renewing;
 mod resp;
+mod rights;
 mod security;
 mod sentinel;
 mod server;
 mod slots;
 mod socket;
+mod survey;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
 mod url;
 
 pub(crate) use address::Credentials;
+pub(crate) use rights::Scope;
 pub(crate) use security::Security;
 pub(crate) use server::Replicas;
 pub(crate) use topology::Access;
@@ -83,6 +87,11 @@ struct Inner {
     /// Whether the eviction policy was looked at.
     looked: AtomicBool,
     timing: Timing,
+    scope: Scope,
+    /// Whether it is one of the servers that vote: by scripts only, and without grants.
+    is_one_of_several: bool,
+    /// What is said of a user who may not run scripts, once that is known.
+    without_scripts: OnceLock<String>,
 }
 
 /// What a manager asks of its servers.
@@ -92,6 +101,14 @@ pub(crate) struct Settings {
     pub(crate) security: Security,
     pub(crate) access: Access,
     pub(crate) replicas: Option<Replicas>,
+    pub(crate) scope: Scope,
+}
+
+/// Whether an acquire counts without the replicas that are to have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acked {
+    Must,
+    NeedNot,
 }
 
 impl RedisBackend {
@@ -100,6 +117,21 @@ impl RedisBackend {
         url: &str,
         settings: &Settings,
         grants: Arc<Grants>,
+    ) -> Result<Self, LockError> {
+        Self::make(url, settings, grants, false)
+    }
+
+    /// The same for one of several servers, by the votes of which locks are kept.
+    pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
+        // No grants are heard of: a lock that a majority has is passed on by no single server.
+        Self::make(url, settings, Arc::default(), true)
+    }
+
+    fn make(
+        url: &str,
+        settings: &Settings,
+        grants: Arc<Grants>,
+        is_one_of_several: bool,
     ) -> Result<Self, LockError> {
         let topology = Topology::parse(url, &settings.access, &settings.security)?;
         let making = Making {
@@ -122,27 +154,40 @@ impl RedisBackend {
             contention: Arc::default(),
             looked: AtomicBool::new(false),
             timing: settings.timing,
+            scope: settings.scope.clone(),
+            is_one_of_several,
+            without_scripts: OnceLock::new(),
         })))
     }
 
-    /// Makes the first connection, and makes sure of whom it talks to.
+    /// Makes the first connection, makes sure of whom it talks to, and that its user may do what locks take.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let timing = self.0.timing;
-        let within = timing.connect_timeout + timing.command_timeout;
+        let started = Clock::Boot.now();
+        let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
+        let left = || within.saturating_sub(Clock::Boot.now().since(started));
+        if let Err(failure) = self.reach(within).await {
+            let home = self.0.servers.any();
+            return Err(rights::explained(self, &home, failure, left()).await);
+        }
+        health::look_at_eviction(self);
+        health::try_out(self, left()).await?;
+        if let Some(warning) = self.0.scope.warning() {
+            tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
+        }
+        Ok(())
+    }
+
+    async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
             Servers::One(server, _) => server,
-            Servers::Several(cluster) => {
-                cluster.greet(within).await?;
-                health::look_at_eviction(self);
-                return Ok(());
-            }
+            Servers::Several(cluster) => return cluster.greet(within).await,
         };
         let link = &server.link;
         if link.sentinels().is_some() {
             spawn_beside(sentinel::watch(Arc::downgrade(server)));
         }
         match link.send(&[&[Text("PING")]], within, None).await? {
-            (_, Value::SimpleString(pong)) if pong == "PONG" => health::look_at_eviction(self),
+            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
             (_, Value::ServerError(error)) => {
                 return Err(match error.code() {
                     "NOAUTH" => failure::wrong_credentials(link.address().shown()),
@@ -173,7 +218,23 @@ impl RedisBackend {
         })
     }
 
-    async fn acquire_at(&self, home: &Home, request: &AcquireRequest) -> Result<Acquired, Failure> {
+    async fn take(&self, request: &AcquireRequest, acked: Acked) -> Result<Acquired, Failure> {
+        let mut way = self.0.servers.way(&request.full_key);
+        // Bounded by the way's hops.
+        loop {
+            match self.acquire_at(&way.home, request, acked).await {
+                Err(failure) if way.goes_on(&failure) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn acquire_at(
+        &self,
+        home: &Home,
+        request: &AcquireRequest,
+        acked: Acked,
+    ) -> Result<Acquired, Failure> {
         let server = &home.server;
         let acquired = match home.ways(self.within()).await? {
             Ways::Commands(by) => {
@@ -182,7 +243,9 @@ impl RedisBackend {
             }
             Ways::Scripts => self.acquire_by_script(home, request).await?,
         };
-        if let (Some(acks), AcquireOutcome::Granted(_)) = (&server.acks, acquired.outcome) {
+        if let (Some(acks), AcquireOutcome::Granted(_)) = (&server.acks, acquired.outcome)
+            && acked == Acked::Must
+        {
             acks.gather(acquired.connection).await?;
         }
         Ok(acquired)
@@ -361,16 +424,7 @@ impl fmt::Debug for RedisBackend {
 impl Backend for RedisBackend {
     fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
         let backend = self.clone();
-        Box::pin(async move {
-            let mut way = backend.0.servers.way(&request.full_key);
-            // Bounded by the way's hops.
-            loop {
-                match backend.acquire_at(&way.home, &request).await {
-                    Err(failure) if way.goes_on(&failure) => {}
-                    answer => return answer,
-                }
-            }
-        })
+        Box::pin(async move { backend.take(&request, Acked::Must).await })
     }
 
     fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
@@ -534,7 +588,11 @@ impl Backend for RedisBackend {
 
     fn check(&self) -> Answer<Health> {
         let backend = self.clone();
-        Box::pin(async move { health::check(&backend).await })
+        Box::pin(async move {
+            let mut health = health::check(&backend).await?;
+            health.warnings.extend(backend.0.scope.warning());
+            Ok(health)
+        })
     }
 
     fn round_trip(&self) -> Duration {

@@ -24,7 +24,7 @@ use crate::{
     backend::{
         AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend, Failure,
         ReleaseRequest, Released, RenewRequest, Renewed, Then,
-        redis::Settings,
+        redis::{Scope, Settings},
         redlock::{
             courtesy::Courtesy,
             election::no_majority,
@@ -68,6 +68,7 @@ pub(crate) struct RedlockBackend(Arc<Servers>);
 struct Servers {
     members: Vec<Arc<Member>>,
     timing: Timing,
+    scope: Scope,
     /// Names this manager to the servers, and through them to other waiters.
     name: Arc<str>,
     /// The largest number that this process proposed.
@@ -95,6 +96,7 @@ impl RedlockBackend {
         Ok(Self(Arc::new(Servers {
             members,
             timing: settings.timing,
+            scope: settings.scope.clone(),
             name: random_name().into(),
             last_number: Mutex::new(0),
             courtesy: Courtesy::default(),
@@ -106,16 +108,19 @@ impl RedlockBackend {
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let mut answers = self
             .0
-            .ask_all(|_, member| async move { member.greet().await });
+            .ask_all(|_, member| async move { member.connect().await });
         let (mut failures, mut greeted) = (Vec::new(), 0);
         while let Some((_, answer)) = answers.recv().await {
             match answer {
-                Ok(_) => greeted += 1,
+                Ok(()) => greeted += 1,
                 Err(failure @ Failure::Invalid(_)) => return Err(failure),
                 Err(failure) => failures.push(failure),
             }
         }
         if greeted >= self.0.majority() {
+            if let Some(warning) = self.0.scope.warning() {
+                tracing::warn!("{warning}");
+            }
             return Ok(());
         }
         Err(Failure::no_answer(no_majority(

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "redis")]
-use crate::backend::redis::{Access, Credentials, Replicas, Security, Settings};
+use crate::backend::redis::{Access, Credentials, Replicas, Scope, Security, Settings};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
@@ -14,8 +14,9 @@ use crate::{
     engine::{Engine, Timing},
     error::LockError,
     grants::Grants,
+    key::LockKey,
     manager::{Inner, LockManager},
-    options::{Defaults, Wait, check_prefix},
+    options::{Defaults, Wait, check_key, check_prefix},
     spawner::Spawner,
     telemetry,
 };
@@ -44,6 +45,8 @@ pub struct LockManagerBuilder {
     defaults: Defaults,
     timing: Timing,
     limits: Limits,
+    /// Without the prefix.
+    check_key: Option<String>,
     /// For several servers: how long one must have been up before it votes.
     quarantine: Option<Duration>,
     #[cfg(feature = "redis")]
@@ -61,6 +64,7 @@ impl Default for LockManagerBuilder {
             defaults: Defaults::default(),
             timing: Timing::default(),
             limits: Limits::default(),
+            check_key: None,
             quarantine: None,
             #[cfg(feature = "redis")]
             access: Access::default(),
@@ -79,6 +83,22 @@ impl LockManagerBuilder {
     /// the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has those of other libraries, for locks that both are to respect.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the key with which connecting, and [`LockManager::check`], try a lock. The prefix stands before it. Defaults to a
+    /// random key under the prefix, `{prefix}__check__:…`, and to none where the prefix is empty.
+    ///
+    /// They take, renew and release a lock on it, so that a right that is missing is found out then and not by the first lock.
+    /// Name one of your keys where the server's user may use only some keys under the prefix, or where the prefix is
+    /// empty: a random key of your database is not ours to make up, so nothing is tried there but keys of our own, with a warning.
+    /// The lock on it is held for a few round trips, and for 1 s at most; that it is busy does no harm. A key that work waits for
+    /// makes that work wait for as long, and a key that holds something else is an error. In a cluster the node that has
+    /// it is tried with it, and the others with keys of our own.
+    ///
+    /// Locks in memory have no rights, and nothing is tried there.
+    pub fn check_key(mut self, key: impl Into<String>) -> Self {
+        self.check_key = Some(key.into());
         self
     }
 
@@ -288,6 +308,7 @@ impl LockManagerBuilder {
     /// As [`LockManager::connect`].
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.check()?;
+        self.check_the_check_key()?;
         if url == "memory://" || url == "memory:" {
             return Ok(self.in_memory());
         }
@@ -363,6 +384,7 @@ impl LockManagerBuilder {
             .max_ttl
             .get_or_insert(quarantine::DEFAULT_MAX_TTL);
         self.check()?;
+        self.check_the_check_key()?;
         let quarantine = self
             .quarantine
             .unwrap_or_else(|| quarantine::needed_for(max_ttl));
@@ -410,6 +432,13 @@ impl LockManagerBuilder {
             security: self.security(),
             access: self.access.clone(),
             replicas: self.replicas,
+            scope: Scope {
+                prefix: self.prefix.clone(),
+                check_key: self
+                    .check_key
+                    .as_ref()
+                    .map(|key| format!("{}{key}", self.prefix)),
+            },
         })
     }
 
@@ -476,6 +505,18 @@ impl LockManagerBuilder {
                 defaults,
             }),
         }
+    }
+
+    fn check_the_check_key(&self) -> Result<(), LockError> {
+        let Some(key) = &self.check_key else {
+            return Ok(());
+        };
+        check_key(&self.prefix, &LockKey::new(key.as_str())).map_err(|error| match error {
+            LockError::Invalid { reason, .. } => {
+                LockError::invalid(format!("the check_key cannot be used: {reason}"))
+            }
+            other => other,
+        })
     }
 
     fn check(&self) -> Result<(), LockError> {

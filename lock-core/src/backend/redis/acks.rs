@@ -103,14 +103,17 @@ impl Acks {
         let within = self.link.timing().command_timeout;
         match self.link.send(&[&words], within, None).await? {
             // A replica refuses it for another reason, and tells nothing of the rights on its master.
-            (_, Value::ServerError(error))
-                if error.code() == "NOPERM" || error.details().contains("unknown command") =>
-            {
+            (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
+                Err(failure::denied(format!(
+                    "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait`",
+                    self.link.address().shown()
+                )))
+            }
+            (_, Value::ServerError(error)) if error.details().contains("unknown command") => {
                 Err(Failure::Invalid(
                     format!(
-                        "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait` ({})",
-                        self.link.address().shown(),
-                        error.code()
+                        "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
+                        self.link.address().shown()
                     )
                     .into(),
                 ))

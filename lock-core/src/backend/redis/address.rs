@@ -127,6 +127,11 @@ impl Address {
         self.credentials.as_ref()
     }
 
+    /// The name of the user, unless it is the default one.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.credentials.as_ref()?.user.as_deref()
+    }
+
     pub(super) fn database(&self) -> u32 {
         self.database
     }

@@ -155,10 +155,11 @@ impl Cluster {
         let owners = self.owners();
         let own = owners
             .iter()
-            .find(|(owner, _)| Arc::ptr_eq(owner, &server))
+            .find(|home| Arc::ptr_eq(&home.server, &server))
             .or(owners.first());
-        if let Some((owner, names)) = own
-            && let Err(failure) = probe::publishing(&owner.link, &names.grants, within).await
+        if let Some(home) = own
+            && let Err(failure) =
+                probe::publishing(&home.server.link, &home.names.grants, within).await
             && !failure.is_transient()
         {
             return Err(failure);
@@ -169,15 +170,16 @@ impl Cluster {
         }
     }
 
-    /// The nodes that have slots, each with the names of one of them.
-    pub(super) fn owners(&self) -> Vec<(Arc<Server>, Arc<Names>)> {
+    /// The nodes that have slots, each as one of them.
+    pub(super) fn owners(&self) -> Vec<Home> {
         let map = self.lock();
-        let mut owners: Vec<(Arc<Server>, Arc<Names>)> = Vec::new();
+        let mut owners: Vec<Home> = Vec::new();
         for (slot, owner) in (0..SLOTS).zip(&map.owners) {
             if let Some(owner) = owner
-                && !owners.iter().any(|(known, _)| Arc::ptr_eq(known, owner))
+                && !owners.iter().any(|known| Arc::ptr_eq(&known.server, owner))
             {
-                owners.push((owner.clone(), self.names(slot)));
+                let home = Home::at(owner.clone(), self.names(slot));
+                owners.push(Home { slot, ..home });
             }
         }
         owners
@@ -393,13 +395,10 @@ fn no_map(error: &ServerError, asked: &Address) -> Failure {
         );
     }
     if error.code() == "NOPERM" {
-        return Failure::Invalid(
-            format!(
-                "this user of {} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`",
-                asked.shown()
-            )
-            .into(),
-        );
+        return failure::denied(format!(
+            "this user of {} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`",
+            asked.shown()
+        ));
     }
     failure::refused(error, asked)
 }

@@ -74,7 +74,8 @@ impl Counter<'_> {
             _ => return Err(failure::nonsense("a fencing counter")),
         };
         let floor = self.floor(said.connection);
-        Ok(floor.and_then(|floor| (value > floor.max(known)).then_some(value)))
+        let is_token = |floor: u64| value > floor.max(known) && value < LARGEST_TOKEN;
+        Ok(floor.and_then(|floor| is_token(floor).then_some(value)))
     }
 }
 

@@ -76,6 +76,31 @@ pub(super) fn redirect(failure: &Failure) -> Option<&Redirect> {
     }
 }
 
+/// The server refuses something to this user.
+#[derive(Debug)]
+struct Denied(String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Denied {}
+
+/// For lack of a right, in these words unless all that is missing can be named.
+pub(super) fn denied(reason: String) -> Failure {
+    Failure::Refused(Arc::new(Denied(reason)))
+}
+
+/// The words of a failure that is for lack of a right.
+pub(super) fn lack_of_rights(failure: &Failure) -> Option<&str> {
+    match failure {
+        Failure::Refused(source) => source.downcast_ref().map(|Denied(reason)| &**reason),
+        _ => None,
+    }
+}
+
 pub(super) fn of_a_cluster(address: &Address) -> Failure {
     Failure::Invalid(
         format!(
@@ -162,6 +187,7 @@ pub(super) fn refused(error: &ServerError, address: &Address) -> Failure {
     let (server, code, details) = (address.shown(), error.code(), told(error.details()));
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
+        "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
         _ if details.contains("without any password configured") => Failure::Invalid(
             format!("{server} has no password, but the url gives one: take it out of the url")
                 .into(),
@@ -177,9 +203,7 @@ pub(super) fn refused(error: &ServerError, address: &Address) -> Failure {
 pub(super) fn answered(error: &ServerError) -> Failure {
     let (code, details) = (code_of(error), told(error.details()));
     if code == "WRONGTYPE" {
-        return Failure::Invalid(
-            "the key holds something that is no lock: choose another key or prefix".into(),
-        );
+        return Failure::Invalid(NO_LOCK.into());
     }
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
@@ -189,12 +213,16 @@ pub(super) fn answered(error: &ServerError) -> Failure {
     } else {
         ""
     };
-    let text = source(format!("{code} {details}{advice}"));
+    let text = format!("{code} {details}{advice}");
+    if code == "NOPERM" {
+        return denied(text);
+    }
+    let text = source(text);
     if is_transient(code, &details) {
         return Failure::NotNow(text);
     }
     // The server says this before it does anything. Anything else may come from a proxy, or from the middle of a script.
-    let before = matches!(code, "NOPERM" | "NOAUTH" | "NOSCRIPT")
+    let before = matches!(code, "NOAUTH" | "NOSCRIPT")
         || details.contains("unknown command")
         || details.contains(OUT_OF_BOUNDS);
     if before {
@@ -232,6 +260,10 @@ pub(super) fn settle(trail: &Trail, connection: ConnectionId) {
         trail.settle();
     }
 }
+
+/// What is told of a key of another type.
+pub(super) const NO_LOCK: &str =
+    "the key holds something that is no lock: choose another key or prefix";
 
 /// What the scripts answer if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";

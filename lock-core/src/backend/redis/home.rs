@@ -54,6 +54,16 @@ pub(super) struct Way<'a> {
 }
 
 impl Home {
+    /// One place on a server.
+    pub(super) fn at(server: Arc<Server>, names: Arc<Names>) -> Self {
+        Self {
+            server,
+            names,
+            slot: 0,
+            asking: Asking::ForItsOwn,
+        }
+    }
+
     pub(super) fn counter(&self) -> Counter<'_> {
         Counter {
             fence: &self.names.fence,
@@ -127,14 +137,14 @@ impl Home {
 impl Servers {
     pub(super) fn home(&self, full_key: &str) -> Home {
         match self {
-            Self::One(server, names) => Home {
-                server: server.clone(),
-                names: names.clone(),
-                slot: 0,
-                asking: Asking::ForItsOwn,
-            },
+            Self::One(server, names) => Home::at(server.clone(), names.clone()),
             Self::Several(cluster) => cluster.home(full_key),
         }
+    }
+
+    /// A server, whichever is known.
+    pub(super) fn any(&self) -> Home {
+        self.home("")
     }
 
     pub(super) fn way(&self, full_key: &str) -> Way<'_> {
@@ -157,10 +167,10 @@ impl Servers {
         matches!(self, Self::Several(_))
     }
 
-    /// Each server that has locks, with the names of one place there.
-    pub(super) fn each(&self) -> Vec<(Arc<Server>, Arc<Names>)> {
+    /// Each server that has locks, as one place there.
+    pub(super) fn each(&self) -> Vec<Home> {
         match self {
-            Self::One(server, names) => vec![(server.clone(), names.clone())],
+            Self::One(..) => vec![self.any()],
             Self::Several(cluster) => cluster.owners(),
         }
     }

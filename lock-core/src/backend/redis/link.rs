@@ -22,7 +22,7 @@ use crate::{
             connection::{CLOCK, Connection, Handler, NoValue},
             failure,
             mailbox::Mailbox,
-            opening,
+            opening::{self, Greeting},
             probe::Ways,
             resp::{self, Value, Word},
             sentinel::{Known, Sentinels},
@@ -104,6 +104,8 @@ pub(super) struct Current {
     pub(super) beside: Option<Arc<Connection>>,
     /// The sentinels' word by which the server was found.
     pub(super) found: Option<Known>,
+    /// In RESP3.
+    pub(super) greeting: Option<Greeting>,
 }
 
 impl Current {
@@ -156,6 +158,13 @@ impl Link {
             timing,
             self.mailbox.of_nobody(),
         )
+    }
+
+    /// One to the same server that is asked what its user may do: in the first database, into which everybody may go.
+    pub(super) fn for_rights(&self) -> Arc<Self> {
+        let mut link = self.another(Purpose::Questions, self.timing);
+        link.address.set_database(0);
+        Arc::new(link)
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -222,7 +231,7 @@ impl Link {
         read: impl FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
         then: Then<T>,
     ) {
-        let current = self.lock().current.clone();
+        let current = self.snapshot();
         // Without scripts, one lock takes more than one answer.
         let ready = current.filter(|current| current.ways == Some(Ways::Scripts));
         let Some(Current { connection, .. }) = ready else {
@@ -252,7 +261,7 @@ impl Link {
 
     /// Writes what was given to [`send_at_once`](Self::send_at_once). Never waits; callable from any thread.
     pub(super) fn flush(&self) {
-        let current = self.lock().current.clone();
+        let current = self.snapshot();
         if let Some(current) = current {
             current.connection.flush();
         }
@@ -503,6 +512,11 @@ impl Link {
     /// Whether there is a connection now.
     pub(super) fn is_up(&self) -> bool {
         self.lock().current.is_some()
+    }
+
+    /// What is known of the connection that there is now.
+    pub(super) fn snapshot(&self) -> Option<Current> {
+        self.lock().current.clone()
     }
 
     /// The connection that there is now.

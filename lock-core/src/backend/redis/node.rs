@@ -15,6 +15,7 @@ use crate::{
                 Value,
                 Word::{Joined, Number, Text},
             },
+            rights,
             server::Server,
             slots::Names,
         },
@@ -87,8 +88,7 @@ pub(crate) type Seen = Option<(String, Option<Duration>)>;
 impl Node {
     /// Connects with the first request.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        // No grants are heard of: a lock that a majority has is passed on by no single server.
-        let backend = RedisBackend::new(url, settings, Arc::default())?;
+        let backend = RedisBackend::one_of_several(url, settings)?;
         let server = match &backend.0.servers {
             Servers::One(server, names) if server.link.sentinels().is_none() => {
                 (server.clone(), names.clone())
@@ -128,13 +128,10 @@ impl Node {
             Value::ServerError(error) => {
                 return Err(match error.code() {
                     "NOAUTH" => failure::wrong_credentials(self.shown()),
-                    "NOPERM" => Failure::Invalid(
-                        format!(
-                            "this user of {} may not run INFO, by which a restart is noticed: allow it",
-                            self.shown()
-                        )
-                        .into(),
-                    ),
+                    "NOPERM" => failure::denied(format!(
+                        "this user of {} may not run INFO, by which a restart is noticed: grant it `+info`",
+                        self.shown()
+                    )),
                     _ => failure::answered(&error),
                 });
             }
@@ -143,6 +140,22 @@ impl Node {
         };
         health::look_at_eviction(&self.backend);
         read_greeting(connection, &text).ok_or_else(|| failure::no_redis(self.shown()))
+    }
+
+    /// Makes sure, once it was greeted, that its user may do what locks take.
+    pub(crate) async fn try_out(&self, within: Duration) -> Result<(), Failure> {
+        health::try_out(&self.backend, within).await
+    }
+
+    /// Names all that is missing, if the failure is for lack of a right.
+    pub(crate) async fn explained(&self, failure: Failure, within: Duration) -> Failure {
+        rights::explained(
+            &self.backend,
+            &self.backend.0.servers.any(),
+            failure,
+            within,
+        )
+        .await
     }
 
     /// `trail` gets to know the connection before the first byte leaves.
@@ -223,8 +236,8 @@ impl Node {
         self.backend.force_release(full_key, known_fencing)
     }
 
-    pub(crate) fn check(&self) -> Answer<Health> {
-        self.backend.check()
+    pub(crate) async fn check(&self) -> Result<Health, Failure> {
+        health::check(&self.backend).await
     }
 }
 

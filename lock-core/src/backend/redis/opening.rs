@@ -34,7 +34,8 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         .as_ref()
         .map(|found| link.address().at(&found.host, found.port));
     let address = primary.as_ref().unwrap_or(link.address());
-    let (mut opening, pushes) = log_in(link, address).await?;
+    let (mut opening, greeting) = log_in(link, address).await?;
+    let pushes = greeting.is_some();
     if found.is_some() {
         expect_a_primary(&opening, address).await?;
     }
@@ -46,6 +47,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
                 grants: false,
                 beside: None,
                 found,
+                greeting,
             });
         }
         Purpose::Grants if !pushes => {
@@ -62,6 +64,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
                 grants: true,
                 beside: None,
                 found,
+                greeting,
             };
             watch_over(link, &current.connection);
             return Ok(current);
@@ -97,14 +100,22 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         grants: grants && ways == Ways::Scripts,
         beside,
         found,
+        greeting,
     })
 }
 
-/// A connection of this user and this database, and whether messages arrive on it, too.
-async fn log_in(link: &Arc<Link>, address: &Address) -> Result<(Opening, bool), Failure> {
+/// A connection of this user and this database. If there is a greeting, messages arrive on it, too.
+async fn log_in(
+    link: &Arc<Link>,
+    address: &Address,
+) -> Result<(Opening, Option<Greeting>), Failure> {
     let opening = start(link, address, Messages::ByForm).await?;
-    let pushes = address.pushes && greet_in_resp3(&opening, address, link.purpose()).await?;
-    if !pushes {
+    let greeting = if address.pushes {
+        greet_in_resp3(&opening, address, link.purpose()).await?
+    } else {
+        None
+    };
+    if greeting.is_none() {
         authenticate(&opening, address).await?;
     }
     if address.database() != 0 {
@@ -114,7 +125,7 @@ async fn log_in(link: &Arc<Link>, address: &Address) -> Result<(Opening, bool), 
         ];
         expect_okay(&opening, address, &select).await?;
     }
-    Ok((opening, pushes))
+    Ok((opening, greeting))
 }
 
 /// Has grants arrive, on the connection or on one beside it, which is returned.
@@ -250,12 +261,80 @@ async fn start(
     Ok(Opening(Some(connection)))
 }
 
-/// Returns whether the server, and what may stand before it, speaks RESP3.
+/// What a server says of itself in RESP3. It may leave out what it is.
+#[derive(Clone, Debug)]
+pub(super) struct Greeting {
+    /// As in `redis`.
+    pub(super) server: Option<String>,
+    /// As in `7.0.15`.
+    pub(super) version: Option<String>,
+}
+
+impl Greeting {
+    /// Whether it is known to be of an earlier major version of Redis.
+    pub(super) fn is_before(&self, major: u32) -> bool {
+        let version = self.version.as_deref().unwrap_or_default();
+        let first = version.split('.').next().unwrap_or_default().parse();
+        first.is_ok_and(|first: u32| first < major)
+    }
+
+    /// What a server says that was not greeted in RESP3.
+    pub(super) async fn asked(link: &Arc<Link>, within: Duration) -> Self {
+        let words = [Word::Text("INFO"), Word::Text("server")];
+        let answer = link.send(&[&words], within, None).await;
+        let Ok((_, Value::BulkString(info))) = answer else {
+            return Self {
+                server: None,
+                version: None,
+            };
+        };
+        let field = |name: &[u8]| {
+            let mut lines = info.split(|byte| *byte == b'\n');
+            lines.find_map(|line| shown(line.strip_prefix(name)?))
+        };
+        match field(b"valkey_version:") {
+            Some(version) => Self {
+                server: Some("valkey".to_owned()),
+                version: Some(version),
+            },
+            None => Self {
+                server: field(b"redis_version:").map(|_| "redis".to_owned()),
+                version: field(b"redis_version:"),
+            },
+        }
+    }
+
+    fn read(words: &[Value]) -> Self {
+        let field = |wanted: &str| {
+            words.chunks(2).find_map(|pair| match pair {
+                [Value::BulkString(name), Value::BulkString(text)]
+                    if **name == *wanted.as_bytes() =>
+                {
+                    shown(text)
+                }
+                _ => None,
+            })
+        };
+        Self {
+            server: field("server"),
+            version: field("version"),
+        }
+    }
+}
+
+/// A name or a version as it may stand in a line of a log.
+pub(super) fn shown(text: &[u8]) -> Option<String> {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic();
+    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+    (text.len() <= 64 && text.as_bytes().iter().all(is_plain)).then(|| text.to_owned())
+}
+
+/// `None`: the server, or what may stand before it, does not speak RESP3.
 async fn greet_in_resp3(
     opening: &Opening,
     address: &Address,
     purpose: Purpose,
-) -> Result<bool, Failure> {
+) -> Result<Option<Greeting>, Failure> {
     let mut words = vec![Word::Text("HELLO"), Word::Text("3")];
     if let Some(Credentials { user, password }) = address.credentials() {
         let user = user.as_deref().unwrap_or("default");
@@ -265,8 +344,8 @@ async fn greet_in_resp3(
         Value::Array(words) if purpose == Purpose::Locks && is_of_a_cluster(&words) => {
             Err(failure::of_a_cluster(address))
         }
-        Value::Array(_) => Ok(true),
-        Value::ServerError(error) if knows_no_resp3(&error) => Ok(false),
+        Value::Array(words) => Ok(Some(Greeting::read(&words))),
+        Value::ServerError(error) if knows_no_resp3(&error) => Ok(None),
         Value::ServerError(error) => Err(failure::refused(&error, address)),
         _ => Err(failure::no_redis(address.shown())),
     }

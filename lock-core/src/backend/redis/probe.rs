@@ -102,14 +102,11 @@ fn grant<'a>(address: &Address, missing: impl Iterator<Item = &'a str>) -> Resul
     if rights.is_empty() {
         return Ok(());
     }
-    Err(Failure::Invalid(
-        format!(
-            "this user of {} may not do all that locks need: grant it `{}`",
-            address.shown(),
-            rights.join(" ")
-        )
-        .into(),
-    ))
+    Err(failure::denied(format!(
+        "this user of {} may not do all that locks need: grant it `{}`",
+        address.shown(),
+        rights.join(" ")
+    )))
 }
 
 async fn compare(opening: &Opening, address: &Address) -> Result<Ways, Failure> {
@@ -152,14 +149,11 @@ async fn comparison(opening: &Opening, address: &Address) -> Result<Compare, Fai
     if transaction {
         return Ok(Compare::Watch);
     }
-    Err(Failure::Invalid(
-        format!(
-            "this user of {} may neither run scripts (`+eval +evalsha`), nor `DELEX` or `DELIFEQ` with `SET … IFEQ`, nor \
-             `WATCH`, `MULTI` and `EXEC`: grant one of them, and the keys `~{RESERVED}*`",
-            address.shown()
-        )
-        .into(),
-    ))
+    Err(failure::denied(format!(
+        "this user of {} may neither run scripts (`+eval +evalsha`), nor `DELEX` or `DELIFEQ` with `SET … IFEQ`, nor \
+         `WATCH`, `MULTI` and `EXEC`: grant one of them, and the keys `~{RESERVED}*`",
+        address.shown()
+    )))
 }
 
 /// Makes sure of the other commands that a lock takes: each is refused before anything is done, or harmless.

@@ -199,6 +199,17 @@ async fn ask(link: &Arc<Link>, service: &str) -> Result<Known, Failure> {
                 .into(),
             ))
         }
+        (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
+            let user = link.address().user().unwrap_or("default");
+            Err(Failure::Invalid(
+                format!(
+                    "this user of the sentinel {} may not ask where the primary is: an administrator of the sentinels grants it \
+                     by `ACL SETUSER {user} +ping +sentinel|master`",
+                    link.address().shown()
+                )
+                .into(),
+            ))
+        }
         (_, Value::ServerError(error)) => Err(failure::refused(&error, link.address())),
         (_, Value::Array(fields)) => {
             read(&fields).ok_or_else(|| failure::nonsense("the question for the primary"))

@@ -39,7 +39,7 @@ impl Names {
 
     /// Those of a slot. A channel that begins with a tag is a sharded one, which the scripts know by its brace.
     pub(super) fn of_a_slot(slot: u16, manager: &str) -> Self {
-        let tag = TAGS[usize::from(slot)];
+        let tag = tag_in(slot);
         Self::new(
             &format!("{RESERVED}{{{tag}}}:"),
             format!("{{{tag}}}:{manager}"),
@@ -61,6 +61,16 @@ impl Names {
 pub(super) fn slot_of(key: &str) -> u16 {
     let hashed = tag_of(key).unwrap_or(key);
     checksum(hashed.as_bytes()) % SLOTS
+}
+
+/// A tag that has this slot.
+pub(super) fn tag_in(slot: u16) -> u32 {
+    TAGS[usize::from(slot)]
+}
+
+/// Whether all keys that begin with this are in one slot.
+pub(super) fn has_tag(prefix: &str) -> bool {
+    tag_of(prefix).is_some()
 }
 
 /// What stands between the first opening brace and the next closing one, unless that is nothing.

@@ -74,6 +74,17 @@ impl Member {
         Ok(standing.votes_from.since(CLOCK.now()))
     }
 
+    /// The same for the first time; also makes sure that its user may do what locks take.
+    pub(super) async fn connect(&self) -> Result<(), Failure> {
+        let started = CLOCK.now();
+        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        let left = || within.saturating_sub(CLOCK.now().since(started));
+        match self.ask_standing(within).await {
+            Ok(_) => self.node.try_out(left()).await,
+            Err(failure) => Err(self.node.explained(failure, left()).await),
+        }
+    }
+
     /// Has it vote, if its vote counts.
     ///
     /// A vote counts only on a connection on which the server said, before or after, that it has been up for long enough: the

@@ -110,12 +110,17 @@ pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
         }
     }
     warnings.extend(clock_warnings(servers));
+    warnings.extend(servers.scope.warning());
     match reached_by_majority(servers.members.len(), times) {
         Some(round_trip) => Ok(Health {
             round_trip,
             warnings,
         }),
-        None => Err(Failure::no_answer(warnings.join("; "))),
+        None => {
+            let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
+            let none = || Failure::no_answer(warnings.join("; "));
+            Err(failures.into_iter().find(invalid).unwrap_or_else(none))
+        }
     }
 }
 
