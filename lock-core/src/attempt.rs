@@ -75,7 +75,7 @@ pub(crate) enum Reply {
 
 impl Attempt {
     pub(crate) fn new(engine: &Engine, full_key: Arc<str>) -> Self {
-        let token = OwnerToken::new(&engine.label);
+        let token = engine.owner_tokens.next();
         Self {
             full_key,
             entry: engine.grants.entry(&token),

@@ -1,11 +1,14 @@
 //! What every part of a manager shares: the backend, the thread and the clock it works with, the renewal.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
     sync::{
         Arc, LazyLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -13,13 +16,14 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{
     alarm::Alarm,
-    backend::{Backend, Failure},
+    backend::{Answer, Backend},
     clock::{Clock, Moment},
     error::LockError,
     grants::Grants,
+    process::Maker,
     renewal::Renewal,
     spawner::Spawner,
-    token::{FencingToken, HolderLabel},
+    token::{FencingToken, OwnerTokens},
 };
 
 pub(crate) struct Engine {
@@ -30,7 +34,9 @@ pub(crate) struct Engine {
     pub(crate) renewal: Renewal,
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
-    pub(crate) label: HolderLabel,
+    pub(crate) owner_tokens: OwnerTokens,
+    /// What is inherited by a fork is refused: see [`check_process`](Self::check_process).
+    maker: Maker,
     /// Leases held. A shutdown waits for them, and for what is on its way: acquires and releases.
     pub(crate) held: Arc<Tally>,
     pub(crate) on_its_way: Arc<Tally>,
@@ -109,10 +115,34 @@ impl Engine {
             clock,
             alarm,
             timing,
-            label: HolderLabel::of_this_process(),
+            owner_tokens: OwnerTokens::of_this_process(),
+            maker: Maker::this_process(),
             held: Arc::default(),
             on_its_way: Arc::default(),
             known_fencing: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether this is the process that made the manager, as with [`Maker::is_here_at`]. `now` is of the manager's clock.
+    pub(crate) fn is_here_at(&self, now: Moment) -> bool {
+        self.maker.is_here_at(match self.clock {
+            Clock::Boot => now,
+            // It may be virtual.
+            Clock::Tokio(_) => Clock::Boot.now(),
+        })
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.maker.is_here_at(Clock::Boot.now())
+    }
+
+    /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
+    /// lock below may have been taken by a thread that the child does not have.
+    pub(crate) fn check_process(&self) -> Result<(), LockError> {
+        if self.is_here() {
+            Ok(())
+        } else {
+            Err(forked())
         }
     }
 
@@ -121,14 +151,22 @@ impl Engine {
     /// Dropping the future does not take the question back.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
-        question: impl Future<Output = Result<T, Failure>> + Send + 'static,
+        question: impl FnOnce(&dyn Backend) -> Answer<T>,
     ) -> Result<T, LockError> {
+        self.check_process()?;
         let (sender, answer) = oneshot::channel();
+        let question = question(&*self.backend);
         self.spawner.spawn(async move {
             // Nobody listens any more: then nobody needs the answer.
             drop(sender.send(question.await));
         });
-        match answer.await {
+        let mut answer = pin!(answer);
+        let answer = poll_fn(|context| -> Poll<Result<_, LockError>> {
+            // In a child that was forked meanwhile it never comes.
+            self.check_process()?;
+            answer.as_mut().poll(context).map(Ok)
+        });
+        match answer.await? {
             Ok(answer) => answer.map_err(LockError::from),
             Err(_) => Err(LockError::unavailable(
                 "the runtime that the question was asked on has ended",
@@ -163,6 +201,22 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    /// In a forked child nothing below is taken apart: to close a connection or to end a thread is to write to what the
+    /// parent has, too.
+    fn drop(&mut self) {
+        if !self.maker.is_here() {
+            mem::forget((self.backend.clone(), self.spawner.clone()));
+        }
+    }
+}
+
+pub(crate) fn forked() -> LockError {
+    LockError::unavailable(
+        "this process was forked from the one that made this lock manager, which works only there: make another one after the fork",
+    )
+}
+
 /// Until when a lease is certain that was asked for at `sent`: minus 1 % of the ttl and 2 ms, because the server's clock
 /// may run faster than ours and its timer may be early.
 pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
@@ -183,7 +237,8 @@ fn scattered() -> u64 {
     if let Some(number) = crate::simulation::ask(|world| world.random()) {
         return number;
     }
-    // Processes that were started together differ by their ids, and hosts by when they start to count.
+    // Processes that were started together differ by their ids, hosts by when they start to count, and a forked child from its
+    // parent by the clock: they do not ask in the same nanosecond.
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -12,15 +12,17 @@ use tokio::sync::Notify;
 
 use crate::{
     clock::Moment,
-    token::{FencingToken, OwnerToken},
+    token::{FencingToken, OwnerToken, random_number},
 };
 
-/// Names one entry for a key inside a manager; never zero, never reused.
+/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
 pub(crate) type EntryNumber = u64;
 
 /// The entries of a manager in the queues that wait for a grant.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Grants {
+    /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should its channel ever be
+    /// ours as well.
     last_number: AtomicU64,
     unsettled: Notify,
     /// When that was told last, in nanoseconds of the clock.
@@ -71,6 +73,17 @@ pub(crate) struct Entry {
     number: EntryNumber,
     inbox: Arc<Inbox>,
     grants: Arc<Grants>,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self {
+            last_number: AtomicU64::new(random_number()),
+            unsettled: Notify::new(),
+            unsettled_at: AtomicU64::new(0),
+            waiting: Mutex::default(),
+        }
+    }
 }
 
 impl Grants {

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -12,7 +13,7 @@ use tracing::Span;
 
 use crate::{
     arbiter::Arbiter,
-    engine::Open,
+    engine::{Open, forked},
     error::LockError,
     lease::{LeaseLost, LeaseState},
     leaving::Leaving,
@@ -61,13 +62,15 @@ impl Holding {
 
     /// Releases; the future waits for the word of the backend. There is nothing to wait for if the next task has it.
     pub(crate) fn release(mut self) -> Releasing {
-        let left = self.leave();
-        let word = left.map(|left| {
-            let (reply, word) = oneshot::channel();
-            self.arbiter
-                .give_back(&self.lease, left.lost, left.next, Some(reply));
-            word
-        });
+        let word = match self.leave() {
+            Left::Nothing => Word::Good,
+            Left::ToOthers => Word::Forked,
+            Left::ToGiveBack { next, lost, _held } => {
+                let (reply, word) = oneshot::channel();
+                self.arbiter.give_back(&self.lease, lost, next, Some(reply));
+                Word::Coming(word)
+            }
+        };
         Releasing {
             word,
             leaving: Leaving::Made,
@@ -76,19 +79,26 @@ impl Holding {
     }
 
     /// Ends the lease, once, and hands it to the next task; if that cannot be, it is to be given back to the server.
-    fn leave(&mut self) -> Option<Left> {
+    fn leave(&mut self) -> Left {
         // Kept until the release has begun: a shutdown must not find nothing held and nothing on its way between the two.
-        let held = self.open.take()?;
+        let Some(held) = self.open.take() else {
+            return Left::Nothing;
+        };
         let lost = self.lease.ended();
+        if lost == Some(LeaseLost::Forked) {
+            // Whoever waits for its end, or listens, does so in the parent.
+            mem::forget((held, mem::take(&mut self.watch)));
+            return Left::ToOthers;
+        }
         self.lease.end(LeaseLost::Released);
         self.watch.end();
         match self.arbiter.next_after(&self.lease, lost) {
-            Next::HasIt => None,
-            next => Some(Left {
+            Next::HasIt => Left::Nothing,
+            next => Left::ToGiveBack {
                 next,
                 lost,
                 _held: held,
-            }),
+            },
         }
     }
 }
@@ -98,10 +108,18 @@ impl Holding {
 /// Written by hand: thousands of tasks that wait for a lock keep room for it.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Releasing {
-    /// `None`: there is nothing to wait for.
-    word: Option<oneshot::Receiver<Result<(), LockError>>>,
+    word: Word,
     leaving: Leaving,
     holding: Holding,
+}
+
+/// What is said to whoever releases.
+enum Word {
+    /// There is nothing to wait for.
+    Good,
+    Coming(oneshot::Receiver<Result<(), LockError>>),
+    /// This process is not the one that has the lease.
+    Forked,
 }
 
 impl Future for Releasing {
@@ -109,20 +127,23 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let Some(word) = &mut this.word else {
-            return Poll::Ready(Ok(()));
+        let (key, engine) = (this.holding.lease.key(), &this.holding.arbiter.engine);
+        let word = match &mut this.word {
+            Word::Good => return Poll::Ready(Ok(())),
+            // In a child that was forked meanwhile it never comes.
+            Word::Coming(word) if engine.is_here() => word,
+            Word::Coming(_) | Word::Forked => return Poll::Ready(Err(forked().about(key))),
         };
         // In memory it is there at once.
         if let Poll::Ready(word) = Pin::new(word).poll(context) {
             return Poll::Ready(word.unwrap_or_else(|_| {
                 let ended = "the runtime that the release ran on has ended";
-                Err(LockError::unavailable(ended).about(this.holding.lease.key()))
+                Err(LockError::unavailable(ended).about(key))
             }));
         }
         if this.leaving != Leaving::Left {
             // Whichever it is, the answer is still to come, and wakes.
-            let backend = &*this.holding.arbiter.engine.backend;
-            let _left = this.leaving.poll(backend, context);
+            let _left = this.leaving.poll(&*engine.backend, context);
         }
         Poll::Pending
     }
@@ -130,25 +151,32 @@ impl Future for Releasing {
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        if self.word.is_some() {
-            self.leaving.now(&*self.holding.arbiter.engine.backend);
+        let engine = &self.holding.arbiter.engine;
+        if matches!(self.word, Word::Coming(_)) && self.leaving != Leaving::Left && engine.is_here()
+        {
+            self.leaving.now(&*engine.backend);
         }
     }
 }
 
-/// What is left to do for a lease that no task of this process takes over.
-struct Left {
-    next: Next,
-    lost: Option<LeaseLost>,
-    _held: Open,
+/// What is left to do for a lease that was let go.
+enum Left {
+    Nothing,
+    /// This process was forked from the one that has the lease.
+    ToOthers,
+    /// No task of this process takes it over.
+    ToGiveBack {
+        next: Next,
+        lost: Option<LeaseLost>,
+        _held: Open,
+    },
 }
 
 impl Drop for Holding {
     /// Never blocks: the manager's thread sees to the rest, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
-        if let Some(left) = self.leave() {
-            self.arbiter
-                .give_back(&self.lease, left.lost, left.next, None);
+        if let Left::ToGiveBack { next, lost, _held } = self.leave() {
+            self.arbiter.give_back(&self.lease, lost, next, None);
             self.arbiter.engine.backend.flush();
         }
     }

@@ -7,6 +7,8 @@ use std::{future::Future, io, pin::Pin, sync::mpsc as std_mpsc};
 
 use tokio::{runtime, sync::mpsc};
 
+use crate::process::Maker;
+
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How much work is taken over at a time, before the connection gets its turn to write: what was started together leaves
@@ -26,6 +28,7 @@ pub(crate) struct Started {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
     /// cut short. Not bounded by itself: each caller has one piece of work in it at a time, and their number is.
     work: mpsc::UnboundedSender<Work>,
+    maker: Maker,
 }
 
 impl IoThread {
@@ -53,14 +56,22 @@ impl IoThread {
         result
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
-        Ok(Self::Real(Started { work }))
+        Ok(Self::Real(Started {
+            work,
+            maker: Maker::this_process(),
+        }))
     }
 
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
-            // The thread ends only after the last handle, so it is there.
-            Self::Real(thread) => drop(thread.work.send(Box::pin(work))),
+            // The thread ends only after the last handle, so it is there; but not in a forked child, where it would be the
+            // parent's that is woken.
+            Self::Real(thread) => {
+                if thread.maker.is_here() {
+                    drop(thread.work.send(Box::pin(work)));
+                }
+            }
             #[cfg(feature = "simulation")]
             Self::Simulated(thread) => thread.spawn(Box::pin(work)),
         }

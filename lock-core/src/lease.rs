@@ -52,6 +52,8 @@ pub enum LeaseLost {
     Shutdown,
     /// Another key that was taken at once with this one was lost, and this one with it.
     OtherKey,
+    /// This process was forked from the one that holds it, and has a copy. The parent holds it on.
+    Forked,
     /// It was released by its own guard. Only a clone that outlives the guard can see this.
     Released,
 }
@@ -64,6 +66,7 @@ impl fmt::Display for LeaseLost {
             Self::MaxHold => "it was held for as long as max_hold allows",
             Self::Shutdown => "the manager was shut down",
             Self::OtherKey => "another key that was taken with it was lost",
+            Self::Forked => "it belongs to the process that this one was forked from",
             Self::Released => "it was released",
         })
     }
@@ -122,7 +125,11 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> LeaseLost {
-        self.leases.lost().await
+        // Before it waits: what it would wait for is the parent's, in a forked child.
+        match self.leases.ended() {
+            Some((_, reason)) => reason,
+            None => self.leases.lost().await,
+        }
     }
 
     /// Makes sure that the lease lasts for `at_least` longer: for the line before a side effect.
@@ -153,8 +160,11 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<(), LockError> {
-        self.leases.check()?;
         let engine = self.leases.first().engine();
+        engine
+            .check_process()
+            .map_err(|error| error.about(self.key()))?;
+        self.leases.check()?;
         // A renewal never shortens, so one by what is left only compares the token; and it gives a key whose expiry somebody
         // took away the one that it should have.
         let now = engine.clock.now();
@@ -165,9 +175,8 @@ impl Lease {
                 .renew_request(left.max(Duration::from_millis(1)))
         };
         let batch = self.leases.all().iter().map(compare).collect();
-        let asked = engine.backend.renew(batch, engine.timing.command_timeout);
         let answers = engine
-            .ask(asked)
+            .ask(|backend| backend.renew(batch, engine.timing.command_timeout))
             .await
             .map_err(|error| error.about(self.key()))?;
         let mut answers = answers.into_iter();
@@ -304,13 +313,17 @@ impl LeaseState {
 
     /// How the lease ended, if it has. Looks at the clock: nobody has to have noticed before.
     pub(crate) fn ended(&self) -> Option<LeaseLost> {
+        let now = self.engine().clock.now();
+        // In a forked child nothing is done about it: it is the parent's, and there it goes on.
+        if !self.engine().is_here_at(now) {
+            return Some(LeaseLost::Forked);
+        }
         if let Some(reason) = self.end.get() {
             return Some(*reason);
         }
         if let Some(reason) = self.tenure.lost() {
             return Some(self.end(reason));
         }
-        let now = self.engine().clock.now();
         if self.held_until().is_some_and(|bound| now >= bound) {
             return Some(self.end(LeaseLost::MaxHold));
         }

@@ -97,6 +97,7 @@ mod manager;
 mod options;
 mod place;
 mod private;
+mod process;
 mod reentry;
 mod release;
 mod renewal;

@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 use crate::{
     arbiter::Arbiter,
     clock::Moment,
-    engine::Engine,
+    engine::{Engine, forked},
     error::LockError,
     guard::LockGuard,
     inspect::{Health, LockInfo},
@@ -309,11 +309,11 @@ impl LockManager {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
         let key = key.into_lock_key();
-        let engine = self.engine();
         check_key(&self.inner.arbiter.prefix, &key)?;
         let full_key = self.inner.arbiter.full_key(&key);
-        let sighting = engine
-            .ask(engine.backend.inspect(full_key))
+        let sighting = self
+            .engine()
+            .ask(|backend| backend.inspect(full_key))
             .await
             .map_err(|error| error.about(&key))?;
         let tasks = self.inner.arbiter.waiters(&key);
@@ -342,11 +342,7 @@ impl LockManager {
         check_key(&self.inner.arbiter.prefix, &key)?;
         let full_key = self.inner.arbiter.full_key(&key);
         engine
-            .ask(
-                engine
-                    .backend
-                    .force_release(full_key, engine.known_fencing()),
-            )
+            .ask(|backend| backend.force_release(full_key, engine.known_fencing()))
             .await
             .map_err(|error| error.about(&key))
     }
@@ -363,8 +359,7 @@ impl LockManager {
     ///
     /// Dropping the future leaves at most a key that expires within a few seconds.
     pub async fn check(&self) -> Result<Health, LockError> {
-        let engine = self.engine();
-        engine.ask(engine.backend.check()).await
+        self.engine().ask(|backend| backend.check()).await
     }
 
     /// Ends the manager in order: before a process ends.
@@ -379,6 +374,9 @@ impl LockManager {
     /// Dropping the future leaves the manager closed to new acquires and everything else as it is. It may be called again.
     pub async fn shutdown(&self, deadline: Duration) {
         let engine = self.engine();
+        if !engine.is_here() {
+            return;
+        }
         self.inner.arbiter.close();
         let all_gone = engine.within(deadline, engine.held.emptied()).await;
         // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
@@ -447,12 +445,17 @@ impl LockManager {
             .inspect_err(|error| telemetry::refused(key, error))
     }
 
-    /// When a wait that begins now is over.
-    fn deadline(&self, wait: Wait) -> Option<Moment> {
-        match wait {
-            Wait::For(wait) => Some(self.engine().clock.now().after(wait)),
-            Wait::No | Wait::Forever => None,
+    /// Begins to take something: returns when its wait is over.
+    fn begin(&self, wait: Wait) -> Result<Option<Moment>, LockError> {
+        let engine = self.engine();
+        let now = engine.clock.now();
+        if !engine.is_here_at(now) {
+            return Err(forked());
         }
+        Ok(match wait {
+            Wait::For(wait) => Some(now.after(wait)),
+            Wait::No | Wait::Forever => None,
+        })
     }
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {

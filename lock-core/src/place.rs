@@ -37,7 +37,17 @@ pub(crate) struct Place {
     alarm: Option<Sleep>,
     deadline: Option<Moment>,
     watch: telemetry::Wait,
+    stage: Stage,
     _waiting: Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It was taken a moment ago, in this process.
+    New,
+    Waiting,
+    /// The lease was handed to the task.
+    Over,
 }
 
 impl Place {
@@ -58,6 +68,7 @@ impl Place {
             alarm,
             deadline,
             watch: telemetry::Wait::default(),
+            stage: Stage::New,
             _waiting: waiting,
         }
     }
@@ -71,6 +82,10 @@ impl Place {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Holding, LockError>> {
         if let Some(result) = self.waiter.take_or_register(context.waker()) {
             return Poll::Ready(result);
+        }
+        // Not at the first poll: the others that find no answer are few.
+        if mem::replace(&mut self.stage, Stage::Waiting) == Stage::Waiting {
+            self.check_process()?;
         }
         if self.leaving != Leaving::Left {
             let backend = &*self.arbiter.engine.backend;
@@ -106,7 +121,8 @@ impl Place {
             if holding.lease().ended().is_none() {
                 return Poll::Ready(Ok(holding));
             }
-            // This task was not polled for so long that the grant is over. What is left of the wait is for another.
+            // This task was not polled for so long that the grant is over, or is in a child that was forked meanwhile. What is
+            // left of the wait is for another.
             drop(holding);
             if let Err(error) = self.again() {
                 return Poll::Ready(Err(error));
@@ -116,6 +132,7 @@ impl Place {
 
     /// Goes on at another place in the same line, at its end.
     fn again(&mut self) -> Result<(), LockError> {
+        self.check_process()?;
         let mut terms = self.waiter.terms;
         terms.spend(self.deadline, self.arbiter.engine.clock.now());
         let place = self.arbiter.stand_again(&self.key, terms, self.deadline)?;
@@ -123,6 +140,11 @@ impl Place {
         *self = place;
         self.watch = watch;
         Ok(())
+    }
+
+    fn check_process(&self) -> Result<(), LockError> {
+        let checked = self.arbiter.engine.check_process();
+        checked.map_err(|error| error.about(&self.key))
     }
 
     /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
@@ -154,6 +176,7 @@ impl Future for Place {
         let result = ready!(span.in_scope(|| this.poll_until_answered(context)));
         Poll::Ready(match result {
             Ok(mut holding) => {
+                this.stage = Stage::Over;
                 holding.watch(this.watch.granted(holding.lease().fencing));
                 Ok(holding)
             }
@@ -167,7 +190,14 @@ impl Future for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        drop(self.leave());
+        if self.stage != Stage::Over {
+            if !self.arbiter.engine.is_here() {
+                // It is the parent's, and so is what wakes it.
+                mem::forget((self.alarm.take(), mem::take(&mut self.watch)));
+                return;
+            }
+            drop(self.leave());
+        }
         self.leaving.now(&*self.arbiter.engine.backend);
     }
 }

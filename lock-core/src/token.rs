@@ -1,6 +1,9 @@
 //! The two kinds of token: the secret that proves ownership, and the number that guards a store.
 
-use std::{cell::RefCell, fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// A random value that proves who may renew or release a lease.
 ///
@@ -13,11 +16,6 @@ pub(crate) struct OwnerToken(Arc<str>);
 const SCHEME: &str = "lc1:";
 
 impl OwnerToken {
-    /// Makes a new one: 122 random bits of the system's generator.
-    pub(crate) fn new(label: &HolderLabel) -> Self {
-        Self(format!("{SCHEME}{}:{}", label.0, random_name()).into())
-    }
-
     /// The value itself, for the backend only.
     pub(crate) fn expose(&self) -> &str {
         &self.0
@@ -32,32 +30,80 @@ impl OwnerToken {
     }
 }
 
+/// Makes the owner tokens of a manager.
+///
+/// They are the manager's, and not those of the process or a thread: a fork copies what was drawn, and children that used it
+/// would have the same tokens. A manager works only in the process that made it.
+pub(crate) struct OwnerTokens {
+    label: HolderLabel,
+    /// Random bytes for the next ones. The system's generator is asked for many at a time: a call costs more than all the rest
+    /// of making one.
+    drawn: Mutex<Vec<[u8; 16]>>,
+}
+
+impl OwnerTokens {
+    const AHEAD: usize = 64;
+
+    pub(crate) fn of_this_process() -> Self {
+        Self {
+            label: HolderLabel::of_this_process(),
+            drawn: Mutex::default(),
+        }
+    }
+
+    /// Makes a new one: 122 random bits of the system's generator.
+    pub(crate) fn next(&self) -> OwnerToken {
+        OwnerToken(format!("{SCHEME}{}:{}", self.label.0, name(self.draw())).into())
+    }
+
+    fn draw(&self) -> [u8; 16] {
+        #[cfg(feature = "simulation")]
+        if let Some(bytes) = crate::simulation::ask(simulated_bytes) {
+            return bytes;
+        }
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        if drawn.is_empty() {
+            drawn.resize(Self::AHEAD, [0; 16]);
+            fill(drawn.as_flattened_mut());
+        }
+        drawn.pop().expect("it was just filled")
+    }
+}
+
 /// A name that nothing else has: 122 random bits of the system's generator.
 pub(crate) fn random_name() -> String {
-    let random = uuid::Builder::from_random_bytes(random_bytes()).into_uuid();
+    name(random_bytes())
+}
+
+/// A number of 52 random bits of the system's generator: one of twice its size is still exact in a script.
+pub(crate) fn random_number() -> u64 {
+    let number = u128::from_be_bytes(random_bytes()) >> (128 - 52);
+    u64::try_from(number).expect("fewer bits")
+}
+
+fn name(bytes: [u8; 16]) -> String {
+    let random = uuid::Builder::from_random_bytes(bytes).into_uuid();
     random.simple().to_string()
 }
 
-/// Random bytes of the system's generator, which is asked for many tokens at a time: a call costs more than all the rest of
-/// making one.
+/// Random bytes of the system's generator, asked for them alone.
 fn random_bytes() -> [u8; 16] {
-    const AHEAD: usize = 64;
-    thread_local! {
-        static LEFT: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
-    }
     #[cfg(feature = "simulation")]
-    if let Some(bytes) = crate::simulation::ask(|world| {
-        (u128::from(world.random()) << 64 | u128::from(world.random())).to_be_bytes()
-    }) {
+    if let Some(bytes) = crate::simulation::ask(simulated_bytes) {
         return bytes;
     }
-    LEFT.with_borrow_mut(|left| {
-        if left.is_empty() {
-            left.resize(AHEAD, [0; 16]);
-            getrandom::fill(left.as_flattened_mut()).expect("the system has a random generator");
-        }
-        left.pop().expect("it was just filled")
-    })
+    let mut bytes = [0; 16];
+    fill(&mut bytes);
+    bytes
+}
+
+#[cfg(feature = "simulation")]
+fn simulated_bytes(world: &dyn crate::simulation::World) -> [u8; 16] {
+    (u128::from(world.random()) << 64 | u128::from(world.random())).to_be_bytes()
+}
+
+fn fill(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the system has a random generator");
 }
 
 impl fmt::Debug for OwnerToken {
@@ -203,7 +249,7 @@ mod tests {
 
     #[test]
     fn an_owner_token_shows_its_label_and_never_its_secret() {
-        let token = OwnerToken::new(&HolderLabel::of_this_process());
+        let token = OwnerTokens::of_this_process().next();
         let label = label_of(token.expose()).expect("a token of ours");
         assert!(
             label.ends_with(&format!("/{}", std::process::id())),
@@ -217,8 +263,11 @@ mod tests {
 
     #[test]
     fn no_two_owner_tokens_are_alike_in_whichever_thread() {
-        let label = HolderLabel::of_this_process();
-        let make = || (0..200).map(|_| OwnerToken::new(&label).expose().to_owned());
+        let (one, other) = (
+            OwnerTokens::of_this_process(),
+            OwnerTokens::of_this_process(),
+        );
+        let make = || (0..200).map(|n| [&one, &other][n % 2].next().expose().to_owned());
         let threads = std::thread::scope(|scope| {
             let threads = [(); 3].map(|()| scope.spawn(|| make().collect::<Vec<_>>()));
             threads.map(|thread| thread.join().expect("no panic"))
@@ -238,7 +287,7 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn a_quoted_token_is_cut_out_of_a_message() {
-        let token = OwnerToken::new(&HolderLabel::of_this_process());
+        let token = OwnerTokens::of_this_process().next();
         let message = format!(
             "ERR unknown command 'EVALSHA', args: '{}' '10000'",
             token.expose()

@@ -1,34 +1,23 @@
 //! A server's wall clock that a test can set.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
-use tempfile::TempDir;
+use crate::preload::Preload;
 
 /// What the wall clock of a server is ahead or behind by; see
 /// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
 #[derive(Debug)]
 pub struct ShiftedClock {
-    folder: TempDir,
+    preload: Preload,
 }
 
 impl ShiftedClock {
     /// Makes one that is right, for now.
-    ///
-    /// # Panics
-    ///
-    /// If there is no C compiler, which `tests/run` installs.
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/clock/shift.c");
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
-            .arg(folder.path().join("shift.so"))
-            .arg(source)
-            .status()
-            .expect("cc, which tests/run installs");
-        assert!(compiled.success(), "{source} does not compile");
-        let clock = Self { folder };
+        let clock = Self {
+            preload: Preload::compile("clock/shift.c"),
+        };
         clock.write(0);
         clock
     }
@@ -51,7 +40,7 @@ impl ShiftedClock {
     /// What a server is to be started with.
     pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
-            ("LD_PRELOAD", self.folder.path().join("shift.so")),
+            ("LD_PRELOAD", self.preload.library()),
             ("SHIFTED_CLOCK", self.file()),
         ]
     }
@@ -62,6 +51,6 @@ impl ShiftedClock {
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.path().join("shift")
+        self.preload.file("shift")
     }
 }

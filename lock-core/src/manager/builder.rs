@@ -370,7 +370,7 @@ impl LockManagerBuilder {
         let manager = self.on_a_thread(Arc::new(backend.clone()), grants)?;
         manager
             .engine()
-            .ask(async move { backend.greet().await })
+            .ask(|_| Box::pin(async move { backend.greet().await }))
             .await?;
         Ok(manager)
     }
@@ -397,7 +397,7 @@ impl LockManagerBuilder {
         let manager = self.on_a_thread(Arc::new(backend.clone()), Arc::default())?;
         manager
             .engine()
-            .ask(async move { backend.greet().await })
+            .ask(|_| Box::pin(async move { backend.greet().await }))
             .await?;
         Ok(manager)
     }

@@ -135,6 +135,9 @@ impl LockManager {
         if let [one] = keys {
             return Taking::new(self, one.clone(), Ok(terms)).await;
         }
+        let deadline = self
+            .begin(terms.wait)
+            .map_err(|error| error.about(&keys[0]))?;
         if let Some(held) = self.held_by_this_task(keys)? {
             return Ok(LockGuard::several(held));
         }
@@ -142,7 +145,6 @@ impl LockManager {
         for key in keys {
             check_key(&self.inner.arbiter.prefix, key)?;
         }
-        let deadline = self.deadline(terms.wait);
         // While the others are waited for, those that were taken must not run out.
         let mut each = Terms {
             renew: Renew::On,

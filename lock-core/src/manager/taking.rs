@@ -46,6 +46,10 @@ impl<'a> Taking<'a> {
     /// Returns a guard if the task holds the key already, else takes a place in its line.
     fn begin(&mut self, key: &LockKey, terms: Terms) -> Result<Option<LockGuard>, LockError> {
         let manager = self.manager;
+        // Before what the task holds is looked at: that is the parent's, in a forked child.
+        let deadline = manager
+            .begin(terms.wait)
+            .map_err(|error| error.about(key))?;
         let arbiter = &manager.inner.arbiter;
         if let Some(holding) = reentry::find(arbiter, key) {
             return match holding.lease().ended() {
@@ -55,7 +59,6 @@ impl<'a> Taking<'a> {
         }
         manager.require_runtime()?;
         check_key(&arbiter.prefix, key)?;
-        let deadline = manager.deadline(terms.wait);
         self.state = State::Waiting(manager.stand(key, terms, deadline)?);
         Ok(None)
     }

@@ -92,7 +92,8 @@ pub(super) fn lost(key: &LockKey, reason: LeaseLost) {
         LeaseLost::MaxHold => "max_hold",
         LeaseLost::Shutdown => "shutdown",
         LeaseLost::OtherKey => "other_key",
-        LeaseLost::Released => return,
+        // The second is told to the child alone, and nothing has ended.
+        LeaseLost::Released | LeaseLost::Forked => return,
     };
     let labels = [("key", template(key).text()), ("reason", reason)];
     counted(&Key::from_parts(LOST, &labels)).increment(1);

@@ -29,6 +29,7 @@ use crate::{
     },
     clock::{Clock, Moment},
     foreign::safely,
+    process::Maker,
     trail::ConnectionId,
 };
 
@@ -91,6 +92,8 @@ pub(super) enum Messages {
 
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
+    /// A forked child has a copy, and writes nothing: what it shares with its parent is the socket.
+    maker: Maker,
     writing: Writing,
     flow: Mutex<Flow>,
     /// Wakes the driver: there is something to write, or an end.
@@ -150,6 +153,7 @@ impl Connection {
     ) -> Self {
         Self {
             id,
+            maker: Maker::this_process(),
             writing,
             flow: Mutex::default(),
             kick: Notify::new(),
@@ -269,6 +273,9 @@ impl Connection {
 
     /// Returns how much was written, and `WouldBlock` if the rest of it has to wait for the system, or what TLS made of it.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        if !self.maker.is_here() {
+            return (bytes.len(), Ok(()));
+        }
         let mut written = 0;
         while written < bytes.len() {
             match self.writing.try_write(&bytes[written..]) {

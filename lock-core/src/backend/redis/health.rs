@@ -27,7 +27,7 @@ use crate::{
     clock::{Clock, wall_clock},
     inspect::Health,
     spawner::spawn_beside,
-    token::{HolderLabel, OwnerToken, random_name},
+    token::{OwnerTokens, random_name},
 };
 
 /// How long the lock of a check lasts if it is not released.
@@ -223,7 +223,7 @@ async fn lock_and_unlock(
             "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
         ))),
     };
-    let token = OwnerToken::new(&HolderLabel::of_this_process());
+    let token = OwnerTokens::of_this_process().next();
     let request = AcquireRequest {
         full_key: full_key.clone(),
         token: token.clone(),

@@ -1,0 +1,58 @@
+//! Processes that fork, which no safe function of Rust does.
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::{preload::Preload, process::Process};
+
+/// How a child ends that used what its parent had open.
+pub const TOUCHED: i32 = 99;
+
+/// Has a program fork where it calls [`fork`].
+#[derive(Debug)]
+pub struct Forks {
+    preload: Preload,
+}
+
+impl Forks {
+    /// Compiles what is preloaded.
+    #[expect(clippy::new_without_default, reason = "it compiles a library")]
+    pub fn new() -> Self {
+        Self {
+            preload: Preload::compile("fork/fork.c"),
+        }
+    }
+
+    /// Starts a program with these arguments, as [`Process::spawn`] does.
+    pub fn spawn(&self, program: &str, arguments: &[&str]) -> Process {
+        let library = self.preload.library();
+        let library = library.to_str().expect("a path in UTF-8");
+        Process::spawn(program, arguments, &[("LD_PRELOAD", library)])
+    }
+}
+
+/// A child of the process that called [`fork`].
+#[derive(Debug)]
+#[must_use = "a child is waited for, or nobody learns how it ended"]
+pub struct Child(Pid);
+
+/// Forks a process that was started by [`Forks::spawn`]: once called, it returns twice, with `None` in the child.
+///
+/// The child has the thread that called, and no other. It must leave alone what its parent had open, but for the standard
+/// streams, or it ends with the status [`TOUCHED`] and a line on its standard error.
+pub fn fork() -> Option<Child> {
+    let answer = std::os::unix::fs::chroot("the preloaded library forks");
+    let number = answer
+        .err()?
+        .raw_os_error()
+        .expect("an error of the system");
+    Some(Child(Pid::from_raw(number).expect("the id of a process")))
+}
+
+impl Child {
+    /// Waits until it ends, and returns its exit status; none if a signal ended it.
+    pub fn wait(self) -> Option<i32> {
+        let ended = waitpid(Some(self.0), WaitOptions::empty());
+        let (_, status) = ended.expect("a child, and the library").expect("it ended");
+        status.exit_status()
+    }
+}
