@@ -77,15 +77,17 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the url is malformed (it says where), or the server is not Redis or refuses the user or password, or if one
-    ///   side does not accept the other's certificate;
+    /// - [`LockError::Invalid`] if the url is malformed (it says where), or the server is not Redis or refuses the user or password,
+    ///   if one side does not accept the other's certificate, or if the user lacks a right that locks take: then it names all
+    ///   that is missing, as a line for the server's administrator. A lock is tried for that; see the builder's
+    ///   [`check_key`](LockManagerBuilder::check_key);
     /// - [`LockError::Unavailable`] if the server does not answer within the time-outs (2 s by default).
     ///
-    /// No message contains the url's user or password.
+    /// No message contains the url's password, and none but the line for the administrator its user.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the connection, if there is one already.
+    /// Dropping the future closes the connection, if there is one already. The lock that was tried may be left, for 1 s at most.
     ///
     /// # Examples
     ///
@@ -110,9 +112,9 @@ impl LockManager {
     /// [`LockError::Unavailable`] for that long.
     ///
     /// A server whose clock is more than a second from the others' cannot vote, and the user must be allowed to run scripts and
-    /// `INFO`. Nobody is told when a lock is let go: waiters in other processes ask every
-    /// [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come, first served,
-    /// without a message, as on a single server.
+    /// `INFO`, which is found out on each server that answers. Nobody is told when a lock is let go: waiters in other processes
+    /// ask every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come, first
+    /// served, without a message, as on a single server.
     ///
     /// # Errors
     ///
@@ -349,15 +351,21 @@ impl LockManager {
 
     /// Tries everything that the manager needs from its backend: for a health check.
     ///
-    /// Takes, renews and releases a lock of its own, and reads the settings that can hurt locks.
+    /// On each server that has locks it takes, renews and releases one with a ttl of 1 s, on a random key under the prefix or on
+    /// the builder's [`check_key`](LockManagerBuilder::check_key), and reads the settings that can hurt locks: five commands a
+    /// server where scripts run. It leaves no key behind, and many processes may ask each second. What works and may hurt is
+    /// told by [`Health::warnings`].
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] or [`LockError::Invalid`] with what the backend said.
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks take, with the line that grants all that is
+    ///   missing, or if the `check_key` holds something that is no lock;
+    /// - [`LockError::Unavailable`] with what the backend said, or why it did not answer.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves at most a key that expires within a few seconds.
+    /// Dropping the future does not take back what was asked. The check goes on and releases its lock; if it cannot, the key
+    /// ends with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
         self.engine().ask(|backend| backend.check()).await
     }

@@ -52,6 +52,7 @@ mod survey;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
+mod trial;
 mod url;
 
 pub(crate) use address::Credentials;
@@ -170,7 +171,7 @@ impl RedisBackend {
             return Err(rights::explained(self, &home, failure, left()).await);
         }
         health::look_at_eviction(self);
-        health::try_out(self, left()).await?;
+        trial::try_out(self, left()).await?;
         if let Some(warning) = self.0.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }

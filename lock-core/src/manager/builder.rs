@@ -86,17 +86,17 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the key with which connecting, and [`LockManager::check`], try a lock. The prefix stands before it. Defaults to a
-    /// random key under the prefix, `{prefix}__check__:…`, and to none where the prefix is empty.
+    /// Sets the key of the lock that connecting and [`LockManager::check`] try. Defaults to a random key,
+    /// `{prefix}__check__:…`, and to none where the prefix is empty.
     ///
-    /// They take, renew and release a lock on it, so that a right that is missing is found out then and not by the first lock.
-    /// Name one of your keys where the server's user may use only some keys under the prefix, or where the prefix is
-    /// empty: a random key of your database is not ours to make up, so nothing is tried there but keys of our own, with a warning.
-    /// The lock on it is held for a few round trips, and for 1 s at most; that it is busy does no harm. A key that work waits for
-    /// makes that work wait for as long, and a key that holds something else is an error. In a cluster the node that has
-    /// it is tried with it, and the others with keys of our own.
+    /// It is a key as for [`acquire`](LockManager::acquire): the prefix stands before it on the server. The lock is taken, renewed
+    /// and released, so that a right that is missing is found out then, and not by the first lock.
     ///
-    /// Locks in memory have no rights, and nothing is tried there.
+    /// Name one of your keys where the server's user may use only some of those under the prefix, or where the prefix is empty.
+    /// There a random key could be one of another service's, so without this only keys in the reserved name space are tried, and
+    /// a warning says so. The lock is held for a few round trips, and for 1 s at most; if it is busy, the rights are tried all
+    /// the same. With a key that work waits for, that work waits as long; a key that holds something else is an error. In a
+    /// cluster, nodes that do not have the key are tried with reserved ones. Locks in memory have no rights, so nothing is tried.
     pub fn check_key(mut self, key: impl Into<String>) -> Self {
         self.check_key = Some(key.into());
         self

@@ -18,6 +18,7 @@ use crate::{
             rights,
             server::Server,
             slots::Names,
+            trial,
         },
     },
     error::LockError,
@@ -144,7 +145,7 @@ impl Node {
 
     /// Makes sure, once it was greeted, that its user may do what locks take.
     pub(crate) async fn try_out(&self, within: Duration) -> Result<(), Failure> {
-        health::try_out(&self.backend, within).await
+        trial::try_out(&self.backend, within).await
     }
 
     /// Names all that is missing, if the failure is for lack of a right.

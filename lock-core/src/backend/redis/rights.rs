@@ -169,15 +169,15 @@ async fn missing(
 /// What a deployment takes beside the commands for locks.
 fn others(backend: &RedisBackend, home: &Home) -> Vec<&'static str> {
     let link = &home.server.link;
-    let takes = [
+    let all = [
         ("select", link.address().database() != 0),
         ("role", link.sentinels().is_some()),
         ("wait", home.server.acks.is_some()),
         ("cluster|slots", backend.0.servers.are_several()),
         ("asking", backend.0.servers.are_several()),
     ];
-    let taken = takes.iter().filter(|(_, takes)| *takes);
-    taken.map(|(right, _)| *right).collect()
+    let needed = all.iter().filter(|(_, is_needed)| *is_needed);
+    needed.map(|(right, _)| *right).collect()
 }
 
 /// What a survey says of what is to be granted.
@@ -192,12 +192,14 @@ struct Rights<'a> {
 
 impl Rights<'_> {
     fn line(&self, wanted: Wanted) -> Option<String> {
-        let scripts = self.knows(&["eval", "evalsha"]).then(|| self.scripts());
-        // What may run scripts is held to them.
-        let is_by_scripts = !self.survey.lacks("eval") || wanted == Wanted::Scripts;
+        let has_scripts = self.survey.knows("eval") && self.survey.knows("evalsha");
+        let scripts = has_scripts.then(|| self.scripts());
+        // A user who may run scripts is held to them.
+        let must_be_scripts =
+            wanted == Wanted::Scripts || (has_scripts && !self.survey.lacks("eval"));
         let commands = COMPARING
             .into_iter()
-            .filter(|comparing| !is_by_scripts && self.knows(&comparing[..1]))
+            .filter(|comparing| !must_be_scripts && self.survey.knows(comparing[0]))
             .map(|comparing| self.commands(comparing))
             .min_by_key(|commands| self.missing(commands).len());
         // A user with most of what locks take without scripts is meant to do without; else a queue is worth the longer line.
@@ -213,51 +215,37 @@ impl Rights<'_> {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// A pattern may not be granted to a user who has all keys, or all channels, already. Where that could not be tried, a
-    /// selector has them, which stands for itself; a server that has none gives new users no keys, and all channels.
+    /// A server refuses a pattern for a user who has all keys, or all channels, already. Where it could not be tried whether
+    /// the user has, the words stand in a selector, which counts for itself. A server before Redis 7 has no selectors, and
+    /// gives new users no keys and all channels.
     fn words(&self, all: &[&'static str], is_by_scripts: bool) -> Vec<String> {
         let own = Some(format!("~{RESERVED}*"));
-        let keys = [(On::Lock, self.lock.clone()), (On::Own, own)];
-        let keys = keys
-            .into_iter()
-            .filter_map(|(on, pattern)| Some((self.survey.reach(on), pattern?)));
+        let keys = [(On::Lock, self.lock.clone()), (On::Own, own)].into_iter();
+        let keys = keys.filter_map(|(on, pattern)| Some((self.survey.reach(on), pattern?)));
         let keys: Vec<(Reach, String)> = keys.collect();
-        let channels = if is_by_scripts {
-            self.survey.reach(On::Channel)
-        } else {
-            Reach::Within
-        };
+        let channel = is_by_scripts.then(|| format!("&{GRANTS}*"));
         let any = |wanted| keys.iter().any(|(reach, _)| *reach == wanted);
-        let is_untold = any(Reach::Untold) && !any(Reach::Beyond);
-        let channel = format!("&{GRANTS}*");
-        let granted = |right: &&str| format!("+{right}");
-        if is_untold && !self.survey.is_old {
+        if any(Reach::Untold) && !any(Reach::Beyond) && !self.survey.is_old {
             let patterns = keys.into_iter().map(|(_, pattern)| pattern);
-            let channels = is_by_scripts.then_some(channel);
-            let commands = all.iter().map(granted);
-            return in_a_selector(patterns.chain(channels).chain(commands));
+            return in_a_selector(patterns.chain(channel).chain(granted(all)));
         }
-        let mut words: Vec<String> = Vec::new();
         let beyond = keys
             .into_iter()
             .filter(|(reach, _)| *reach != Reach::Within);
-        words.extend(beyond.map(|(_, pattern)| pattern));
-        let (mut apart, missing) = (Vec::new(), self.missing(all));
-        match channels {
-            Reach::Within => {}
-            Reach::Untold if self.survey.is_old => {}
-            Reach::Beyond => words.push(channel),
-            Reach::Untold => apart.push(channel),
+        let patterns = beyond.map(|(_, pattern)| pattern);
+        let missing = self.missing(all);
+        match (self.survey.reach(On::Channel), channel) {
+            (Reach::Beyond, Some(channel)) => {
+                patterns.chain([channel]).chain(granted(&missing)).collect()
+            }
+            (Reach::Untold, Some(channel)) if !self.survey.is_old => {
+                let (apart, missing): (Vec<&str>, Vec<&str>) =
+                    missing.into_iter().partition(|right| is_of_channels(right));
+                let apart = in_a_selector(std::iter::once(channel).chain(granted(&apart)));
+                patterns.chain(granted(&missing)).chain(apart).collect()
+            }
+            _ => patterns.chain(granted(&missing)).collect(),
         }
-        let is_apart = |right: &&str| !apart.is_empty() && is_of_channels(right);
-        let (own, with_channel): (Vec<&str>, Vec<&str>) =
-            missing.into_iter().partition(|right| !is_apart(right));
-        words.extend(own.iter().map(granted));
-        if !apart.is_empty() {
-            apart.extend(with_channel.iter().map(granted));
-            words.extend(in_a_selector(apart));
-        }
-        words
     }
 
     fn scripts(&self) -> Vec<&'static str> {
@@ -282,14 +270,14 @@ impl Rights<'_> {
         rights.filter(|right| self.survey.knows(right)).collect()
     }
 
-    fn knows(&self, rights: &[&str]) -> bool {
-        rights.iter().all(|right| self.survey.knows(right))
-    }
-
     fn missing(&self, rights: &[&'static str]) -> Vec<&'static str> {
         let rights = rights.iter().copied();
         rights.filter(|right| self.survey.lacks(right)).collect()
     }
+}
+
+fn granted<'a>(rights: &'a [&str]) -> impl Iterator<Item = String> + 'a {
+    rights.iter().map(|right| format!("+{right}"))
 }
 
 fn is_of_channels(right: &str) -> bool {

@@ -111,17 +111,15 @@ pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
     }
     warnings.extend(clock_warnings(servers));
     warnings.extend(servers.scope.warning());
-    match reached_by_majority(servers.members.len(), times) {
-        Some(round_trip) => Ok(Health {
+    if let Some(round_trip) = reached_by_majority(servers.members.len(), times) {
+        return Ok(Health {
             round_trip,
             warnings,
-        }),
-        None => {
-            let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
-            let none = || Failure::no_answer(warnings.join("; "));
-            Err(failures.into_iter().find(invalid).unwrap_or_else(none))
-        }
+        });
     }
+    let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
+    let none = || Failure::no_answer(warnings.join("; "));
+    Err(failures.into_iter().find(invalid).unwrap_or_else(none))
 }
 
 /// A server whose clock is far from the others' refuses what they accept.
