@@ -63,8 +63,8 @@ impl Holding {
     /// Releases; the future waits for the word of the backend. There is nothing to wait for if the next task has it.
     pub(crate) fn release(mut self) -> Releasing {
         let word = match self.leave() {
-            Left::Nothing => Word::Good,
-            Left::ToOthers => Word::Forked,
+            Left::Nothing => Word::Done,
+            Left::Forked => Word::Forked,
             Left::ToGiveBack { next, lost, _held } => {
                 let (reply, word) = oneshot::channel();
                 self.arbiter.give_back(&self.lease, lost, next, Some(reply));
@@ -86,9 +86,9 @@ impl Holding {
         };
         let lost = self.lease.ended();
         if lost == Some(LeaseLost::Forked) {
-            // Whoever waits for its end, or listens, does so in the parent.
+            // What waits for its end, or listens, does so in the parent.
             mem::forget((held, mem::take(&mut self.watch)));
-            return Left::ToOthers;
+            return Left::Forked;
         }
         self.lease.end(LeaseLost::Released);
         self.watch.end();
@@ -113,10 +113,9 @@ pub(crate) struct Releasing {
     holding: Holding,
 }
 
-/// What is said to whoever releases.
+/// What a release is told.
 enum Word {
-    /// There is nothing to wait for.
-    Good,
+    Done,
     Coming(oneshot::Receiver<Result<(), LockError>>),
     /// This process is not the one that has the lease.
     Forked,
@@ -129,9 +128,9 @@ impl Future for Releasing {
         let this = &mut *self;
         let (key, engine) = (this.holding.lease.key(), &this.holding.arbiter.engine);
         let word = match &mut this.word {
-            Word::Good => return Poll::Ready(Ok(())),
-            // In a child that was forked meanwhile it never comes.
-            Word::Coming(word) if engine.is_here() => word,
+            Word::Done => return Poll::Ready(Ok(())),
+            // In a child that was forked after the first poll it never comes.
+            Word::Coming(word) if this.leaving == Leaving::Made || engine.is_here() => word,
             Word::Coming(_) | Word::Forked => return Poll::Ready(Err(forked().about(key))),
         };
         // In memory it is there at once.
@@ -163,7 +162,7 @@ impl Drop for Releasing {
 enum Left {
     Nothing,
     /// This process was forked from the one that has the lease.
-    ToOthers,
+    Forked,
     /// No task of this process takes it over.
     ToGiveBack {
         next: Next,
