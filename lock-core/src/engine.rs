@@ -20,7 +20,7 @@ use crate::{
     clock::{Clock, Moment},
     error::LockError,
     grants::Grants,
-    process::Maker,
+    process::OriginProcess,
     renewal::Renewal,
     spawner::Spawner,
     token::{FencingToken, OwnerTokens},
@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
     /// What is inherited by a fork is refused: see [`check_process`](Self::check_process).
-    maker: Maker,
+    origin: OriginProcess,
     /// Leases held. A shutdown waits for them, and for what is on its way: acquires and releases.
     pub(crate) held: Arc<Tally>,
     pub(crate) on_its_way: Arc<Tally>,
@@ -116,16 +116,16 @@ impl Engine {
             alarm,
             timing,
             owner_tokens: OwnerTokens::of_this_process(),
-            maker: Maker::this_process(),
+            origin: OriginProcess::this_process(),
             held: Arc::default(),
             on_its_way: Arc::default(),
             known_fencing: AtomicU64::new(0),
         }
     }
 
-    /// Whether this is the process that made the manager, as with [`Maker::is_here_at`]. `now` is of the manager's clock.
+    /// Whether this is the process that made the manager, as with [`OriginProcess::is_here_at`]. `now` is of the manager's clock.
     pub(crate) fn is_here_at(&self, now: Moment) -> bool {
-        self.maker.is_here_at(match self.clock {
+        self.origin.is_here_at(match self.clock {
             Clock::Boot => now,
             // It may be virtual.
             Clock::Tokio(_) => Clock::Boot.now(),
@@ -133,7 +133,7 @@ impl Engine {
     }
 
     pub(crate) fn is_here(&self) -> bool {
-        self.maker.is_here_at(Clock::Boot.now())
+        self.origin.is_here_at(Clock::Boot.now())
     }
 
     /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
@@ -205,7 +205,7 @@ impl Drop for Engine {
     /// In a forked child nothing below is taken apart: to close a connection or to end a thread is to write to what the
     /// parent has, too.
     fn drop(&mut self) {
-        if !self.maker.is_here() {
+        if !self.origin.is_here() {
             mem::forget((self.backend.clone(), self.spawner.clone()));
         }
     }

@@ -7,7 +7,7 @@ use std::{future::Future, io, pin::Pin, sync::mpsc as std_mpsc};
 
 use tokio::{runtime, sync::mpsc};
 
-use crate::process::Maker;
+use crate::process::OriginProcess;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -28,7 +28,7 @@ pub(crate) struct Started {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
     /// cut short. Not bounded by itself: each caller has one piece of work in it at a time, and their number is.
     work: mpsc::UnboundedSender<Work>,
-    maker: Maker,
+    origin: OriginProcess,
 }
 
 impl IoThread {
@@ -58,7 +58,7 @@ impl IoThread {
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
         Ok(Self::Real(Started {
             work,
-            maker: Maker::this_process(),
+            origin: OriginProcess::this_process(),
         }))
     }
 
@@ -68,7 +68,7 @@ impl IoThread {
             // The thread ends only after the last handle, so it is there; but not in a forked child, where it would be the
             // parent's that is woken.
             Self::Real(thread) => {
-                if thread.maker.is_here() {
+                if thread.origin.is_here() {
                     drop(thread.work.send(Box::pin(work)));
                 }
             }

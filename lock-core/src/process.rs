@@ -7,13 +7,13 @@ use crate::clock::Moment;
 
 /// The process that made something, which alone may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Maker(u32);
+pub(crate) struct OriginProcess(u32);
 
 /// What a thread knows of its process stays true for so long. A fork takes longer, whatever there is to copy (120 µs at the least
 /// where this was measured), so what the thread of a child has from its parent is older than this.
 const SHORTER_THAN_A_FORK: Duration = Duration::from_micros(10);
 
-impl Maker {
+impl OriginProcess {
     pub(crate) fn this_process() -> Self {
         Self(process::id())
     }
@@ -27,7 +27,7 @@ impl Maker {
     /// of a hand-over. `now` is of [`Clock::Boot`](crate::clock::Clock), and was read by the caller.
     pub(crate) fn is_here_at(self, now: Moment) -> bool {
         thread_local! {
-            static SEEN: Cell<Option<(Maker, Moment)>> = const { Cell::new(None) };
+            static SEEN: Cell<Option<(OriginProcess, Moment)>> = const { Cell::new(None) };
         }
         let is_fresh = |at: Moment| at <= now && now.since(at) < SHORTER_THAN_A_FORK;
         let seen = SEEN.get().filter(|(_, at)| is_fresh(*at));

@@ -29,7 +29,7 @@ use crate::{
     },
     clock::{Clock, Moment},
     foreign::safely,
-    process::Maker,
+    process::OriginProcess,
     trail::ConnectionId,
 };
 
@@ -93,7 +93,7 @@ pub(super) enum Messages {
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
     /// A forked child has a copy, and writes nothing: what it shares with its parent is the socket.
-    maker: Maker,
+    origin: OriginProcess,
     writing: Writing,
     flow: Mutex<Flow>,
     /// Wakes the driver: there is something to write, or an end.
@@ -153,7 +153,7 @@ impl Connection {
     ) -> Self {
         Self {
             id,
-            maker: Maker::this_process(),
+            origin: OriginProcess::this_process(),
             writing,
             flow: Mutex::default(),
             kick: Notify::new(),
@@ -273,7 +273,7 @@ impl Connection {
 
     /// Returns how much was written, and `WouldBlock` if the rest of it has to wait for the system, or what TLS made of it.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
-        if !self.maker.is_here() {
+        if !self.origin.is_here() {
             return (bytes.len(), Ok(()));
         }
         let mut written = 0;
