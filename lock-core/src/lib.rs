@@ -22,6 +22,9 @@
 //!   lost a little before the server would give them away, and their bodies are dropped. New acquires ask again until their
 //!   wait is over, and are then [`LockError::Unavailable`].
 //! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
+//! - **… the process forks?** A manager works only in the process that made it. In a child each call is
+//!   [`LockError::Unavailable`] at once, and nothing that the child does reaches the parent's locks: make a manager
+//!   [after the fork](LockManager#forking).
 //! - **… a future is dropped?** The lock is released in the background within one round trip, also if its acquire was still
 //!   in flight. If the connection is gone too, it ends with its ttl.
 //!

@@ -38,6 +38,22 @@ pub use keys_of::KeysOf;
 /// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one
 /// connection to each and one thread, on which everything runs that must go on while a handler blocks: renewals, clean-ups,
 /// reconnecting. Both end with the last clone, guard and clean-up.
+///
+/// # Forking
+///
+/// A manager works only in the process that made it, one in memory too: **make it after the fork**, in each child. In a child
+/// each call on a manager that it inherited is [`LockError::Unavailable`] at once, which says so, and [`shutdown`](Self::shutdown)
+/// returns. Leases that it inherited are lost for it ([`LeaseLost::Forked`]), with the bodies that run under them. Dropping what it
+/// inherited releases nothing, and writes nothing to a server. The parent holds its locks on.
+///
+/// The child keeps the memory and the sockets of an inherited manager until it ends, or until it runs another program. While it
+/// has a socket of a parent that died, the server takes that parent for one that still listens, and a lock that is granted to it
+/// is free after one ttl.
+///
+/// This holds for a child with threads of its own and a runtime of its own. One of tokio's that was made before the fork is shared
+/// with the parent, so let a thread fork that is in none. And a fork copies only the thread that calls it: what another thread had
+/// locked in that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a manager
+/// starts one.
 #[derive(Clone)]
 pub struct LockManager {
     inner: Arc<Inner>,

@@ -1,5 +1,20 @@
-//! Which process this is. A fork copies what a manager has in memory, and shares its connections; but its thread, its locks and
-//! the names by which servers know it stay the parent's.
+//! Which process this is: a manager works only in the one that made it.
+//!
+//! A fork copies the memory, with every owner token and every lease, and shares what the system keeps: sockets, and what wakes
+//! the manager's thread. The thread itself is not in the child. So a child that used what it inherited would write between its
+//! parent's commands, or wait for an answer that the parent reads. Every call is refused there, before it takes a lock of
+//! memory, which another thread may have held at the moment of the fork. What is dropped there is let be, and not taken apart:
+//! closing a connection of tokio's shuts the shared socket down and takes it from the shared poll.
+//!
+//! What belongs to the process and not to a manager is safe to inherit. Connections are counted on, and the numbers never leave
+//! the process (`trail.rs`). Pauses differ by the clock (`engine.rs`). The table of tags and the scripts are the same
+//! everywhere (`slots.rs`, `lua.rs`). The manager of the process and those of its tasks are refused like any other
+//! (`manager/default.rs`), and so are the leases of its bodies (`reentry.rs`). Random values ahead are kept by a manager
+//! (`token.rs`).
+//!
+//! What cannot be mended: a table or a script that another thread was making at the moment of the fork, for the first time in
+//! the process, is never finished in the child; nor is a lock of memory let go that another thread had. And a child in a
+//! namespace of its own may have its parent's process id.
 
 use std::{cell::Cell, process, time::Duration};
 

@@ -28,7 +28,7 @@ impl ConnectionId {
     #[cfg(feature = "redis")]
     pub(crate) const SOME: Self = Self(u64::MAX - 2);
 
-    /// One that no other connection of this process has, to whatever server.
+    /// One that no other connection of this process has, to whatever server, those that it inherited by a fork included.
     #[cfg(feature = "redis")]
     pub(crate) fn next() -> Self {
         // The first ones are those of tests and of backends inside the process.
