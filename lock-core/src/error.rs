@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
-use crate::{key::LockKey, lease::LeaseLost};
+use crate::key::LockKey;
 
 /// Why a lock was not acquired, or is no longer held.
 ///
@@ -215,6 +215,40 @@ impl<T> Skipped for Option<T> {
 impl<T: Skipped, E> Skipped for Result<T, E> {
     fn skipped() -> Self {
         Ok(T::skipped())
+    }
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseLost {
+    /// It could not be renewed in time: the network or the server failed, this process was stopped, or renewal is off.
+    Expired,
+    /// The server said that the key is gone or another's: deleted, evicted, forced, or lost with the server's data.
+    TakenAway,
+    /// It was held for as long as `max_hold` allows.
+    MaxHold,
+    /// [`LockManager::shutdown`](crate::LockManager::shutdown) ended it at its deadline.
+    Shutdown,
+    /// Another key that was taken at once with this one was lost, and this one with it.
+    OtherKey,
+    /// This process was forked from the one that holds it, and has a copy. The parent holds it on.
+    Forked,
+    /// It was released by its own guard. Only a clone that outlives the guard can see this.
+    Released,
+}
+
+impl fmt::Display for LeaseLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its time ran out before it was renewed",
+            Self::TakenAway => "the key is gone or has another holder",
+            Self::MaxHold => "it was held for as long as max_hold allows",
+            Self::Shutdown => "the manager was shut down",
+            Self::OtherKey => "another key that was taken with it was lost",
+            Self::Forked => "it belongs to the process that this one was forked from",
+            Self::Released => "it was released",
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, future::Future};
 
-use crate::{lease::Lease, token::FencingToken};
+use crate::{fencing::FencingToken, lease::Lease};
 
 /// A store that remembers, for one resource, the largest fencing token it was shown, and refuses smaller ones.
 ///

@@ -2,7 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{error::LockError, holding::Holding, holdings::Holdings, key::LockKey, lease::Lease};
+use crate::{
+    error::LockError,
+    key::LockKey,
+    lease::Lease,
+    lock::held::{holding::Holding, holdings::Holdings},
+};
 
 /// Owns a lease: the lock is held as long as this value lives, or the locks of several keys.
 ///

@@ -44,7 +44,7 @@ pub(crate) struct Sighting {
 
 impl Sighting {
     pub(crate) fn new(token: &str, remaining: Option<Duration>, waiting: usize) -> Self {
-        let holder = crate::token::label_of(token)
+        let holder = crate::store::owner_token::label_of(token)
             .map_or(Holder::Foreign, |label| Holder::Ours(label.to_owned()));
         Self {
             remaining,

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::telemetry::Template;
+use crate::template::Template;
 
 /// What is locked: a short text that every process spells alike.
 ///

@@ -62,10 +62,19 @@
 //! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod ahead;
-mod alarm;
-mod arbiter;
-mod attempt;
+mod error;
+mod fenced;
+mod fencing;
+mod inspect;
+mod key;
+mod options;
+mod template;
+#[cfg(feature = "tls")]
+mod tls;
+
+mod runtime;
+mod telemetry;
+
 #[cfg_attr(
     not(feature = "redis"),
     expect(
@@ -73,83 +82,58 @@ mod attempt;
         reason = "the port is wider than what the in-memory backend uses"
     )
 )]
-mod backend;
-mod clock;
-mod engine;
-mod error;
-#[cfg(feature = "testing")]
-mod faults;
-mod fenced;
-mod foreign;
-mod grants;
+mod store;
+
+mod lock;
+
 mod guard;
-mod handoff;
-#[cfg(feature = "stream")]
-mod held_stream;
-mod holding;
-mod holdings;
-mod inspect;
-#[cfg(feature = "redis")]
-mod io_thread;
-mod key;
 mod lease;
-mod lease_set;
-mod leaving;
-mod line;
+
 mod manager;
-mod options;
-mod place;
 mod private;
-mod process;
-mod reentry;
-mod release;
-mod renewal;
-mod schedule;
-mod seeker;
-#[cfg(feature = "simulation")]
-mod simulation;
-mod slot;
-mod spawner;
-mod telemetry;
-mod tenure;
-#[cfg(feature = "tls")]
-mod tls;
-mod token;
-mod trail;
-#[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
-mod web;
+
+#[cfg(any(
+    feature = "http",
+    feature = "actix",
+    feature = "tonic",
+    feature = "stream"
+))]
+mod integrations;
+#[cfg(feature = "testing")]
+mod testing;
 
 /// What the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::{private::*, reentry::assert_holds};
+    pub use crate::{lock::reentry::assert_holds, private::*};
 }
 
 /// For lock-core's own tests. Not covered by any promise of stability.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod __simulation {
-    pub use crate::simulation::{
-        Connecting, Ends, Entered, Thread, Wire, Work, World, certain_for, enter,
+    pub use crate::{
+        lease::certain_for,
+        runtime::simulation::{Connecting, Ends, Entered, Thread, Wire, Work, World, enter},
     };
 }
 
-pub use error::{FromLockError, LockError, Skipped};
-#[cfg(feature = "testing")]
-pub use faults::Faults;
+pub use error::{FromLockError, LeaseLost, LockError, Skipped};
 pub use fenced::{Fenced, FencedError, FencedStore};
+pub use fencing::FencingToken;
 pub use guard::LockGuard;
-#[cfg(feature = "stream")]
-pub use held_stream::HeldStream;
 pub use inspect::{Health, Holder, LockInfo};
+#[cfg(feature = "stream")]
+pub use integrations::stream::HeldStream;
 pub use key::{IntoLockKey, KeyPart, LockKey};
-pub use lease::{Lease, LeaseLost};
+pub use lease::Lease;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
 pub use manager::{
     KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks,
 };
 pub use options::{LockOptions, OnLost};
+#[cfg(feature = "testing")]
+pub use testing::Faults;
 #[cfg(feature = "tls")]
 pub use tls::Tls;
-pub use token::FencingToken;

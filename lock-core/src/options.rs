@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::Moment, error::LockError, key::LockKey};
+use crate::{error::LockError, key::LockKey, runtime::clock::Moment};
 
 /// The shortest and the longest time that a lease may last without being renewed.
 const TTL_RANGE: (Duration, Duration) = (

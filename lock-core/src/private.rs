@@ -19,7 +19,7 @@ pub use crate::{
     error::{FromLockError, Skipped},
     key::Part,
     options::{LockOptions, OnLost},
-    telemetry::Template,
+    template::Template,
 };
 
 /// Where the annotated function and [`locked`] meet.
@@ -288,7 +288,7 @@ mod responder {
     use actix_web::{HttpResponse, Responder};
 
     use crate::LockError;
-    pub use crate::web::actix::Responding;
+    pub use crate::integrations::actix::Responding;
 
     /// The body's value.
     pub fn responder<R, F>(body: R) -> Responding<R, F> {

@@ -3,11 +3,16 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote};
 use syn::{
-    Error, Expr, ExprLit, Ident, Lit, Path, Result, Token, ext::IdentExt as _, parse::ParseStream,
-    parse::Parser as _,
+    Error, Expr, ExprLit, Ident, Lit, Path, Result, Token,
+    ext::IdentExt as _,
+    parse::{ParseStream, Parser as _},
 };
 
-use crate::{item::Names, key::Keys};
+use crate::{
+    diagnostics::{nearest, refuse, ungrouped},
+    item::Names,
+    key::Keys,
+};
 
 /// Each option, a value to show, and what other libraries or a first guess call it.
 const OPTIONS: &str = r#"
@@ -156,45 +161,8 @@ fn options() -> impl Iterator<Item = (&'static str, &'static str, &'static str)>
     })
 }
 
-pub(crate) fn refuse<T>(at: Span, reason: impl std::fmt::Display) -> Result<T> {
-    Err(Error::new(at, reason))
-}
-
 fn at_end(input: ParseStream) -> bool {
     input.is_empty() || input.peek(Token![,])
-}
-
-/// The candidate that is closest to a word, if any is close at all.
-pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a str> {
-    let close = |edits| {
-        let mut candidates = candidates.iter().map(String::as_str);
-        candidates.find(|one| within(edits, word.as_bytes(), one.as_bytes()))
-    };
-    (0..=word.len().max(3) / 3).find_map(close)
-}
-
-/// Whether so many edits make one word of another; swapping two neighbours is one.
-fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
-    let Some(less) = edits.checked_sub(1) else {
-        return one == other;
-    };
-    match (one, other) {
-        ([x, one @ ..], [y, other @ ..]) if x == y => within(edits, one, other),
-        ([x, y, one @ ..], [v, w, other @ ..]) if (x, y) == (w, v) => within(less, one, other),
-        // Replaced, lost or added.
-        ([_, tail @ ..], [_, end @ ..]) => {
-            within(less, tail, end) || within(less, tail, other) || within(less, one, end)
-        }
-        _ => one.len().max(other.len()) <= edits,
-    }
-}
-
-/// Takes away the invisible group in which a literal stands that comes through `$key:literal` or `$key:expr`.
-pub(crate) fn ungrouped(mut value: Expr) -> Expr {
-    while let Expr::Group(group) = value {
-        value = *group.expr;
-    }
-    value
 }
 
 /// Whether the second word stands there, and not the first, which is the default.

@@ -5,12 +5,15 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{
     AssocType, Attribute, Block, Error, Expr, ExprAsync, ExprIf, FnArg,
     GenericArgument as Argument, Ident, Pat, PatIdent, PathArguments, PathSegment, Result,
-    ReturnType, Signature, Stmt, Token, Type, Visibility, braced, ext::IdentExt as _,
-    parse::ParseStream, parse::Parser as _, parse_quote_spanned, visit, visit::Visit, visit_mut,
-    visit_mut::VisitMut,
+    ReturnType, Signature, Stmt, Token, Type, Visibility, braced,
+    ext::IdentExt as _,
+    parse::{ParseStream, Parser as _},
+    parse_quote_spanned,
+    visit::{self, Visit},
+    visit_mut::{self, VisitMut},
 };
 
-use crate::args::refuse;
+use crate::diagnostics::refuse;
 
 /// What cannot be locked: words in front of a function's name, or of another item, and why.
 const REFUSED: &str = "

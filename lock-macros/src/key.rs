@@ -9,7 +9,7 @@ use syn::{
 };
 
 use crate::{
-    args::{nearest, refuse, ungrouped},
+    diagnostics::{nearest, refuse, ungrouped},
     item::{Names, renamed},
 };
 

@@ -1,6 +1,7 @@
 //! The attribute of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports it.
 
 mod args;
+mod diagnostics;
 mod expand;
 mod item;
 mod key;
@@ -13,11 +14,7 @@ use syn::{
     parse::{ParseStream, Parser as _},
 };
 
-use crate::{
-    args::{Args, refuse},
-    item::Item,
-    key::Key,
-};
+use crate::{args::Args, diagnostics::refuse, item::Item, key::Key};
 
 #[doc = include_str!("../docs/distributed_lock.md")]
 #[proc_macro_attribute]

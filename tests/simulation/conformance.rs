@@ -24,7 +24,7 @@ const CLIENTS: usize = 3;
 
 macro_rules! scripts {
     ($($file:literal),+) => {
-        concat!($(include_str!(concat!("../../lock-core/src/backend/redis/scripts/", $file))),+)
+        concat!($(include_str!(concat!("../../lock-core/src/store/redis/scripts/", $file))),+)
     };
 }
 

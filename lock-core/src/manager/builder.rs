@@ -3,21 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "redis")]
-use crate::backend::redis::{Access, Credentials, Replicas, Scope, Security, Settings};
+use crate::store::redis::{Access, Credentials, Replicas, Scope, Security, Settings};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
-    alarm::Alarm,
-    arbiter::{Arbiter, Limits},
-    backend::{Backend, memory::MemoryBackend},
-    clock::Clock,
-    engine::{Engine, Timing},
     error::LockError,
-    grants::Grants,
     key::LockKey,
+    lock::{
+        context::Engine,
+        registry::{Arbiter, Limits},
+    },
     manager::{Inner, LockManager},
     options::{Defaults, Wait, check_key, check_prefix},
-    spawner::Spawner,
+    runtime::{clock::Clock, executor::Spawner, timer::Alarm},
+    store::{Backend, grants::Grants, memory::MemoryBackend, timing::Timing},
     telemetry,
 };
 
@@ -351,7 +350,7 @@ impl LockManagerBuilder {
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn in_memory_with_faults(self) -> (LockManager, crate::Faults) {
-        use crate::{backend::faulty::FaultyBackend, faults::Faults};
+        use crate::testing::{Faults, faulty_store::FaultyBackend};
 
         let clock = Clock::tokio();
         let backend = FaultyBackend::new(clock.clone(), self.timing.command_timeout);
@@ -363,7 +362,7 @@ impl LockManagerBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
-        use crate::backend::redis::RedisBackend;
+        use crate::store::redis::RedisBackend;
 
         let grants = Arc::<Grants>::default();
         let backend = RedisBackend::new(url, &self.settings()?, grants.clone())?;
@@ -377,17 +376,17 @@ impl LockManagerBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_servers(mut self, urls: Vec<String>) -> Result<LockManager, LockError> {
-        use crate::backend::redlock::{RedlockBackend, quarantine};
+        use crate::store::redlock::{RedlockBackend, restart_quarantine};
 
         let max_ttl = *self
             .defaults
             .max_ttl
-            .get_or_insert(quarantine::DEFAULT_MAX_TTL);
+            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
         self.check()?;
         self.check_the_check_key()?;
         let quarantine = self
             .quarantine
-            .unwrap_or_else(|| quarantine::needed_for(max_ttl));
+            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
         if self.replicas.is_some() {
             return Err(LockError::invalid(
                 "min_replicas_acked is for a primary with replicas, and several independent servers have none",
@@ -455,7 +454,7 @@ impl LockManagerBuilder {
         backend: Arc<dyn Backend>,
         grants: Arc<Grants>,
     ) -> Result<LockManager, LockError> {
-        use crate::io_thread::IoThread;
+        use crate::runtime::io_thread::IoThread;
 
         let thread = IoThread::start().map_err(LockError::unavailable)?;
         let spawner = Spawner::Thread(Arc::new(thread));

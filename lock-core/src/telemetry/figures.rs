@@ -5,53 +5,41 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Unit};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Level, Metadata, Unit};
 
 use crate::{
-    error::LockError,
+    error::{LeaseLost, LockError},
     key::LockKey,
-    lease::LeaseLost,
-    telemetry::{HandOff, Template},
+    telemetry::HandOff,
+    template::Template,
 };
 
 pub(super) const ARE_KEPT: bool = true;
 
 const WAIT: &str = "lock_wait_seconds";
+
 const HOLD: &str = "lock_hold_seconds";
+
 const WAITING: &str = "lock_waiting";
+
 const HELD: &str = "lock_held";
+
 const ACQUIRED: &str = "lock_acquired_total";
+
 const BUSY: &str = "lock_busy_total";
+
 const UNAVAILABLE: &str = "lock_unavailable_total";
+
 const ABANDONED: &str = "lock_abandoned_total";
+
 const LOST: &str = "lock_lost_total";
+
 const HANDOFFS: &str = "lock_handoffs_total";
 
 static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
 
 /// Of keys that were not made from a template.
 static OTHER: Template = Template::new("other");
-
-/// The labels of a template, made where it is compiled, so that no figure has to make them.
-#[derive(Debug)]
-pub(super) struct Labels {
-    alone: [Label; 1],
-    local: [Label; 2],
-    remote: [Label; 2],
-}
-
-impl Labels {
-    pub(super) const fn new(template: &'static str) -> Self {
-        const fn label(template: &'static str) -> Label {
-            Label::from_static_parts("key", template)
-        }
-        Self {
-            alone: [label(template)],
-            local: [label(template), Label::from_static_parts("kind", "local")],
-            remote: [label(template), Label::from_static_parts("kind", "remote")],
-        }
-    }
-}
 
 pub(super) fn wait_begins(key: &LockKey) {
     gauge(WAITING, key).increment(1.0);

@@ -2,25 +2,28 @@
 
 use std::time::Duration;
 
-use crate::{error::LockError, key::LockKey, lease::LeaseLost, telemetry::HandOff};
+use crate::{
+    error::{LeaseLost, LockError},
+    key::LockKey,
+    telemetry::HandOff,
+};
 
 pub(super) const ARE_KEPT: bool = false;
 
-#[derive(Debug)]
-pub(super) struct Labels;
-
-impl Labels {
-    pub(super) const fn new(_template: &'static str) -> Self {
-        Self
-    }
-}
-
 pub(super) fn wait_begins(_: &LockKey) {}
+
 pub(super) fn wait_ends(_: &LockKey, _: Duration) {}
+
 pub(super) fn hold_begins(_: &LockKey) {}
+
 pub(super) fn hold_ends(_: &LockKey, _: Duration) {}
+
 pub(super) fn refused(_: &LockKey, _: &LockError) {}
+
 pub(super) fn abandoned(_: &LockKey) {}
+
 pub(super) fn lost(_: &LockKey, _: LeaseLost) {}
+
 pub(super) fn handed_on(_: &LockKey, _: HandOff) {}
+
 pub(super) fn describe() {}

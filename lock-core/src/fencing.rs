@@ -1,0 +1,80 @@
+//! The number that grows with each acquisition of a key, and guards a store.
+
+use std::fmt;
+
+/// A number that grows with each acquisition of a key, to be handed to the store that the lock protects.
+///
+/// A store that remembers the largest token it has seen, and refuses smaller ones, cannot be written to by a holder that
+/// slept through the end of its lease. No lock alone can promise that. A store that refuses a token is right: never raise
+/// a token and try again.
+///
+/// It fits in 53 bits until the year 2255, so it survives JavaScript and JSON.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// # let manager = lock_core::LockManager::in_memory();
+/// # let options = lock_core::LockOptions::default();
+/// let guard = manager.acquire("report", options).await?;
+/// let token = u64::from(guard.lease().fencing_token());
+/// // UPDATE report SET body = $1, fencing_token = $token WHERE fencing_token <= $token
+/// # assert!(token > 0);
+/// # guard.release().await
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+#[cfg(feature = "redis")]
+impl FencingToken {
+    pub(crate) const fn new(value: u64) -> Self {
+        Self(value)
+    }
+}
+
+/// Fencing tokens that follow each other, taken ahead for tasks to which a lease will be handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FencingBlock {
+    next: u64,
+    left: u32,
+}
+
+impl FencingBlock {
+    pub(crate) const EMPTY: Self = Self { next: 0, left: 0 };
+
+    pub(crate) const fn new(first: u64, count: u32) -> Self {
+        Self {
+            next: first,
+            left: count,
+        }
+    }
+
+    pub(crate) const fn left(self) -> u32 {
+        self.left
+    }
+
+    /// Takes the smallest.
+    pub(crate) fn take(&mut self) -> Option<FencingToken> {
+        self.left = self.left.checked_sub(1)?;
+        let token = FencingToken(self.next);
+        self.next += 1;
+        Some(token)
+    }
+
+    /// The largest, which the process then knows.
+    pub(crate) const fn last(self) -> FencingToken {
+        FencingToken((self.next + self.left as u64).saturating_sub(1))
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

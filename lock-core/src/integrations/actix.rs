@@ -1,0 +1,120 @@
+//! A failed lock as actix's response, and handlers that return `impl Responder`.
+
+use actix_web::{
+    HttpRequest, HttpResponse, Responder, ResponseError,
+    body::BoxBody,
+    http::{
+        StatusCode,
+        header::{CONTENT_TYPE, RETRY_AFTER},
+    },
+    web::Data,
+};
+
+use crate::{
+    error::{FromLockError, LockError},
+    integrations::problem::Problem,
+    manager::{LockManager, LockSource},
+};
+
+impl Problem {
+    fn actix_status(&self) -> StatusCode {
+        StatusCode::from_u16(self.code()).expect("409, 500 and 503 are status codes")
+    }
+}
+
+/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 500 if the program is wrong; with
+/// a problem document (RFC 9457) that does not name the key. So `actix_web::Result<T>` is a return type of annotated
+/// functions.
+impl ResponseError for LockError {
+    fn status_code(&self) -> StatusCode {
+        Problem::of(self).actix_status()
+    }
+
+    fn error_response(&self) -> HttpResponse<BoxBody> {
+        let problem = Problem::answering(self);
+        let mut response = HttpResponse::build(problem.actix_status());
+        response.insert_header((CONTENT_TYPE, Problem::MEDIA_TYPE));
+        if let Some(seconds) = problem.retry_after_seconds() {
+            response.insert_header((RETRY_AFTER, seconds));
+        }
+        response.body(problem.json())
+    }
+}
+
+/// Makes `Result<T, HttpResponse>` a return type of annotated functions that handlers call.
+impl From<LockError> for HttpResponse {
+    fn from(error: LockError) -> Self {
+        error.error_response()
+    }
+}
+
+/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 500 if the program is wrong. This is
+/// actix's own type, not that of the crate `http`.
+impl From<LockError> for StatusCode {
+    fn from(error: LockError) -> Self {
+        Problem::answering(&error).actix_status()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl FromLockError for HttpResponse {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
+
+/// With the text for the client, in the order that actix knows.
+#[diagnostic::do_not_recommend]
+impl FromLockError for (String, StatusCode) {
+    fn from_lock_error(error: LockError) -> Self {
+        let problem = Problem::answering(&error);
+        (problem.detail.to_owned(), problem.actix_status())
+    }
+}
+
+/// What an annotated `-> impl Responder` returns: the body's responder, which needs the request to become a response, or
+/// that of a failed lock.
+#[derive(Debug)]
+pub enum Responding<R, F> {
+    /// The body's.
+    Body(R),
+    /// That of a failed lock.
+    Failed(F),
+}
+
+impl<R: Responder, F: Responder> Responder for Responding<R, F> {
+    type Body = BoxBody;
+
+    fn respond_to(self, request: &HttpRequest) -> HttpResponse {
+        match self {
+            Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
+            Self::Failed(responder) => responder.respond_to(request).map_into_boxed_body(),
+        }
+    }
+}
+
+/// So that `locks = data` takes what the application shares.
+impl<T: LockSource + ?Sized> LockSource for Data<T> {
+    fn lock_manager(&self) -> LockManager {
+        (***self).lock_manager()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockKey;
+
+    #[test]
+    fn a_failure_is_actixs_status_in_each_way_to_ask() {
+        let busy = || LockError::Busy {
+            key: LockKey::new("secret-key"),
+            retry_after: None,
+        };
+        assert_eq!(StatusCode::from(busy()), StatusCode::CONFLICT);
+        assert_eq!(busy().status_code(), StatusCode::CONFLICT);
+        let response = HttpResponse::from(busy());
+        assert_eq!(response.status(), StatusCode::CONFLICT);
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
+}

@@ -1,0 +1,33 @@
+//! A failed lock as axum's response. From `axum-core`, so that it goes with any axum that is built on it.
+
+use axum_core::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    error::{FromLockError, LockError},
+    integrations::problem::Problem,
+};
+
+/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 500 if the program is wrong; with
+/// a problem document (RFC 9457) that does not name the key. So `LockError` is an error that handlers can return.
+impl IntoResponse for LockError {
+    fn into_response(self) -> Response {
+        Problem::answering(&self).response().map(Body::from)
+    }
+}
+
+/// Makes `Result<T, Response>` a return type of annotated functions.
+impl From<LockError> for Response {
+    fn from(error: LockError) -> Self {
+        error.into_response()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl FromLockError for Response {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into_response()
+    }
+}

@@ -1,0 +1,16 @@
+//! Web frameworks and streams.
+
+#[cfg(feature = "actix")]
+pub(crate) mod actix;
+#[cfg(feature = "axum")]
+mod axum;
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "poem")]
+mod poem;
+#[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
+mod problem;
+#[cfg(feature = "stream")]
+pub(crate) mod stream;
+#[cfg(feature = "tonic")]
+mod tonic;

@@ -1,0 +1,170 @@
+//! What a client is told of a failed lock: the one place where each failure gets its status, whatever the framework.
+
+use std::{error::Error, time::Duration};
+
+use crate::error::LockError;
+
+/// A failed lock, as a client may know it: fixed texts, and neither the key, parts of which may be another client's, nor
+/// what the backend reported.
+pub(crate) struct Problem {
+    pub(super) status: Status,
+    pub(super) detail: &'static str,
+    /// How long the holder's lease is known to run.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// What a client can do about it.
+#[derive(Clone, Copy)]
+pub(super) enum Status {
+    /// Try again when the other one is done.
+    Conflict,
+    /// Try again some time: nobody knows whether it was done.
+    Unavailable,
+    /// Nothing: the server's program or configuration is wrong.
+    Internal,
+}
+
+impl Problem {
+    /// For an answer from which nobody on this side will learn what failed: so that goes to the log, unless it is
+    /// somebody else's lock, or a loss, of which the lease has told.
+    pub(super) fn answering(error: &LockError) -> Self {
+        let problem = Self::of(error);
+        if !matches!(error, LockError::Busy { .. } | LockError::Lost { .. }) {
+            tracing::warn!(%error, source = error.source(), "a request is answered without its lock");
+        }
+        problem
+    }
+
+    // Without a wildcard: a new failure does not compile until it has its line.
+    pub(super) fn of(error: &LockError) -> Self {
+        let (status, detail) = match error {
+            LockError::Busy { .. } => (
+                Status::Conflict,
+                "another request is working on the same thing: try again later",
+            ),
+            LockError::Lost { .. } => (
+                Status::Unavailable,
+                "the request was interrupted: it may have been done in part",
+            ),
+            LockError::Unavailable { .. } => (
+                Status::Unavailable,
+                "a service that this one needs does not answer: try again later",
+            ),
+            LockError::Invalid { .. } | LockError::NotConfigured => {
+                (Status::Internal, "the server could not process the request")
+            }
+        };
+        let retry_after = match error {
+            LockError::Busy { retry_after, .. } => *retry_after,
+            _ => None,
+        };
+        Self {
+            status,
+            detail,
+            retry_after,
+        }
+    }
+}
+
+#[cfg(any(feature = "http", feature = "actix"))]
+impl Problem {
+    /// The media type of [`json`](Self::json).
+    pub(super) const MEDIA_TYPE: &str = "application/problem+json";
+
+    pub(super) fn code(&self) -> u16 {
+        match self.status {
+            Status::Conflict => 409,
+            Status::Unavailable => 503,
+            Status::Internal => 500,
+        }
+    }
+
+    /// The body of an answer (RFC 9457).
+    pub(super) fn json(&self) -> String {
+        let title = match self.status {
+            Status::Conflict => "Conflict",
+            Status::Unavailable => "Service Unavailable",
+            Status::Internal => "Internal Server Error",
+        };
+        let (status, detail) = (self.code(), self.detail);
+        // All of it is ours, with nothing to escape.
+        format!(
+            r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#
+        )
+    }
+
+    /// The header `Retry-After`, which knows whole seconds: rounded up, or clients would come too early; and never zero,
+    /// which would invite a busy loop.
+    pub(super) fn retry_after_seconds(&self) -> Option<u64> {
+        let wait = self.retry_after?;
+        let started = u64::from(wait.subsec_nanos() > 0);
+        Some(wait.as_secs().saturating_add(started).max(1))
+    }
+}
+
+#[cfg(all(test, any(feature = "http", feature = "actix")))]
+mod tests {
+    use super::*;
+    use crate::{error::LeaseLost, key::LockKey};
+
+    fn busy(retry_after: Option<Duration>) -> LockError {
+        LockError::Busy {
+            key: LockKey::new("secret-key"),
+            retry_after,
+        }
+    }
+
+    fn all() -> [LockError; 5] {
+        let key = LockKey::new("secret-key");
+        [
+            busy(Some(Duration::from_secs(3))),
+            LockError::Lost {
+                key: key.clone(),
+                reason: LeaseLost::TakenAway,
+            },
+            LockError::unavailable("secret-source").about(&key),
+            LockError::invalid("secret-reason").about(&key),
+            LockError::NotConfigured,
+        ]
+    }
+
+    #[test]
+    fn each_failure_has_its_status() {
+        let codes = all().map(|error| Problem::of(&error).code());
+        assert_eq!(codes, [409, 503, 503, 500, 500]);
+    }
+
+    #[test]
+    fn the_pause_is_in_whole_seconds_rounded_up_and_at_least_one() {
+        let seconds = |wait| Problem::of(&busy(wait)).retry_after_seconds();
+        assert_eq!(seconds(None), None);
+        let of_millis = [(0, 1), (1, 1), (999, 1), (1000, 1), (1001, 2), (9500, 10)];
+        for (millis, expected) in of_millis {
+            let wait = Some(Duration::from_millis(millis));
+            assert_eq!(seconds(wait), Some(expected), "{millis} ms");
+        }
+        assert_eq!(seconds(Some(Duration::MAX)), Some(u64::MAX));
+    }
+
+    #[test]
+    fn only_a_busy_lock_says_when_to_try_again() {
+        let waits = all().map(|error| Problem::of(&error).retry_after_seconds());
+        assert_eq!(waits, [Some(3), None, None, None, None]);
+    }
+
+    #[test]
+    fn a_client_hears_nothing_of_keys_and_sources() {
+        for error in all() {
+            let json = Problem::of(&error).json();
+            assert!(!json.contains("secret"), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_body_is_a_problem_document() {
+        assert_eq!(
+            Problem::of(&busy(None)).json(),
+            r#"{"type":"about:blank","title":"Conflict","status":409,"detail":"another request is working on the same thing: try again later"}"#
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! A lock that is held until a stream ends.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+
+use crate::{
+    error::{LeaseLost, LockError},
+    guard::LockGuard,
+    lease::Lease,
+};
+
+/// A stream that ends with its lock: what [`LockGuard::hold_during`] returns.
+///
+/// It yields the items of the stream in it. When the lease is lost, whoever waits for an item is woken, that stream is
+/// dropped, and the last item is `Err` of [`LockError::Lost`]; while nobody asks for one, it stays as it is. When the stream ends, or this is dropped, the lock is released in the background, within
+/// one round trip.
+///
+/// Like a body of [`LockManager::run`](crate::LockManager::run), the stream is not polled again once the lease has ended,
+/// also where the process slept through the end of it. Whoever reads slowly holds the lock for long: the guard's `max_hold`
+/// bounds that.
+#[must_use = "the lock is released as soon as the stream is dropped"]
+pub struct HeldStream<S> {
+    /// None after the end.
+    held: Option<Held<S>>,
+}
+
+/// Dropped in this order: nothing of the stream may be left when the lock is released.
+struct Held<S> {
+    stream: Pin<Box<S>>,
+    lost: Pin<Box<dyn Future<Output = LeaseLost> + Send>>,
+    lease: Lease,
+    /// Last: releases.
+    _guard: LockGuard,
+}
+
+impl LockGuard {
+    /// Holds the lock until the stream ends or is dropped: for the body of a response, which is sent after its handler has
+    /// returned.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use futures_util::{StreamExt, stream};
+    /// use lock_core::{LockError, LockManager, LockOptions};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let options = LockOptions::new(Duration::from_secs(10));
+    /// let guard = locks.acquire("export", options.clone()).await?;
+    /// let mut rows = guard.hold_during(stream::iter([Ok::<_, LockError>("a row"), Ok("another")]));
+    ///
+    /// assert_eq!(rows.next().await.transpose()?, Some("a row"));
+    /// assert!(locks.try_acquire("export", options.clone()).await?.is_none());
+    /// drop(rows); // or its end, as when all was sent or the client hung up
+    /// locks.acquire("export", options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold_during<S, T, E>(self, stream: S) -> HeldStream<S>
+    where
+        S: Stream<Item = Result<T, E>>,
+        E: From<LockError>,
+    {
+        let lease = self.lease();
+        let watched = lease.clone();
+        HeldStream {
+            held: Some(Held {
+                stream: Box::pin(stream),
+                lost: Box::pin(async move { watched.lost().await }),
+                lease,
+                _guard: self,
+            }),
+        }
+    }
+}
+
+impl<S> HeldStream<S> {
+    /// Returns the lease that the stream ends with; none after the end.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        self.held.as_ref().map(|held| held.lease.clone())
+    }
+}
+
+impl<S> Held<S> {
+    /// Looks at the clock before each poll of the stream, as for a body.
+    fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
+        let leases = self.lease.leases();
+        leases.check()?;
+        if self.lost.as_mut().poll(context).is_ready() {
+            leases.check()?;
+        }
+        Ok(())
+    }
+}
+
+impl<S, T, E> Stream for HeldStream<S>
+where
+    S: Stream<Item = Result<T, E>>,
+    E: From<LockError>,
+{
+    type Item = Result<T, E>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<T, E>>> {
+        let Some(held) = &mut self.held else {
+            return Poll::Ready(None);
+        };
+        if let Err(error) = held.check(context) {
+            self.held = None;
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        let item = ready!(held.stream.as_mut().poll_next(context));
+        if item.is_none() {
+            self.held = None;
+        }
+        Poll::Ready(item)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let most = self.held.as_ref().map_or(Some(0), |held| {
+            // One more for the loss.
+            held.stream.size_hint().1?.checked_add(1)
+        });
+        (0, most)
+    }
+}
+
+impl<S> fmt::Debug for HeldStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldStream")
+            .field("lease", &self.lease())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::SeqCst},
+        },
+        time::Duration,
+    };
+
+    use futures_util::{StreamExt as _, stream};
+
+    use super::*;
+    use crate::{LockManager, LockOptions};
+
+    /// Yields without end, and counts.
+    struct Counting(Arc<AtomicUsize>);
+
+    impl Stream for Counting {
+        type Item = Result<usize, LockError>;
+
+        fn poll_next(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<usize, LockError>>> {
+            Poll::Ready(Some(Ok(self.0.fetch_add(1, SeqCst))))
+        }
+
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (3, Some(3))
+        }
+    }
+
+    /// A guard whose lease ends after a second.
+    async fn held() -> LockGuard {
+        let options = LockOptions::new(Duration::from_secs(1)).without_renewal();
+        let guard = LockManager::in_memory().acquire("k", options).await;
+        guard.expect("a free lock")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_whose_lease_is_over_is_dropped_and_not_polled_again() {
+        let polls = Arc::default();
+        let mut stream = held().await.hold_during(Counting(Arc::clone(&polls)));
+        assert!(matches!(stream.next().await, Some(Ok(0))));
+        // Nothing has looked at the clock since: as after a pause of the whole process.
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let lost = stream.next().await;
+        assert!(matches!(
+            lost,
+            Some(Err(LockError::Lost {
+                reason: LeaseLost::Expired,
+                ..
+            }))
+        ));
+        assert_eq!(polls.load(SeqCst), 1);
+        assert_eq!(Arc::strong_count(&polls), 1, "the stream is gone");
+        assert!(stream.lease().is_none());
+        assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_waits_hears_of_the_loss() {
+        let pending = stream::pending::<Result<u8, LockError>>();
+        let mut stream = held().await.hold_during(pending);
+        let item = tokio::time::timeout(Duration::from_secs(2), stream.next()).await;
+        assert!(matches!(item, Ok(Some(Err(LockError::Lost { .. })))));
+    }
+
+    #[tokio::test]
+    async fn a_loss_may_be_the_only_item_and_one_more_than_expected() {
+        let stream = held().await.hold_during(Counting(Arc::default()));
+        assert_eq!(stream.size_hint(), (0, Some(4)));
+    }
+}

@@ -1,0 +1,98 @@
+//! A failed lock as the status of a gRPC call.
+
+use tonic::{Code, Status, metadata::MetadataMap};
+
+use crate::{
+    error::LockError,
+    integrations::problem::{self, Problem},
+};
+
+/// By this a server tells gRPC's own retries when to come back. Clients whose retry policy has `ABORTED` heed it by
+/// themselves, where a name of our own, or HTTP's, would be for nobody. In milliseconds, as a signed number of 32 bits.
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// Converts the failure to `ABORTED` if the lock is busy, `UNAVAILABLE` if it is lost or unavailable, `INTERNAL` if the
+/// program is wrong; with a message that does not name the key.
+///
+/// A busy lock also says by `grpc-retry-pushback-ms` how long its holder's lease is known to run, unless it never ends by
+/// itself. Clients with a retry policy for `ABORTED` wait that long before they try again.
+impl From<LockError> for Status {
+    fn from(error: LockError) -> Self {
+        let problem = Problem::answering(&error);
+        let code = match problem.status {
+            problem::Status::Conflict => Code::Aborted,
+            problem::Status::Unavailable => Code::Unavailable,
+            problem::Status::Internal => Code::Internal,
+        };
+        let mut metadata = MetadataMap::new();
+        if let Some(wait) = problem.pushback_ms() {
+            metadata.insert(PUSHBACK, wait.into());
+        }
+        Self::with_metadata(code, problem.detail, metadata)
+    }
+}
+
+impl Problem {
+    /// Rounded up, or clients would come too early; and never zero, which would invite a busy loop.
+    fn pushback_ms(&self) -> Option<i32> {
+        let wait = self.retry_after?.as_nanos().div_ceil(1_000_000).max(1);
+        Some(i32::try_from(wait).unwrap_or(i32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{error::LeaseLost, key::LockKey};
+
+    fn busy(retry_after: Option<Duration>) -> Status {
+        Status::from(LockError::Busy {
+            key: LockKey::new("secret-key"),
+            retry_after,
+        })
+    }
+
+    #[test]
+    fn each_failure_has_its_code_and_no_message_names_a_key_or_a_source() {
+        let key = LockKey::new("secret-key");
+        let statuses = [
+            busy(None),
+            Status::from(LockError::Lost {
+                key: key.clone(),
+                reason: LeaseLost::Expired,
+            }),
+            Status::from(LockError::unavailable("secret-source").about(&key)),
+            Status::from(LockError::invalid("secret-reason").about(&key)),
+            Status::from(LockError::NotConfigured),
+        ];
+        let codes = statuses.each_ref().map(Status::code);
+        let expected = [
+            Code::Aborted,
+            Code::Unavailable,
+            Code::Unavailable,
+            Code::Internal,
+            Code::Internal,
+        ];
+        assert_eq!(codes, expected);
+        for status in statuses {
+            assert!(!format!("{status:?}").contains("secret"), "{status:?}");
+        }
+    }
+
+    #[test]
+    fn a_busy_lock_pushes_back_for_as_long_as_its_lease_runs() {
+        let told = |wait| {
+            let status = busy(wait);
+            let told = status.metadata().get(PUSHBACK)?;
+            Some(told.to_str().expect("a number").to_owned())
+        };
+        assert_eq!(told(None), None);
+        assert_eq!(told(Some(Duration::ZERO)).as_deref(), Some("1"));
+        let wait = Duration::from_micros(1_500_100);
+        assert_eq!(told(Some(wait)).as_deref(), Some("1501"));
+        let most = i32::MAX.to_string();
+        assert_eq!(told(Some(Duration::MAX)), Some(most));
+    }
+}

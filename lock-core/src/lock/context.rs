@@ -1,0 +1,190 @@
+//! What every part of a manager shares: the backend, the thread and the clock it works with, the renewal.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    error::LockError,
+    fencing::FencingToken,
+    lock::renewal::Renewal,
+    runtime::{
+        clock::{Clock, Moment},
+        executor::Spawner,
+        process::OriginProcess,
+        tally::Tally,
+        timer::Alarm,
+    },
+    store::{Answer, Backend, grants::Grants, owner_token::OwnerTokens, timing::Timing},
+};
+
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) spawner: Spawner,
+    pub(crate) clock: Clock,
+    pub(crate) alarm: Alarm,
+    pub(crate) renewal: Renewal,
+    pub(crate) grants: Arc<Grants>,
+    pub(crate) timing: Timing,
+    pub(crate) owner_tokens: OwnerTokens,
+    /// What is inherited by a fork is refused: see [`check_process`](Self::check_process).
+    origin: OriginProcess,
+    /// Leases held. A shutdown waits for them, and for what is on its way: acquires and releases.
+    pub(crate) held: Arc<Tally>,
+    pub(crate) on_its_way: Arc<Tally>,
+    /// The largest fencing token that this manager has seen; each new one must be larger.
+    known_fencing: AtomicU64,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        grants: Arc<Grants>,
+        spawner: Spawner,
+        clock: Clock,
+        alarm: Alarm,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            renewal: Renewal::new(
+                backend.clone(),
+                grants.clone(),
+                spawner.clone(),
+                clock.clone(),
+            ),
+            backend,
+            grants,
+            spawner,
+            clock,
+            alarm,
+            timing,
+            owner_tokens: OwnerTokens::of_this_process(),
+            origin: OriginProcess::this_process(),
+            held: Arc::default(),
+            on_its_way: Arc::default(),
+            known_fencing: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether this is the process that made the manager, as with [`OriginProcess::is_here_at`]. `now` is of the manager's clock.
+    pub(crate) fn is_here_at(&self, now: Moment) -> bool {
+        self.origin.is_here_at(match self.clock {
+            Clock::Boot => now,
+            // It may be virtual.
+            Clock::Tokio(_) => Clock::Boot.now(),
+        })
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.origin.is_here_at(Clock::Boot.now())
+    }
+
+    /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
+    /// lock below may have been taken by a thread that the child does not have.
+    pub(crate) fn check_process(&self) -> Result<(), LockError> {
+        if self.is_here() {
+            Ok(())
+        } else {
+            Err(forked())
+        }
+    }
+
+    /// Has a question answered where the manager's work runs.
+    ///
+    /// Dropping the future does not take the question back.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Backend) -> Answer<T>,
+    ) -> Result<T, LockError> {
+        self.check_process()?;
+        let (sender, answer) = oneshot::channel();
+        let question = question(&*self.backend);
+        self.spawner.spawn(async move {
+            // Nobody listens any more: then nobody needs the answer.
+            drop(sender.send(question.await));
+        });
+        let mut answer = pin!(answer);
+        let answer = poll_fn(|context| -> Poll<Result<_, LockError>> {
+            // In a child that was forked meanwhile it never comes.
+            self.check_process()?;
+            answer.as_mut().poll(context).map(Ok)
+        });
+        match answer.await? {
+            Ok(answer) => answer.map_err(LockError::from),
+            Err(_) => Err(LockError::unavailable(
+                "the runtime that the question was asked on has ended",
+            )),
+        }
+    }
+
+    /// Waits until nothing is held or on its way, if only for a moment.
+    pub(crate) async fn emptied(&self) {
+        // What is on its way may become a held lease, and a held lease a release on its way.
+        while self.held.count() + self.on_its_way.count() > 0 {
+            self.held.emptied().await;
+            self.on_its_way.emptied().await;
+        }
+    }
+
+    /// Waits for `event`, at most for `time`; returns whether it came.
+    pub(crate) async fn within(&self, time: Duration, event: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = event => true,
+            () = self.alarm.sleep_until(self.clock.now().after(time)) => false,
+        }
+    }
+
+    pub(crate) fn known_fencing(&self) -> u64 {
+        self.known_fencing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn learn_fencing(&self, token: FencingToken) {
+        self.known_fencing.fetch_max(token.into(), Ordering::AcqRel);
+    }
+}
+
+impl Drop for Engine {
+    /// In a forked child nothing below is taken apart: to close a connection or to end a thread is to write to what the
+    /// parent has, too.
+    fn drop(&mut self) {
+        if !self.origin.is_here() {
+            mem::forget((self.backend.clone(), self.spawner.clone()));
+        }
+    }
+}
+
+pub(crate) fn forked() -> LockError {
+    LockError::unavailable(
+        "this process was forked from the one that made this lock manager, which works only there: make another one after the fork",
+    )
+}
+
+/// Until when a lease is certain that was asked for at `sent`: minus 1 % of the ttl and 2 ms, because the server's clock
+/// may run faster than ours and its timer may be early.
+pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
+    sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allowance_for_drift_never_goes_below_the_moment_of_sending() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        assert_eq!(validity(sent, Duration::ZERO), sent);
+        let valid = validity(sent, Duration::from_secs(10)).since(sent);
+        assert_eq!(valid, Duration::from_millis(9_898));
+    }
+}

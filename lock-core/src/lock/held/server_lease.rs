@@ -1,0 +1,182 @@
+//! What this process holds of a lock on the server: one owner token, which is handed from task to task.
+//!
+//! Each task that gets it has a lease of its own, with its own fencing token. The tenure is what is renewed and released.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    error::LeaseLost,
+    fencing::FencingBlock,
+    key::LockKey,
+    lock::{context::Engine, held::lease_state::LeaseState},
+    options::{Renew, Terms},
+    runtime::{clock::Moment, timer_queue::Ticket},
+    store::{RenewRequest, grants::EntryNumber, in_flight::Trail, owner_token::OwnerToken},
+};
+
+/// What was won: the facts of a grant, before it belongs to anyone.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    pub(crate) entry: EntryNumber,
+    pub(crate) trail: Arc<Trail>,
+    pub(crate) tokens: FencingBlock,
+    pub(crate) ttl: Duration,
+    /// Until when it is certain that the server has it.
+    pub(crate) valid_until: Moment,
+}
+
+impl Grant {
+    /// Whether less than half of its ttl is left.
+    pub(crate) fn is_short(&self, engine: &Engine) -> bool {
+        self.valid_until.since(engine.clock.now()) < self.ttl / 2
+    }
+}
+
+pub(crate) struct Tenure {
+    pub(crate) key: LockKey,
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    pub(crate) entry: EntryNumber,
+    pub(crate) trail: Arc<Trail>,
+    pub(crate) ttl: Duration,
+    /// Cleared once, if at all.
+    renewed: AtomicBool,
+    pub(crate) engine: Arc<Engine>,
+    /// Grows only, in nanoseconds of the clock.
+    valid_until: AtomicU64,
+    /// Set once; final.
+    lost: OnceLock<LeaseLost>,
+    /// The lease of the task that has it now; `None` when it was let go.
+    holder: Mutex<Option<Arc<LeaseState>>>,
+    /// When to renew, in nanoseconds of the clock, and the place in the schedule. Written only by the renewal.
+    pub(crate) renew_at: AtomicU64,
+    ticket: Mutex<Option<Ticket>>,
+}
+
+impl Tenure {
+    pub(crate) fn new(engine: Arc<Engine>, key: LockKey, grant: &Grant, terms: &Terms) -> Self {
+        Self {
+            key,
+            full_key: grant.full_key.clone(),
+            token: grant.token.clone(),
+            entry: grant.entry,
+            trail: grant.trail.clone(),
+            ttl: terms.ttl,
+            renewed: AtomicBool::new(terms.renew == Renew::On),
+            engine,
+            valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
+            lost: OnceLock::new(),
+            holder: Mutex::new(None),
+            renew_at: AtomicU64::new(0),
+            ticket: Mutex::new(None),
+        }
+    }
+
+    /// Hands it to its first lease.
+    pub(crate) fn begin_with(&self, lease: &Arc<LeaseState>) {
+        *self.lock_holder() = Some(lease.clone());
+    }
+
+    /// Hands it to the next lease, unless it is lost.
+    pub(crate) fn pass_to(&self, lease: &Arc<LeaseState>) -> Result<(), LeaseLost> {
+        let mut holder = self.lock_holder();
+        if let Some(reason) = self.lost.get() {
+            return Err(*reason);
+        }
+        *holder = Some(lease.clone());
+        Ok(())
+    }
+
+    /// Nobody has it any more; it is about to be released.
+    pub(crate) fn vacate(&self) {
+        *self.lock_holder() = None;
+    }
+
+    /// Loses it, for whoever has it.
+    pub(crate) fn lose(&self, reason: LeaseLost) {
+        let holder = {
+            let holder = self.lock_holder();
+            // The first reason stands.
+            self.lost.get_or_init(|| reason);
+            holder.clone()
+        };
+        if let Some(lease) = holder {
+            lease.end(reason);
+        }
+    }
+
+    /// Moves its end further away. What is lost stays lost, since that is looked at first everywhere.
+    pub(crate) fn renewed_until(&self, valid_until: Moment) {
+        self.valid_until
+            .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(crate) fn lost(&self) -> Option<LeaseLost> {
+        self.lost.get().copied()
+    }
+
+    pub(crate) fn holder(&self) -> Option<Arc<LeaseState>> {
+        self.lock_holder().clone()
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// When only half of its ttl is left.
+    pub(crate) fn half_time(&self) -> Moment {
+        self.valid_until().before(self.ttl / 2)
+    }
+
+    /// Whether at least half of its ttl is left, which a task may expect that gets it.
+    pub(crate) fn is_fresh(&self, now: Moment) -> bool {
+        self.valid_until().since(now) >= self.ttl / 2
+    }
+
+    pub(crate) fn renew(&self) -> Renew {
+        if self.renewed.load(Ordering::Relaxed) {
+            Renew::On
+        } else {
+            Renew::Off
+        }
+    }
+
+    /// From now on it is not renewed any more; a renewal that is on its way is the last.
+    pub(crate) fn stop_renewing(&self) {
+        self.renewed.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn renew_request(&self, ttl: Duration) -> RenewRequest {
+        RenewRequest {
+            full_key: self.full_key.clone(),
+            token: self.token.clone(),
+            ttl,
+            acquired: self.trail.clone(),
+        }
+    }
+
+    pub(crate) fn swap_ticket(&self, ticket: Option<Ticket>) -> Option<Ticket> {
+        std::mem::replace(&mut *self.lock_ticket(), ticket)
+    }
+
+    /// Whether the renewal is going to look at it again.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.lock_ticket().is_some()
+    }
+
+    fn lock_ticket(&self) -> MutexGuard<'_, Option<Ticket>> {
+        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_holder(&self) -> MutexGuard<'_, Option<Arc<LeaseState>>> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,328 @@
+//! The one task that renews all that a manager holds, and ends what it cannot renew.
+//!
+//! A tenure stands in the schedule once, at the next moment at which something is to be looked at: a renewal at a third of
+//! its ttl, a retry, or its end. While a renewal is on its way it stands there at its end, so that a server which never
+//! answers cannot keep it alive.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    error::LeaseLost,
+    lock::{
+        context::validity,
+        held::{lease_state::LeaseState, server_lease::Tenure},
+    },
+    options::Renew,
+    runtime::{
+        clock::{Clock, Moment},
+        executor::{Spawner, spawn_beside},
+        jitter::jittered,
+        timer_queue::Schedule,
+    },
+    store::{Backend, Failure, Renewed, grants::Grants},
+};
+
+/// Renewals that come due within this time go out in one message.
+const BATCHED_WITHIN: Duration = Duration::from_millis(20);
+
+/// The most renewals in one message, so that the server stays responsive to others.
+const LARGEST_BATCH: usize = 512;
+
+#[derive(Clone)]
+pub(crate) struct Renewal {
+    rounds: Rounds,
+    spawner: Spawner,
+    /// Whether the task runs. It ends with the runtime it was started on, if that is the caller's; the next lease then
+    /// starts another.
+    running: Arc<AtomicBool>,
+}
+
+/// What the task works with. It does not hold the manager's thread, which ends with the last user of it.
+#[derive(Clone)]
+struct Rounds {
+    held: Arc<Schedule<Arc<Tenure>>>,
+    backend: Arc<dyn Backend>,
+    grants: Arc<Grants>,
+    clock: Clock,
+}
+
+impl Renewal {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        grants: Arc<Grants>,
+        spawner: Spawner,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            rounds: Rounds {
+                held: Arc::new(Schedule::new()),
+                backend,
+                grants,
+                clock,
+            },
+            spawner,
+            running: Arc::default(),
+        }
+    }
+
+    /// Looks after a tenure from now on.
+    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
+        self.rounds.plan_renewal(tenure);
+        self.keep_running();
+    }
+
+    /// Starts the task, if it does not run.
+    pub(crate) fn keep_running(&self) {
+        if !self.running.swap(true, Ordering::AcqRel) {
+            let (rounds, running) = (
+                self.rounds.clone(),
+                Running(self.running.clone(), self.rounds.held.clone()),
+            );
+            self.spawner.spawn(async move {
+                let _running = running;
+                rounds.go().await;
+            });
+        }
+    }
+
+    /// Lets a tenure run out that was renewed so far; it is still looked after.
+    pub(crate) fn stop(&self, tenure: &Arc<Tenure>) {
+        tenure.stop_renewing();
+        self.rounds.plan_renewal(tenure);
+    }
+
+    /// Plans again for a tenure whose holder has just changed, if nothing is planned: a look that came in between found the
+    /// last holder's lease ended, and planned nothing more.
+    ///
+    /// A look takes the plan away before it reads the holder, and this reads the plan after the holder was set. So either that
+    /// look saw the new holder, or this sees that nothing is planned.
+    pub(crate) fn keep_planned(&self, tenure: &Arc<Tenure>) {
+        if !tenure.is_planned() {
+            self.watch(tenure);
+        }
+    }
+
+    /// Looks at it no later than the lease of its new holder ends.
+    pub(crate) fn watch_holder(&self, lease: &LeaseState) {
+        let renew_at = lease.tenure.renew_at.load(Ordering::Relaxed);
+        self.rounds
+            .plan(&lease.tenure, Moment::from_nanos(renew_at));
+    }
+
+    /// Stops looking after a tenure; a renewal that is on its way makes no difference any more.
+    pub(crate) fn forget(&self, tenure: &Tenure) {
+        self.rounds.cancel(tenure);
+    }
+
+    /// The leases looked after now.
+    pub(crate) fn leases(&self) -> Vec<Arc<LeaseState>> {
+        self.rounds
+            .held
+            .snapshot()
+            .iter()
+            .filter_map(|tenure| tenure.holder())
+            .collect()
+    }
+}
+
+/// Clears the flag when the task ends, in whatever way, and has those who hold leases start another.
+struct Running(Arc<AtomicBool>, Arc<Schedule<Arc<Tenure>>>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+        for lease in self
+            .1
+            .snapshot()
+            .iter()
+            .filter_map(|tenure| tenure.holder())
+        {
+            lease.rouse();
+        }
+    }
+}
+
+/// What a look at a tenure showed.
+enum Look {
+    /// There is nothing to look after any more.
+    Over,
+    Renew,
+    /// Nothing to do before this moment.
+    Later(Moment),
+}
+
+impl Rounds {
+    /// Runs for ever: as long as the manager's thread, or the caller's runtime.
+    async fn go(&self) {
+        loop {
+            // One message for those that can wait for its answer equally long.
+            let mut batches: BTreeMap<Duration, Vec<Arc<Tenure>>> = BTreeMap::new();
+            let due = tokio::select! {
+                biased;
+                since = self.grants.unsettled() => self.all_from_before(since),
+                due = self.held.due(&self.clock, BATCHED_WITHIN) => due,
+            };
+            for tenure in due {
+                // Before its holder is read: see `keep_planned`.
+                self.cancel(&tenure);
+                match self.look(&tenure) {
+                    Look::Over => {}
+                    Look::Later(moment) => self.plan(&tenure, moment),
+                    Look::Renew => {
+                        self.plan(&tenure, Moment::NEVER);
+                        batches
+                            .entry(self.patience(&tenure))
+                            .or_default()
+                            .push(tenure);
+                    }
+                }
+            }
+            for (within, tenures) in batches {
+                for batch in tenures.chunks(LARGEST_BATCH) {
+                    // Apart from this loop, so that a slow answer delays neither other renewals nor the end of a lease.
+                    let (rounds, batch) = (self.clone(), batch.to_vec());
+                    spawn_beside(async move { rounds.renew(&batch, within).await });
+                }
+            }
+        }
+    }
+
+    /// All that are renewed, whether it is time or not: the connection is gone, or a new one. Behind it there may be another
+    /// server, after a fail-over, or one that was restarted: what it does not know is lost, and shall be known to be. What was
+    /// taken or renewed since then is known to it.
+    fn all_from_before(&self, since: Moment) -> Vec<Arc<Tenure>> {
+        let (mut all, now) = (self.held.snapshot(), self.clock.now());
+        all.retain(|tenure| tenure.valid_until() < validity(since, tenure.ttl));
+        for tenure in all.iter().filter(|tenure| tenure.renew() == Renew::On) {
+            tenure.renew_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        all
+    }
+
+    fn look(&self, tenure: &Tenure) -> Look {
+        let Some(lease) = tenure.holder() else {
+            return Look::Over;
+        };
+        if lease.ended().is_some() {
+            return Look::Over;
+        }
+        let soon = self.clock.now().after(BATCHED_WITHIN);
+        if !lease.is_claimed() {
+            // A task that is not polled keeps the lock from others: for half of the ttl, and not renewed.
+            let patience_ends = tenure.half_time();
+            if soon < patience_ends {
+                return Look::Later(patience_ends);
+            }
+            lease.pass_on();
+            if tenure.is_planned() {
+                // The next task has it, and that is what is planned.
+                return Look::Over;
+            }
+            // Its task is taking it in this moment, or leaving it: that is settled by the next look.
+            return Look::Later(soon);
+        }
+        let renew_at = Moment::from_nanos(tenure.renew_at.load(Ordering::Relaxed));
+        if soon < renew_at {
+            return Look::Later(renew_at);
+        }
+        Look::Renew
+    }
+
+    /// How long one attempt may take: a tenth of the ttl, but time enough for a few round trips.
+    fn patience(&self, tenure: &Tenure) -> Duration {
+        let enough = (self.backend.round_trip() * 4).max(Duration::from_millis(20));
+        (tenure.ttl / 10)
+            .max(enough)
+            .min(Duration::from_millis(500))
+    }
+
+    async fn renew(&self, tenures: &[Arc<Tenure>], within: Duration) {
+        // Before the request is handed over: the server's time starts later than this, never earlier.
+        let sent = self.clock.now();
+        let batch = tenures
+            .iter()
+            .map(|tenure| tenure.renew_request(tenure.ttl))
+            .collect();
+        match self.backend.renew(batch, within).await {
+            Ok(answers) => {
+                for (tenure, answer) in tenures.iter().zip(answers) {
+                    self.apply(tenure, sent, answer, within);
+                }
+            }
+            Err(failure) => {
+                for tenure in tenures {
+                    self.apply(tenure, sent, Err(failure.clone()), within);
+                }
+            }
+        }
+    }
+
+    fn apply(
+        &self,
+        tenure: &Arc<Tenure>,
+        sent: Moment,
+        answer: Result<Renewed, Failure>,
+        within: Duration,
+    ) {
+        match answer {
+            // An answer that came after the lease ran out changes nothing: the end is looked at first.
+            Ok(Renewed::Yes) => {
+                tenure.renewed_until(validity(sent, tenure.ttl));
+                self.plan_renewal(tenure);
+            }
+            Ok(Renewed::NotOurs) => tenure.lose(LeaseLost::TakenAway),
+            // Retried until the lease ends, at the pace of the attempts themselves.
+            Err(failure) => {
+                tracing::debug!(key = %tenure.key, ?failure, "a renewal failed");
+                self.renew_at(tenure, self.clock.now().after(jittered(within / 2)));
+            }
+        }
+    }
+
+    /// Plans the next renewal, or the end where there is to be none.
+    fn plan_renewal(&self, tenure: &Arc<Tenure>) {
+        if tenure.renew() == Renew::Off {
+            tenure
+                .renew_at
+                .store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
+            // Somebody has to see whether it is claimed.
+            let half = tenure.half_time();
+            return self.plan(tenure, half);
+        }
+        let now = self.clock.now();
+        let third = tenure.valid_until().since(now).min(tenure.ttl) / 3;
+        self.renew_at(tenure, now.after(third * 4 / 5 + jittered(third / 5)));
+    }
+
+    fn renew_at(&self, tenure: &Arc<Tenure>, at: Moment) {
+        tenure.renew_at.store(at.as_nanos(), Ordering::Relaxed);
+        self.plan(tenure, at);
+    }
+
+    /// Looks at it then, or when the lease of its holder ends, if that is sooner.
+    fn plan(&self, tenure: &Arc<Tenure>, at: Moment) {
+        let Some(lease) = tenure.holder() else { return };
+        let ticket = self.held.insert(at.min(lease.deadline()), tenure.clone());
+        if let Some(earlier) = tenure.swap_ticket(Some(ticket)) {
+            self.held.remove(earlier);
+        }
+        if tenure.holder().is_none() {
+            // Let go while this was planned: `forget` may have come before the new ticket was there.
+            self.cancel(tenure);
+        }
+    }
+
+    /// Plans nothing more for a tenure.
+    fn cancel(&self, tenure: &Tenure) {
+        if let Some(ticket) = tenure.swap_ticket(None) {
+            self.held.remove(ticket);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The local queue of one key, and the place of one task in it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use crate::{
+    error::LockError,
+    lock::held::holding::Holding,
+    options::{Terms, Wait},
+    runtime::catch_panic::safely,
+};
+
+/// One task that stands in line.
+pub(crate) struct Waiter {
+    pub(crate) terms: Terms,
+    state: Mutex<State>,
+}
+
+struct State {
+    word: Word,
+    /// Whether the next word from the backend ends the wait: the time is over, or there was none.
+    patience: Patience,
+}
+
+enum Word {
+    None(Option<Waker>),
+    Settled(Result<Holding, LockError>),
+    /// The task took its answer, or went away.
+    Gone,
+}
+
+/// What a task that goes away leaves.
+pub(crate) enum Departure {
+    /// Its place in line.
+    InLine,
+    /// An answer that it did not take.
+    Untaken(Result<Holding, LockError>),
+    /// Nothing: it has had its answer.
+    Before,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    Left,
+    Over,
+}
+
+impl Waiter {
+    pub(crate) fn new(terms: Terms) -> Self {
+        let patience = match terms.wait {
+            Wait::No => Patience::Over,
+            Wait::For(_) | Wait::Forever => Patience::Left,
+        };
+        Self {
+            terms,
+            state: Mutex::new(State {
+                word: Word::None(None),
+                patience,
+            }),
+        }
+    }
+
+    /// Takes the answer, or leaves the waker for it.
+    pub(crate) fn take_or_register(&self, waker: &Waker) -> Option<Result<Holding, LockError>> {
+        // A waker is the user's code: it is cloned before the lock is taken, and dropped after.
+        let fresh = waker.clone();
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.word, Word::Gone) {
+            Word::Settled(result) => Some(result),
+            Word::None(replaced) => {
+                state.word = Word::None(Some(fresh));
+                drop(state);
+                drop(replaced);
+                None
+            }
+            Word::Gone => None,
+        }
+    }
+
+    /// Hands over the answer; gives it back if the task went away.
+    pub(crate) fn settle(
+        &self,
+        result: Result<Holding, LockError>,
+    ) -> Result<(), Result<Holding, LockError>> {
+        let waker = {
+            let mut state = self.lock();
+            let Word::None(waker) = &mut state.word else {
+                return Err(result);
+            };
+            let waker = waker.take();
+            state.word = Word::Settled(result);
+            waker
+        };
+        rouse(waker);
+        Ok(())
+    }
+
+    /// Takes a lease back that the task was given and has not taken. It waits again, if it is put into the line.
+    pub(crate) fn withdraw(&self) -> Option<Holding> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.word, Word::Gone) {
+            Word::Settled(Ok(holding)) => {
+                // Its waker was used, so it will look by itself whenever it is polled.
+                state.word = Word::None(None);
+                Some(holding)
+            }
+            other => {
+                state.word = other;
+                None
+            }
+        }
+    }
+
+    /// Has the task look again, without an answer.
+    pub(crate) fn wake(&self) {
+        let waker = match &mut self.lock().word {
+            Word::None(waker) => waker.take(),
+            Word::Settled(_) | Word::Gone => None,
+        };
+        rouse(waker);
+    }
+
+    /// The task goes away.
+    pub(crate) fn go(&self) -> Departure {
+        let word = std::mem::replace(&mut self.lock().word, Word::Gone);
+        match word {
+            Word::Settled(result) => Departure::Untaken(result),
+            Word::None(_) => Departure::InLine,
+            Word::Gone => Departure::Before,
+        }
+    }
+
+    /// The next word from the backend shall end the wait.
+    pub(crate) fn lose_patience(&self) {
+        self.lock().patience = Patience::Over;
+    }
+
+    pub(crate) fn has_lost_patience(&self) -> bool {
+        self.lock().patience == Patience::Over
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.lock().word, Word::None(_))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn rouse(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        safely(|| waker.wake());
+    }
+}
+
+/// The tasks that want one key, first come, first served.
+///
+/// A task that goes away leaves its entry behind, which is skipped. They are swept once they outnumber the tasks that
+/// wait, so the line is never longer than twice the number of tasks, and leaving costs the same in any place.
+#[derive(Default)]
+pub(crate) struct Line {
+    entries: VecDeque<Arc<Waiter>>,
+    gone: usize,
+}
+
+impl Line {
+    pub(crate) fn push(&mut self, waiter: Arc<Waiter>) {
+        self.entries.push_back(waiter);
+    }
+
+    /// The task that is next.
+    pub(crate) fn head(&mut self) -> Option<Arc<Waiter>> {
+        while let Some(waiter) = self.entries.front() {
+            if waiter.is_waiting() {
+                return Some(waiter.clone());
+            }
+            self.entries.pop_front();
+            self.gone = self.gone.saturating_sub(1);
+        }
+        None
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Arc<Waiter>> {
+        let head = self.head();
+        self.entries.pop_front();
+        head
+    }
+
+    /// Notes that a task in the line went away.
+    pub(crate) fn note_gone(&mut self) {
+        self.gone += 1;
+        if self.gone * 2 > self.entries.len() {
+            self.entries.retain(|waiter| waiter.is_waiting());
+            self.gone = 0;
+        }
+    }
+
+    /// Takes out some of those who wait.
+    pub(crate) fn take_those(&mut self, which: impl Fn(&Waiter) -> bool) -> Vec<Arc<Waiter>> {
+        if !self.entries.iter().any(|waiter| which(waiter)) {
+            return Vec::new();
+        }
+        let (taken, rest): (_, VecDeque<_>) =
+            self.entries.drain(..).partition(|waiter| which(waiter));
+        self.entries = rest;
+        Vec::from(taken)
+    }
+
+    /// Takes out everybody.
+    pub(crate) fn take_all(&mut self) -> Vec<Arc<Waiter>> {
+        self.gone = 0;
+        self.entries.drain(..).collect()
+    }
+
+    /// How many entries there are, of tasks that went away too.
+    pub(crate) fn length(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Arc<Waiter>> {
+        self.entries.iter().filter(|waiter| waiter.is_waiting())
+    }
+}

@@ -1,0 +1,112 @@
+//! The future of an acquire.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::task::coop;
+
+use crate::{
+    error::LockError,
+    guard::LockGuard,
+    key::LockKey,
+    lock::{reentry, waiting::Place},
+    manager::LockManager,
+    options::{Terms, check_key},
+};
+
+/// Takes a key, or what the task holds of it.
+///
+/// Written by hand, since thousands of tasks may wait in one: an `async fn` keeps its arguments as they came, and what it
+/// waits for twice.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Taking<'a> {
+    manager: &'a LockManager,
+    state: State,
+}
+
+enum State {
+    /// The task that polls first is the one whose leases count.
+    New(LockKey, Result<Terms, LockError>),
+    Waiting(Place),
+    Over,
+}
+
+impl<'a> Taking<'a> {
+    pub(crate) fn new(
+        manager: &'a LockManager,
+        key: LockKey,
+        terms: Result<Terms, LockError>,
+    ) -> Self {
+        Self {
+            manager,
+            state: State::New(key, terms),
+        }
+    }
+
+    /// Returns a guard if the task holds the key already, else takes a place in its line.
+    fn begin(&mut self, key: &LockKey, terms: Terms) -> Result<Option<LockGuard>, LockError> {
+        let manager = self.manager;
+        // Before what the task holds is looked at: that is the parent's, in a forked child.
+        let deadline = manager
+            .begin(terms.wait)
+            .map_err(|error| error.about(key))?;
+        let arbiter = &manager.inner.arbiter;
+        if let Some(holding) = reentry::find(arbiter, key) {
+            return match holding.lease().ended() {
+                None => Ok(Some(LockGuard::new(holding))),
+                Some(reason) => Err(holding.lease().lost_error(reason)),
+            };
+        }
+        manager.require_runtime()?;
+        check_key(&arbiter.prefix, key)?;
+        self.state = State::Waiting(manager.stand(key, terms, deadline)?);
+        Ok(None)
+    }
+}
+
+impl Future for Taking<'_> {
+    type Output = Result<LockGuard, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // A lock that is free at every turn must not keep its runtime from everything else.
+        let coop = ready!(coop::poll_proceed(context));
+        let this = &mut *self;
+        if matches!(this.state, State::New(..))
+            && let State::New(key, terms) = std::mem::replace(&mut this.state, State::Over)
+            && let Some(result) = terms.and_then(|terms| this.begin(&key, terms)).transpose()
+        {
+            coop.made_progress();
+            return Poll::Ready(result);
+        }
+        let State::Waiting(place) = &mut this.state else {
+            panic!("polled after it was over");
+        };
+        let result = ready!(Pin::new(place).poll(context));
+        coop.made_progress();
+        this.state = State::Over;
+        Poll::Ready(result.map(|holding| {
+            holding.lease().begin();
+            LockGuard::new(Arc::new(holding))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{LockManager, LockOptions};
+
+    #[tokio::test]
+    async fn a_waiting_task_is_small() {
+        let manager = LockManager::in_memory();
+        let acquire = manager.acquire("k", LockOptions::default());
+        assert!(size_of_val(&acquire) <= 128, "{}", size_of_val(&acquire));
+        let guard = acquire.await.expect("free");
+        let release = guard.release();
+        assert!(size_of_val(&release) <= 176, "{}", size_of_val(&release));
+        release.await.expect("held");
+    }
+}

@@ -1,0 +1,515 @@
+//! The front door: acquiring, running, and what operators do.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use tracing::Instrument as _;
+
+use crate::{
+    error::{LeaseLost, LockError},
+    guard::LockGuard,
+    inspect::{Health, LockInfo},
+    key::{IntoLockKey, LockKey},
+    lease::Lease,
+    lock::{
+        context::{Engine, forked},
+        held::lease_set::while_held,
+        reentry,
+        registry::Arbiter,
+        waiting::Place,
+    },
+    options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
+    runtime::{clock::Moment, executor::Spawner},
+    telemetry,
+};
+
+mod acquire;
+mod builder;
+mod default;
+mod keys_of;
+mod multi_key;
+
+use acquire::Taking;
+
+pub use builder::LockManagerBuilder;
+pub use default::{LockSource, current, set_global, with_locks};
+pub use keys_of::KeysOf;
+
+/// Acquires locks on one backend.
+///
+/// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one
+/// connection to each and one thread, on which everything runs that must go on while a handler blocks: renewals, clean-ups,
+/// reconnecting. Both end with the last clone, guard and clean-up.
+///
+/// # Forking
+///
+/// A manager works only in the process that made it, one in memory too: **make it after the fork**, in each child. In a child
+/// each call on a manager that it inherited is [`LockError::Unavailable`] at once, which says so, and [`shutdown`](Self::shutdown)
+/// returns. Leases that it inherited are lost for it ([`LeaseLost::Forked`]), with the bodies that run under them. Dropping what it
+/// inherited releases nothing, and writes nothing to a server. The parent holds its locks on.
+///
+/// The child keeps the memory and the sockets of an inherited manager until it ends, or until it runs another program. While it
+/// has a socket of a parent that died, the server takes that parent for one that still listens, and a lock that is granted to it
+/// is free after one ttl.
+///
+/// This holds for a child with threads of its own and a runtime of its own. One of tokio's that was made before the fork is shared
+/// with the parent, so let a thread fork that is in none. And a fork copies only the thread that calls it: what another thread had
+/// locked in that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a manager
+/// starts one.
+#[derive(Clone)]
+pub struct LockManager {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    arbiter: Arc<Arbiter>,
+    /// Or what is wrong with the settings, for a manager that is made without a way to say so.
+    defaults: Result<Defaults, LockError>,
+}
+
+impl LockManager {
+    /// Connects to a backend, with default settings.
+    ///
+    /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
+    /// - `rediss://…`, `valkeys://…`: the same through TLS, with the feature `tls`; never without it if it fails. Whom to
+    ///   trust and who we are says the builder's `tls`;
+    /// - `redis+unix:///path`, `unix:///path`: the same through a unix socket;
+    /// - `redis+sentinel://[user:password@]host[:port],host2[:port]/service[/database]`: the primary that these sentinels know by
+    ///   the name `service`, now and after each fail-over;
+    /// - `redis+cluster://[user:password@]host[:port],host2[:port]`: a cluster of which these nodes are a part;
+    /// - several single servers with commas between them: see [`redlock`](Self::redlock);
+    /// - `memory://`: locks inside this process, a world of their own for each call.
+    ///
+    /// Parameters stand behind a `?`, with a `&` between two:
+    ///
+    /// | parameter | of | says |
+    /// | --- | --- | --- |
+    /// | `db` | every url of a server | the number of the database, as the path does; 0 if neither does, and in a cluster |
+    /// | `protocol` | every url of a server | `2` or `3`, the default: the version of the protocol to begin with |
+    /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, since no host stands behind them |
+    /// | `sentinel_user`, `sentinel_password` | `redis+sentinel://` | the user and password for the sentinels themselves |
+    ///
+    /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment
+    /// (`#…`): what a url says is heeded or refused, since services that read one url differently do not exclude each other.
+    /// Special characters in a user or password are percent-encoded: `/` is `%2F`, `@` is `%40`.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Invalid`] if the url is malformed (it says where), or the server is not Redis or refuses the user or password,
+    ///   if one side does not accept the other's certificate, or if the user lacks a right that locks take: then it names all
+    ///   that is missing, as a line for the server's administrator. A lock is tried for that; see the builder's
+    ///   [`check_key`](LockManagerBuilder::check_key);
+    /// - [`LockError::Unavailable`] if the server does not answer within the time-outs (2 s by default).
+    ///
+    /// No message contains the url's password, and none but the line for the administrator its user.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection, if there is one already. The lock that was tried may be left, for 1 s at most.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), lock_core::LockError> {
+    /// let manager = lock_core::LockManager::connect("redis://127.0.0.1/").await?;
+    /// lock_core::set_global(manager);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        Self::builder().connect(url).await
+    }
+
+    /// Connects to several independent servers, of which a majority has to agree (Redlock), with default settings.
+    ///
+    /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held
+    /// while a majority of them has it, so one of three, or two of five, may be down or hang without anybody waiting for it.
+    /// Mutual exclusion and fencing tokens hold while a majority keeps its data and clocks run at the same rate; a server that
+    /// was started lately may have forgotten locks, and has no part in new ones for 125 s, unless the builder's
+    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers answers
+    /// [`LockError::Unavailable`] for that long.
+    ///
+    /// A server whose clock is more than a second from the others' cannot vote, and the user must be allowed to run scripts and
+    /// `INFO`, which is found out on each server that answers. Nobody is told when a lock is let go: waiters in other processes
+    /// ask every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come, first
+    /// served, without a message, as on a single server.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Invalid`] if the list is even, shorter than three, or names a server twice, if a url is malformed, or if a
+    ///   server is not Redis or refuses the user or password;
+    /// - [`LockError::Unavailable`] if no majority answers within the time-outs.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), lock_core::LockError> {
+    /// let urls = ["redis://a.internal", "redis://b.internal", "redis://c.internal"];
+    /// let manager = lock_core::LockManager::redlock(urls).await?;
+    /// // The same, where one text is configured:
+    /// let manager = lock_core::LockManager::connect("redis://a.internal,redis://b.internal,redis://c.internal").await?;
+    /// # drop(manager);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn redlock<U>(urls: U) -> Result<Self, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        Self::builder().redlock(urls).await
+    }
+
+    /// Makes a manager whose locks are inside this process: for development and tests.
+    ///
+    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run
+    /// on one of the runtimes that use it: while that one is blocked or not driven, leases may run out. The
+    /// locks of two calls do not exclude each other; clone one manager instead.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::builder().in_memory()
+    }
+
+    /// Makes a manager as [`in_memory`](Self::in_memory) does, and a handle that has things go wrong: for your tests.
+    ///
+    /// See [`Faults`](crate::Faults) for what it can do, with an example of each.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn in_memory_with_faults() -> (Self, crate::Faults) {
+        Self::builder().in_memory_with_faults()
+    }
+
+    /// Starts building a manager with other settings.
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder::default()
+    }
+
+    /// Acquires a lock, waiting for it as long as the options say.
+    ///
+    /// The returned guard keeps the lock, and its lease is renewed, until it is released or dropped. It does not stop your
+    /// code when the lease is lost; [`run`](Self::run) does.
+    ///
+    /// Inside a body that holds the key already, succeeds at once with the same lease.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Busy`] if somebody else had it during the whole wait;
+    /// - [`LockError::Unavailable`] if the backend did not answer, or the manager was shut down or is at a cap;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or the key holds something that is no lock;
+    /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
+    ///
+    /// It outlives its wait by three command time-outs at most (of 1 s by default), when an answer is still due; by more if
+    /// the server's user may not run scripts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the place in line. If the lock had been granted in that moment, it is released in the
+    /// background within one round trip; if the connection is gone too, it ends with its ttl.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// use std::time::Duration;
+    /// use lock_core::{LockManager, LockOptions};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.acquire("order:42", LockOptions::new(Duration::from_secs(10))).await?;
+    /// // … only one holder of `order:42` is here at a time …
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as with every other call; options are made where they are used"
+    )]
+    pub fn acquire(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> impl Future<Output = Result<LockGuard, LockError>> + Send {
+        let key = key.into_lock_key();
+        let terms = self.terms(&key, &options);
+        Taking::new(self, key, terms)
+    }
+
+    /// Acquires a lock if it is free: asks once, and does not wait whatever the options say.
+    ///
+    /// Returns `None` if somebody else has it, or stands in line for it in this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), but never [`LockError::Busy`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> Result<Option<LockGuard>, LockError> {
+        match self.acquire(key, options.no_wait()).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_busy() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs a body while holding a lock; drops the body when the lease is lost.
+    ///
+    /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside it, taking the
+    /// same key again succeeds at once; [`current`] returns the lease. It is never polled once the lease has ended, unless
+    /// the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
+    ///
+    /// A body that came to its end is never taken back: its value is returned even if the lease turns out to have been
+    /// lost in its last step, which is logged as a warning. Side effects that must not happen then need the fencing token.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    ///
+    /// # Panics
+    ///
+    /// Only if the body does; the lock is released then too.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body first and then releases the lock in the background, within one round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # use lock_core::{LockManager, LockOptions};
+    /// # let manager = LockManager::in_memory();
+    /// let total = manager
+    ///     .run("report", LockOptions::default(), |lease| async move {
+    ///         println!("writing with fencing token {}", lease.fencing_token());
+    ///         42
+    ///     })
+    ///     .await?;
+    /// # assert_eq!(total, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, F, Fut>(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let key = key.into_lock_key();
+        let terms = self.terms(&key, &options)?;
+        let guard = Taking::new(self, key, Ok(terms)).await?;
+        self.run_under(guard, terms.on_lost, body).await
+    }
+
+    /// Looks at a lock: who has it, and for how long. `None` if nobody has.
+    ///
+    /// The answer is old when it arrives. Do not decide by it whether to take the lock; take it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] if the backend did not answer, [`LockError::Invalid`] if the key is out of bounds or
+    /// holds something that is no lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
+        let key = key.into_lock_key();
+        check_key(&self.inner.arbiter.prefix, &key)?;
+        let full_key = self.inner.arbiter.full_key(&key);
+        let sighting = self
+            .engine()
+            .ask(|backend| backend.inspect(full_key))
+            .await
+            .map_err(|error| error.about(&key))?;
+        let tasks = self.inner.arbiter.waiters(&key);
+        Ok(sighting.map(|sighting| LockInfo {
+            remaining: sighting.remaining,
+            // This process is one of those that wait, if some of its tasks do.
+            waiters: sighting.waiting.saturating_sub(usize::from(tasks > 0)) + tasks,
+            holder: sighting.holder,
+        }))
+    }
+
+    /// Takes a lock away from whoever has it: for operators, when the holder is known to be gone.
+    ///
+    /// A holder that is not gone loses its lease at its next renewal; until then two may believe to hold the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is left alone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take the request back.
+    pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
+        let key = key.into_lock_key();
+        let engine = self.engine();
+        check_key(&self.inner.arbiter.prefix, &key)?;
+        let full_key = self.inner.arbiter.full_key(&key);
+        engine
+            .ask(|backend| backend.force_release(full_key, engine.known_fencing()))
+            .await
+            .map_err(|error| error.about(&key))
+    }
+
+    /// Tries everything that the manager needs from its backend: for a health check.
+    ///
+    /// On each server that has locks it takes, renews and releases one with a ttl of 1 s, on a random key under the prefix or on
+    /// the builder's [`check_key`](LockManagerBuilder::check_key), and reads the settings that can hurt locks: five commands a
+    /// server where scripts run. It leaves no key behind, and many processes may ask each second. What works and may hurt is
+    /// told by [`Health::warnings`].
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks take, with the line that grants all that is
+    ///   missing, or if the `check_key` holds something that is no lock;
+    /// - [`LockError::Unavailable`] with what the backend said, or why it did not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take back what was asked. The check goes on and releases its lock; if it cannot, the key
+    /// ends with its ttl, within 1 s.
+    pub async fn check(&self) -> Result<Health, LockError> {
+        self.engine().ask(|backend| backend.check()).await
+    }
+
+    /// Ends the manager in order: before a process ends.
+    ///
+    /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still
+    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. What their tasks let
+    /// go is released; what a task that does not stop keeps is renewed no more and ends with its ttl. Waits for the
+    /// releases, at most for two command time-outs.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. It may be called again.
+    pub async fn shutdown(&self, deadline: Duration) {
+        let engine = self.engine();
+        if !engine.is_here() {
+            return;
+        }
+        self.inner.arbiter.close();
+        let all_gone = engine.within(deadline, engine.held.emptied()).await;
+        // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
+        // command time-outs.
+        let give_up = engine
+            .clock
+            .now()
+            .after(engine.timing.command_timeout.saturating_mul(2));
+        loop {
+            if !all_gone {
+                for lease in engine.renewal.leases() {
+                    lease.end(LeaseLost::Shutdown);
+                }
+            }
+            if engine
+                .within(Duration::from_millis(20), engine.emptied())
+                .await
+            {
+                return;
+            }
+            if engine.clock.now() >= give_up {
+                tracing::warn!(
+                    left = engine.held.count(),
+                    "shut down with locks still held; they end with their ttl"
+                );
+                return;
+            }
+        }
+    }
+
+    async fn run_under<T, F, Fut>(
+        &self,
+        guard: LockGuard,
+        on_lost: OnLost,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let lease = guard.lease();
+        let body = body(lease.clone());
+        // The guard was bound before the body: on a panic and on a drop, the body goes first.
+        let span = guard.holdings().all()[0].span();
+        let body = reentry::scope(&self.inner.arbiter, guard.holdings(), body).instrument(span);
+        let value = match on_lost {
+            OnLost::Cancel => while_held(lease.leases(), body).await?,
+            OnLost::Continue => body.await,
+        };
+        if let Err(error) = guard.release().await {
+            tracing::warn!(key = %lease.key(), %error, "the body ended, but its lock was not released in order");
+        }
+        Ok(value)
+    }
+
+    /// Takes a place in the line of a key.
+    fn stand(
+        &self,
+        key: &LockKey,
+        terms: Terms,
+        deadline: Option<Moment>,
+    ) -> Result<Place, LockError> {
+        let place = self.inner.arbiter.stand(key, terms, deadline);
+        place
+            .map(Place::watched)
+            .inspect_err(|error| telemetry::refused(key, error))
+    }
+
+    /// Begins to take something: returns when its wait is over.
+    fn begin(&self, wait: Wait) -> Result<Option<Moment>, LockError> {
+        let engine = self.engine();
+        let now = engine.clock.now();
+        if !engine.is_here_at(now) {
+            return Err(forked());
+        }
+        Ok(match wait {
+            Wait::For(wait) => Some(now.after(wait)),
+            Wait::No | Wait::Forever => None,
+        })
+    }
+
+    fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
+        let defaults = self.inner.defaults.clone()?;
+        Terms::new(options, defaults).map_err(|error| error.about(key))
+    }
+
+    /// The in-memory backend has no thread of its own.
+    fn require_runtime(&self) -> Result<(), LockError> {
+        if matches!(self.engine().spawner, Spawner::Caller)
+            && tokio::runtime::Handle::try_current().is_err()
+        {
+            return Err(LockError::invalid(
+                "the in-memory backend works on the caller's tokio runtime, and there is none here: call it inside one",
+            ));
+        }
+        Ok(())
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.inner.arbiter.engine
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("backend", &self.engine().backend)
+            .field("prefix", &self.inner.arbiter.prefix)
+            .finish_non_exhaustive()
+    }
+}

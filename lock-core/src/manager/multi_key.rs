@@ -1,0 +1,241 @@
+//! Taking several keys at once.
+
+use std::{future::Future, sync::Arc};
+
+use crate::{
+    error::LockError,
+    guard::LockGuard,
+    key::{IntoLockKey, LockKey},
+    lease::Lease,
+    lock::{
+        held::{holding::Holding, holdings::Holdings},
+        reentry,
+    },
+    manager::{LockManager, acquire::Taking},
+    options::{LockOptions, MOST_KEYS, Renew, Terms, check_key},
+    runtime::clock::Moment,
+};
+
+impl LockManager {
+    /// Acquires the locks of several keys: all of them within one wait, or none.
+    ///
+    /// They are taken one after the other, in the order of their bytes whatever the order they are written in, so that
+    /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key, and those
+    /// that were taken are held, and renewed, while the others are waited for. A key that is given twice is taken once.
+    /// There may be 64 different ones; more of them are better served by one lock on what they have in common.
+    ///
+    /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the
+    /// loss of all. What then becomes of the others is as with every lease that is lost while its guard is there: they are
+    /// renewed no more, and go when the guard goes, or with their ttl. [`run_all`](Self::run_all) lets them go at once,
+    /// since it drops its body. Each option means the same as for one key, for all keys together: `max_hold`, `min_hold`
+    /// and [`without_renewal`](LockOptions::without_renewal) count from when the last key was taken. Each key counts as
+    /// a lease of its own for the manager's bounds.
+    ///
+    /// # Inside a body
+    ///
+    /// A body that holds all of the keys gets them at once, with the same leases, in whatever order and of however many
+    /// outer bodies. If it holds none of them, it waits for them as it would for another single key: locks inside locks
+    /// must be nested in one order everywhere, or two tasks wait for each other until one of their waits is over. If it
+    /// holds some of them and not others, that is refused: another task that takes all of them at once could hold the
+    /// others and wait for ours. Take all of them where the first is taken.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Busy`], naming the first key that somebody else had until the wait was over;
+    /// - [`LockError::Unavailable`] if the backend did not answer, or the manager was shut down or is at a cap;
+    /// - [`LockError::Invalid`] if there are no keys or too many, if a key or an option is out of bounds, if a key holds
+    ///   something that is no lock, or if the running body holds some of the keys and not others;
+    /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
+    ///
+    /// When the wait is over, each key that is left is still asked for once, until one is not free. An answer that is due
+    /// is awaited for three command time-outs at most.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the place in line and releases the keys that were taken, in the background and within
+    /// one round trip; what cannot be released because the connection is gone ends with its ttl.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let manager = lock_core::LockManager::in_memory();
+    /// # let (from, to) = (7, 4);
+    /// use lock_core::LockOptions;
+    ///
+    /// let keys = [format!("account:{from}"), format!("account:{to}")];
+    /// let guard = manager.acquire_all(keys, LockOptions::default()).await?;
+    /// for (key, token) in guard.lease().fencing_tokens() {
+    ///     println!("UPDATE … WHERE key = '{key}' AND fencing_token <= {token}");
+    /// }
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire_all(
+        &self,
+        keys: impl IntoIterator<Item: IntoLockKey>,
+        options: LockOptions,
+    ) -> Result<LockGuard, LockError> {
+        let keys = distinct(keys)?;
+        let terms = self.terms(&keys[0], &options)?;
+        self.take_all(&keys, terms).await
+    }
+
+    /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
+    ///
+    /// [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all): what both say holds. This is what the
+    /// attribute does with a list of keys. The error of a loss names the key that was lost; the other keys are released
+    /// behind the body, in the background and within one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] if one of the keys was lost while the body ran.
+    ///
+    /// # Panics
+    ///
+    /// Only if the body does; the locks are released then too.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`acquire_all`](Self::acquire_all), and in the body as of [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let manager = lock_core::LockManager::in_memory();
+    /// # use lock_core::LockOptions;
+    /// let keys = ["account:7", "account:4"];
+    /// let moved = manager
+    ///     .run_all(keys, LockOptions::default(), |lease| async move { lease.fencing_tokens().len() })
+    ///     .await?;
+    /// assert_eq!(moved, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_all<T, F, Fut>(
+        &self,
+        keys: impl IntoIterator<Item: IntoLockKey>,
+        options: LockOptions,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let keys = distinct(keys)?;
+        let terms = self.terms(&keys[0], &options)?;
+        let guard = self.take_all(&keys, terms).await?;
+        self.run_under(guard, terms.on_lost, body).await
+    }
+
+    async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {
+        if let [one] = keys {
+            return Taking::new(self, one.clone(), Ok(terms)).await;
+        }
+        let deadline = self
+            .begin(terms.wait)
+            .map_err(|error| error.about(&keys[0]))?;
+        if let Some(held) = self.held_by_this_task(keys)? {
+            return Ok(LockGuard::several(held));
+        }
+        self.require_runtime()?;
+        for key in keys {
+            check_key(&self.inner.arbiter.prefix, key)?;
+        }
+        // While the others are waited for, those that were taken must not run out.
+        let mut each = Terms {
+            renew: Renew::On,
+            ..terms
+        };
+        // Bounded: for each round a lease was lost while this task stood in line for another key, or was not polled.
+        loop {
+            let holdings = Holdings::several(self.take_each(keys, &mut each, deadline).await?);
+            let leases = holdings.leases();
+            // What was lost before this is seen behind it.
+            leases.tie();
+            if leases.ended().is_none() {
+                for lease in leases.all() {
+                    lease.begin();
+                    if terms.renew == Renew::Off {
+                        self.engine().renewal.stop(&lease.tenure);
+                    }
+                }
+                return Ok(LockGuard::several(holdings));
+            }
+            each.spend(deadline, self.engine().clock.now());
+        }
+    }
+
+    /// Takes one key after the other, in the order of their bytes. Returns them in the order in which they are given.
+    ///
+    /// On a failure, and when the future is dropped, what was taken goes.
+    async fn take_each(
+        &self,
+        keys: &[LockKey],
+        terms: &mut Terms,
+        deadline: Option<Moment>,
+    ) -> Result<Vec<Arc<Holding>>, LockError> {
+        let mut order: Vec<(usize, &LockKey)> = keys.iter().enumerate().collect();
+        order.sort_by_key(|(_, key)| *key);
+        let mut taken = Vec::with_capacity(keys.len());
+        for (position, key) in order {
+            let place = self.stand(key, *terms, deadline)?;
+            let holding = place.await?;
+            taken.push((position, Arc::new(holding)));
+            terms.spend(deadline, self.engine().clock.now());
+        }
+        taken.sort_by_key(|(position, _)| *position);
+        Ok(taken.into_iter().map(|(_, holding)| holding).collect())
+    }
+
+    /// What the running task holds of these keys, if it holds them all; `None` if it holds none.
+    fn held_by_this_task(&self, keys: &[LockKey]) -> Result<Option<Holdings>, LockError> {
+        let find = |key| reentry::find(&self.inner.arbiter, key);
+        let held: Vec<_> = keys.iter().filter_map(find).collect();
+        if held.is_empty() {
+            return Ok(None);
+        }
+        if held.len() < keys.len() {
+            // Waiting for the rest would break the order: somebody may hold it and wait for what is held here.
+            let missing = keys.iter().find(|key| find(key).is_none());
+            let refused = LockError::invalid(
+                "this task holds other keys of the list already, and not this one: a task that takes them all at once \
+                 could hold this one and wait for those, without end. List all of them where the first is taken",
+            );
+            return Err(match missing {
+                Some(key) => refused.about(key),
+                None => refused,
+            });
+        }
+        let held = Holdings::several(held);
+        held.leases().check()?;
+        Ok(Some(held))
+    }
+}
+
+/// Each key once, in the order in which they are written. Never none.
+fn distinct(keys: impl IntoIterator<Item: IntoLockKey>) -> Result<Vec<LockKey>, LockError> {
+    let mut distinct = Vec::new();
+    for key in keys {
+        let key = key.into_lock_key();
+        if distinct.contains(&key) {
+            continue;
+        }
+        if distinct.len() == MOST_KEYS {
+            return Err(LockError::invalid(format!(
+                "there are more than {MOST_KEYS} keys in the list: lock what they have in common"
+            )));
+        }
+        distinct.push(key);
+    }
+    if distinct.is_empty() {
+        return Err(LockError::invalid(
+            "the list of keys is empty: name what is locked, as in `[\"account:4\", \"account:7\"]`",
+        ));
+    }
+    Ok(distinct)
+}

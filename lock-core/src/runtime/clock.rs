@@ -1,0 +1,171 @@
+//! The clock of a manager, as a seam: the real one also runs while the machine sleeps, the other one follows tokio's
+//! virtual time.
+//!
+//! Which clock runs on through a suspend differs from system to system:
+//!
+//! | system | clock | runs while the machine sleeps |
+//! | --- | --- | --- |
+//! | Linux, Android | `CLOCK_BOOTTIME` | yes; `CLOCK_MONOTONIC` does not |
+//! | macOS, iOS, OpenBSD | `CLOCK_MONOTONIC` | yes; `CLOCK_UPTIME_RAW`, which std takes on Apple's systems, does not |
+//! | Windows | std's `Instant`, the performance counter | yes, says its documentation |
+//! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not for certain; FreeBSD has no clock that does |
+//!
+//! Where it does not, a machine that slept finds out only from the server: at its next renewal, which the server answers with
+//! "not yours". Until then its body may take steps. That is for laptops; servers are not suspended, and a virtual machine that is
+//! stopped by its host does not know it by any clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A point in time on one manager's [`Clock`], in nanoseconds since an arbitrary origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    /// Later than any clock gets.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Saturates: a moment that the clock cannot reach is as good as never.
+    pub(crate) fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+
+    /// Saturates at the clock's origin.
+    pub(crate) fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
+    }
+
+    /// The time from `earlier` to this moment; zero if `earlier` is the later one.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Where a manager reads the time.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// The machine's clock since boot, suspended time included: a laptop that slept through its lease must know it.
+    Boot,
+    /// tokio's clock, which tests pause and advance.
+    Tokio(tokio::time::Instant),
+}
+
+impl Clock {
+    pub(crate) fn tokio() -> Self {
+        Self::Tokio(tokio::time::Instant::now())
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        match self {
+            Self::Boot => Moment(boot_nanos()),
+            Self::Tokio(origin) => Moment(nanos(origin.elapsed())),
+        }
+    }
+
+    /// Waits until `moment` on the runtime that polls it, which must have a timer.
+    ///
+    /// tokio's timer stands still while the machine sleeps, so a long sleep is cut into slices: after a suspend the
+    /// jump of the clock is noticed within one of them.
+    pub(crate) async fn sleep_until(&self, moment: Moment) {
+        const SLICE: Duration = Duration::from_millis(250);
+        loop {
+            let left = moment.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            let nap = match self {
+                Self::Boot => left.min(SLICE),
+                Self::Tokio(_) => left,
+            };
+            tokio::time::sleep(nap).await;
+        }
+    }
+}
+
+/// The time since the Unix epoch, by the machine's wall clock, which can be set.
+pub(crate) fn wall_clock() -> Duration {
+    #[cfg(feature = "simulation")]
+    if let Some(time) = crate::runtime::simulation::ask(|world| world.wall_clock()) {
+        return time;
+    }
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+fn boot_nanos() -> u64 {
+    #[cfg(feature = "simulation")]
+    if let Some(time) = crate::runtime::simulation::ask(|world| world.since_boot()) {
+        return nanos(time);
+    }
+    since_boot()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn since_boot() -> u64 {
+    timespec_nanos(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
+}
+
+/// On Apple's systems and OpenBSD this is the one that runs on through a suspend; elsewhere there is none better.
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+fn since_boot() -> u64 {
+    timespec_nanos(rustix::time::clock_gettime(
+        rustix::time::ClockId::Monotonic,
+    ))
+}
+
+#[cfg(unix)]
+fn timespec_nanos(time: rustix::time::Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// Elsewhere std's clock has to do. On Windows it is the performance counter.
+#[cfg(not(unix))]
+fn since_boot() -> u64 {
+    static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    nanos(ORIGIN.get_or_init(std::time::Instant::now).elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_never_overflows() {
+        let late = Moment::from_nanos(u64::MAX - 1);
+        assert_eq!(late.after(Duration::MAX).as_nanos(), u64::MAX);
+        assert_eq!(Moment::from_nanos(1).since(late), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_boot_clock_moves_on() {
+        let first = Clock::Boot.now();
+        while Clock::Boot.now() == first {
+            std::hint::spin_loop();
+        }
+        assert!(Clock::Boot.now() > first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_tokio_clock_is_virtual_time() {
+        let clock = Clock::tokio();
+        let start = clock.now();
+        clock
+            .sleep_until(start.after(Duration::from_secs(3600)))
+            .await;
+        assert_eq!(clock.now().since(start), Duration::from_secs(3600));
+    }
+}

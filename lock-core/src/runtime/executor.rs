@@ -1,0 +1,98 @@
+//! Where a manager's own work runs, as a seam: on the manager's I/O thread, or with the caller.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Waker},
+};
+
+/// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Spawner {
+    /// On whatever runtime the caller is in, virtual time included. For the in-memory backend.
+    Caller,
+    /// On the manager's own thread, which no handler can block. For servers.
+    #[cfg(feature = "redis")]
+    Thread(std::sync::Arc<crate::runtime::io_thread::IoThread>),
+}
+
+impl Spawner {
+    /// Starts `work`. Work that is started from one task, one after the other, is also polled first in that order.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Caller => run_with_caller(Box::pin(work)),
+            #[cfg(feature = "redis")]
+            Self::Thread(thread) => thread.spawn(work),
+        }
+    }
+}
+
+/// Starts a task beside the one that runs, on the same runtime. It goes on when whoever started it is dropped.
+pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
+    #[cfg(feature = "simulation")]
+    if crate::runtime::simulation::ask(|_| ()).is_some() {
+        crate::runtime::simulation::ask(|world| world.spawn(Box::pin(work)));
+        return;
+    }
+    drop(tokio::spawn(work));
+}
+
+/// The in-memory backend answers at once, so nearly all work is done by one poll on the spot, without a task.
+fn run_with_caller(mut work: Work) {
+    // Polled inside a runtime only: a timer that is made outside one panics.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return run_on_a_thread(work);
+    };
+    if work
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_pending()
+    {
+        drop(runtime.spawn(work));
+    }
+}
+
+/// The rare rest: a guard that is dropped on a plain thread.
+fn run_on_a_thread(work: Work) {
+    let started = std::thread::Builder::new()
+        .name("lock-core-work".to_owned())
+        .spawn(move || {
+            match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+                Ok(runtime) => runtime.block_on(work),
+                Err(error) => tracing::warn!(%error, "no runtime for clean-up work; what it held ends with its ttl"),
+            }
+        });
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread for clean-up work; what it held ends with its ttl");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_need_not_wait_is_done_on_the_spot() {
+        let (sender, mut receiver) = oneshot::channel();
+        Spawner::Caller.spawn(async move {
+            sender.send(7).expect("the receiver is alive");
+        });
+        assert_eq!(receiver.try_recv(), Ok(7));
+    }
+
+    #[test]
+    fn work_is_done_without_a_runtime_too() {
+        let (sender, receiver) = oneshot::channel();
+        Spawner::Caller.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            sender.send(7).expect("the receiver is alive");
+        });
+        assert_eq!(receiver.blocking_recv(), Ok(7));
+    }
+}

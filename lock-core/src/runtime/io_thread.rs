@@ -1,0 +1,90 @@
+//! The thread of a manager: connections, renewals, clean-ups and timers live here, apart from the user's runtime.
+//!
+//! A handler that blocks its thread stalls every timer of the runtime it runs on, and a runtime that ends (one
+//! `#[tokio::test]`, one worker of actix) takes its tasks with it. Neither may cost a lease, nor leave a lock behind.
+
+use std::{future::Future, io, pin::Pin, sync::mpsc as std_mpsc};
+
+use tokio::{runtime, sync::mpsc};
+
+use crate::runtime::process::OriginProcess;
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How much work is taken over at a time, before the connection gets its turn to write: what was started together leaves
+/// in one packet.
+const AT_A_TIME: usize = 128;
+
+#[derive(Debug)]
+pub(crate) enum IoThread {
+    Real(Started),
+    #[cfg(feature = "simulation")]
+    Simulated(std::sync::Arc<dyn crate::runtime::simulation::Thread>),
+}
+
+/// A thread of the system.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
+    /// cut short. Not bounded by itself: each caller has one piece of work in it at a time, and their number is.
+    work: mpsc::UnboundedSender<Work>,
+    origin: OriginProcess,
+}
+
+impl IoThread {
+    pub(crate) fn start() -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(thread) = crate::runtime::simulation::ask(|world| world.start_thread()) {
+            return Ok(Self::Simulated(thread));
+        }
+        let (work, taken) = mpsc::unbounded_channel();
+        let (built, result) = std_mpsc::sync_channel(1);
+        // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
+        std::thread::Builder::new()
+            .name("lock-core-io".to_owned())
+            .spawn(
+                move || match runtime::Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => {
+                        if built.send(Ok(())).is_ok() {
+                            runtime.block_on(take_over(taken));
+                        }
+                    }
+                    // Nobody listens only if the caller is gone, who needs no answer then.
+                    Err(error) => drop(built.send(Err(error))),
+                },
+            )?;
+        result
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
+        Ok(Self::Real(Started {
+            work,
+            origin: OriginProcess::this_process(),
+        }))
+    }
+
+    /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            // The thread ends only after the last handle, so it is there; but not in a forked child, where it would be the
+            // parent's that is woken.
+            Self::Real(thread) => {
+                if thread.origin.is_here() {
+                    drop(thread.work.send(Box::pin(work)));
+                }
+            }
+            #[cfg(feature = "simulation")]
+            Self::Simulated(thread) => thread.spawn(Box::pin(work)),
+        }
+    }
+}
+
+/// Starts what is sent, until there is no handle any more. A queue of our own, and not the runtime's for tasks from
+/// outside: that one wakes the thread by a system call for each task, and lets the connection write after each.
+async fn take_over(mut taken: mpsc::UnboundedReceiver<Work>) {
+    let mut works = Vec::with_capacity(AT_A_TIME);
+    while taken.recv_many(&mut works, AT_A_TIME).await > 0 {
+        for work in works.drain(..) {
+            drop(tokio::spawn(work));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Pauses that differ from one process to the next.
+
+use std::{
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::runtime::clock::Clock;
+
+/// Between 0.5 and 1.5 of `span`, so that those who were stopped together do not ask together again.
+pub(crate) fn jittered(span: Duration) -> Duration {
+    let fraction = u32::try_from(scattered() >> 48).unwrap_or(0);
+    span / 2 + span.saturating_mul(fraction) / 0x1_0000
+}
+
+/// A number that looks random, by Steele and Vigna's `SplitMix64`. For pauses; nothing secret comes from here.
+fn scattered() -> u64 {
+    static STATE: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(std::process::id().into()));
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    #[cfg(feature = "simulation")]
+    if let Some(number) = crate::runtime::simulation::ask(|world| world.random()) {
+        return number;
+    }
+    // Processes that were started together differ by their ids, hosts by when they start to count, and a forked child from its
+    // parent by the clock: they do not ask in the same nanosecond.
+    let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_stays_within_half_and_one_and_a_half() {
+        let span = Duration::from_millis(100);
+        let all: Vec<_> = (0..1000).map(|_| jittered(span)).collect();
+        assert!(
+            all.iter().all(|d| (span / 2..span * 3 / 2).contains(d)),
+            "{all:?}"
+        );
+        assert!(all.iter().any(|d| *d < span) && all.iter().any(|d| *d > span));
+    }
+}

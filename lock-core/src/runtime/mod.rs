@@ -1,0 +1,14 @@
+//! Time, tasks and chance: what the process takes from the machine that it runs on.
+
+pub(crate) mod catch_panic;
+pub(crate) mod clock;
+pub(crate) mod executor;
+#[cfg(feature = "redis")]
+pub(crate) mod io_thread;
+pub(crate) mod jitter;
+pub(crate) mod process;
+#[cfg(feature = "simulation")]
+pub(crate) mod simulation;
+pub(crate) mod tally;
+pub(crate) mod timer;
+pub(crate) mod timer_queue;

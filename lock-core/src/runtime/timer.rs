@@ -1,0 +1,137 @@
+//! Sleeping in a user's future, whatever executor polls it.
+//!
+//! tokio's timers panic in a runtime that was built without one and do not exist under another executor. A manager with
+//! a thread of its own keeps the time there and only wakes the sleeper.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use crate::runtime::{
+    clock::{Clock, Moment},
+    timer_queue::{Schedule, Ticket},
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Alarm {
+    clock: Clock,
+    /// The sleepers that the manager's thread wakes; `None` where tokio's timers of the caller serve.
+    sleepers: Option<Arc<Sleepers>>,
+}
+
+#[derive(Debug)]
+struct Sleepers {
+    clock: Clock,
+    wakers: Schedule<Waker>,
+}
+
+impl Alarm {
+    /// Sleeps on the timers of the runtime that polls.
+    pub(crate) fn of_the_caller(clock: Clock) -> Self {
+        Self {
+            clock,
+            sleepers: None,
+        }
+    }
+
+    /// Sleeps until `ring`, which must run on the manager's thread, wakes the sleeper.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_a_thread(clock: Clock) -> Self {
+        let sleepers = Sleepers {
+            clock: clock.clone(),
+            wakers: Schedule::new(),
+        };
+        Self {
+            clock,
+            sleepers: Some(Arc::new(sleepers)),
+        }
+    }
+
+    /// Wakes sleepers for ever. Holds only the list of them, so it does not keep the manager alive.
+    #[cfg(feature = "redis")]
+    pub(crate) fn ring(&self) -> impl Future<Output = ()> + Send + use<> {
+        let sleepers = self.sleepers.clone();
+        async move {
+            let Some(sleepers) = sleepers else { return };
+            loop {
+                let due = sleepers
+                    .wakers
+                    .due(&sleepers.clock, std::time::Duration::ZERO);
+                for sleeper in due.await {
+                    crate::runtime::catch_panic::safely(|| sleeper.wake());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn sleep_until(&self, moment: Moment) -> Sleep {
+        let Some(sleepers) = self.sleepers.clone() else {
+            let clock = self.clock.clone();
+            return Sleep::Timer(Box::pin(async move { clock.sleep_until(moment).await }));
+        };
+        Sleep::Registered(Registered {
+            moment,
+            sleepers,
+            place: None,
+        })
+    }
+}
+
+pub(crate) enum Sleep {
+    Timer(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Registered(Registered),
+}
+
+pub(crate) struct Registered {
+    moment: Moment,
+    sleepers: Arc<Sleepers>,
+    place: Option<(Ticket, Waker)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.get_mut() {
+            Self::Timer(timer) => timer.as_mut().poll(context),
+            Self::Registered(sleep) => sleep.poll(context),
+        }
+    }
+}
+
+impl Registered {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.sleepers.clock.now() >= self.moment {
+            return Poll::Ready(());
+        }
+        if self
+            .place
+            .as_ref()
+            .is_some_and(|(_, waker)| waker.will_wake(context.waker()))
+        {
+            return Poll::Pending;
+        }
+        self.leave();
+        let ticket = self
+            .sleepers
+            .wakers
+            .insert(self.moment, context.waker().clone());
+        self.place = Some((ticket, context.waker().clone()));
+        Poll::Pending
+    }
+
+    fn leave(&mut self) {
+        if let Some((ticket, _)) = self.place.take() {
+            self.sleepers.wakers.remove(ticket);
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

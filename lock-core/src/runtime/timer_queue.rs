@@ -1,0 +1,177 @@
+//! A timetable: things that come due, in order, for one task that waits for the next of them.
+//!
+//! Inserting and removing are cheap and wake that task only when it would sleep too long: a hot lock sets and clears a
+//! timer half a million times a second, and none of them ever comes due.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use crate::runtime::clock::{Clock, Moment};
+
+/// The place of an entry; unique for the life of the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket {
+    at: Moment,
+    number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Schedule<T> {
+    state: Mutex<State<T>>,
+    /// Signalled when an entry was put before the moment that the waiting task sleeps to.
+    earlier: Notify,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    entries: BTreeMap<Ticket, T>,
+    next_number: u64,
+    /// What the waiting task sleeps to; `None` while it is awake or sleeps without end.
+    sleeps_to: Option<Moment>,
+}
+
+impl<T> Schedule<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                entries: BTreeMap::new(),
+                next_number: 0,
+                sleeps_to: None,
+            }),
+            earlier: Notify::new(),
+        }
+    }
+
+    pub(crate) fn insert(&self, at: Moment, item: T) -> Ticket {
+        let mut state = self.lock();
+        let ticket = Ticket {
+            at,
+            number: state.next_number,
+        };
+        state.next_number += 1;
+        state.entries.insert(ticket, item);
+        let too_late = state.sleeps_to.is_none_or(|moment| at < moment);
+        drop(state);
+        if too_late {
+            self.earlier.notify_one();
+        }
+        ticket
+    }
+
+    /// Takes an entry out; `None` if it came due before.
+    pub(crate) fn remove(&self, ticket: Ticket) -> Option<T> {
+        self.lock().entries.remove(&ticket)
+    }
+
+    /// Waits until something is due, and takes it with all that will be within `ahead`; never an empty list.
+    ///
+    /// Meant for one waiting task. Dropping it at its only await takes nothing.
+    pub(crate) async fn due(&self, clock: &Clock, ahead: Duration) -> Vec<T> {
+        loop {
+            let sleeps_to = {
+                let mut state = self.lock();
+                let now = clock.now();
+                if state
+                    .entries
+                    .first_key_value()
+                    .is_some_and(|(ticket, _)| ticket.at <= now)
+                {
+                    state.sleeps_to = None;
+                    return take_until(&mut state.entries, now.after(ahead));
+                }
+                state.sleeps_to = state.entries.first_key_value().map(|(ticket, _)| ticket.at);
+                state.sleeps_to
+            };
+            match sleeps_to {
+                None => self.earlier.notified().await,
+                Some(moment) => {
+                    tokio::select! {
+                        biased;
+                        () = clock.sleep_until(moment) => {}
+                        () = self.earlier.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies what stands in the schedule.
+    pub(crate) fn snapshot(&self) -> Vec<T>
+    where
+        T: Clone,
+    {
+        self.lock().entries.values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // No code of ours or the user's runs under this lock, so a poisoned one is still consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn take_until<T>(entries: &mut BTreeMap<Ticket, T>, moment: Moment) -> Vec<T> {
+    let mut due = Vec::new();
+    while let Some(entry) = entries.first_entry()
+        && entry.key().at <= moment
+    {
+        due.push(entry.remove());
+    }
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn entries_come_due_in_order_and_removed_ones_do_not() {
+        let clock = Clock::tokio();
+        let schedule = Schedule::new();
+        let start = clock.now();
+        schedule.insert(start.after(Duration::from_secs(2)), 'b');
+        let removed = schedule.insert(start.after(Duration::from_secs(1)), 'x');
+        schedule.insert(start.after(Duration::from_secs(1)), 'a');
+        assert_eq!(schedule.remove(removed), Some('x'));
+        assert_eq!(schedule.due(&clock, Duration::ZERO).await, ['a']);
+        assert_eq!(schedule.due(&clock, Duration::ZERO).await, ['b']);
+        assert_eq!(clock.now().since(start), Duration::from_secs(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_nearly_due_comes_along_but_does_not_come_alone() {
+        let clock = Clock::tokio();
+        let schedule = Schedule::new();
+        let start = clock.now();
+        for millis in [1000, 1010, 1030] {
+            schedule.insert(start.after(Duration::from_millis(millis)), millis);
+        }
+        let ahead = Duration::from_millis(20);
+        assert_eq!(schedule.due(&clock, ahead).await, [1000, 1010]);
+        assert_eq!(clock.now().since(start), Duration::from_secs(1));
+        assert_eq!(schedule.due(&clock, ahead).await, [1030]);
+        assert_eq!(clock.now().since(start), Duration::from_millis(1030));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_earlier_entry_wakes_the_task_that_sleeps_to_a_later_one() {
+        let clock = Clock::tokio();
+        let schedule = Arc::new(Schedule::new());
+        let start = clock.now();
+        schedule.insert(start.after(Duration::from_secs(60)), "late");
+        let waiting = tokio::spawn({
+            let (schedule, clock) = (schedule.clone(), clock.clone());
+            async move { schedule.due(&clock, Duration::ZERO).await }
+        });
+        tokio::task::yield_now().await;
+        schedule.insert(start.after(Duration::from_secs(1)), "early");
+        assert_eq!(waiting.await.expect("the task ends"), ["early"]);
+        assert_eq!(clock.now().since(start), Duration::from_secs(1));
+    }
+}

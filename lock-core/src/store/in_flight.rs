@@ -1,0 +1,127 @@
+//! Which connections a request left on, so that a clean-up knows when it may stop.
+//!
+//! Requests on one connection are executed in their order. So once a release has been answered on the connection that
+//! carried the acquire, no copy of the acquire can take the key any more. A copy that left on another connection may
+//! still be in a socket, and take the key after the release: then the release is repeated until the lease would have
+//! ended by itself.
+
+#[cfg(feature = "redis")]
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(feature = "redis")]
+use crate::store::redlock::in_flight::Track;
+
+/// One connection to the backend, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionId(u64);
+
+impl ConnectionId {
+    /// The only "connection" of a backend inside this process.
+    pub(crate) const LOCAL: Self = Self(1);
+
+    /// Those to all servers of a backend that has several: each has answered on its own, and no copy is astray.
+    #[cfg(feature = "redis")]
+    pub(crate) const ALL: Self = Self(u64::MAX - 1);
+
+    /// Those to some of the servers: on the others something may still be under way, or have been done.
+    #[cfg(feature = "redis")]
+    pub(crate) const SOME: Self = Self(u64::MAX - 2);
+
+    /// One that no other connection of this process has, to whatever server, those that it inherited by a fork included.
+    #[cfg(feature = "redis")]
+    pub(crate) fn next() -> Self {
+        // The first ones are those of tests and of backends inside the process.
+        static LAST: AtomicU64 = AtomicU64::new(1 << 16);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// `number` must not be zero, and small.
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// The connections that requests with one owner token left on: none, one, or several.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    connection: AtomicU64,
+    /// The same for each server, where a backend has several.
+    #[cfg(feature = "redis")]
+    tracks: OnceLock<Box<[Track]>>,
+}
+
+const NONE: u64 = 0;
+
+const SEVERAL: u64 = u64::MAX;
+
+impl Trail {
+    /// Notes a departure. Called before the first byte leaves, by whoever sends with this token, one
+    /// after the other.
+    pub(crate) fn departs_on(&self, connection: ConnectionId) {
+        let before = self.connection.load(Ordering::Acquire);
+        let after = if before == NONE || before == connection.0 {
+            connection.0
+        } else {
+            SEVERAL
+        };
+        self.connection.store(after, Ordering::Release);
+    }
+
+    /// Whether nothing has left yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.connection.load(Ordering::Acquire) == NONE
+    }
+
+    /// Forgets what left: all of it has a definite answer.
+    pub(crate) fn settle(&self) {
+        self.connection.store(NONE, Ordering::Release);
+    }
+
+    /// The only connection that something left on which is not settled.
+    #[cfg(feature = "redis")]
+    pub(crate) fn single(&self) -> Option<ConnectionId> {
+        let connection = self.connection.load(Ordering::Acquire);
+        (connection != NONE && connection != SEVERAL).then_some(ConnectionId(connection))
+    }
+
+    /// Whether everything that is not settled left on one connection.
+    pub(crate) fn is_single(&self) -> bool {
+        self.connection.load(Ordering::Acquire) != SEVERAL
+    }
+
+    /// Whether an answer on `connection` means that every request that left was executed or never will be.
+    pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
+        #[cfg(feature = "redis")]
+        if connection == ConnectionId::SOME {
+            return false;
+        }
+        let trail = self.connection.load(Ordering::Acquire);
+        trail == NONE || trail == connection.0
+    }
+
+    /// What left for each of `servers` servers.
+    #[cfg(feature = "redis")]
+    pub(crate) fn tracks(&self, servers: usize) -> &[Track] {
+        self.tracks
+            .get_or_init(|| (0..servers).map(|_| Track::default()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_settles_only_what_left_on_its_own_connection() {
+        let (first, second) = (ConnectionId(1), ConnectionId(2));
+        let trail = Trail::default();
+        assert!(trail.is_empty() && trail.is_settled_by(second));
+        trail.departs_on(first);
+        trail.departs_on(first);
+        assert!(trail.is_settled_by(first) && !trail.is_settled_by(second));
+        trail.departs_on(second);
+        assert!(!trail.is_settled_by(first) && !trail.is_settled_by(second));
+    }
+}

@@ -1,0 +1,228 @@
+//! Locks inside one process: for development, for tests, and for programs that run once.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::{
+    fencing::FencingBlock,
+    inspect::{Health, Sighting},
+    runtime::clock::{Clock, Moment, wall_clock},
+    store::{
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Backend, Busy,
+        Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
+        Renewed, Then, in_flight::ConnectionId,
+    },
+};
+
+pub(crate) struct MemoryBackend {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Arc<str>, Entry>,
+    /// Expired entries are swept when the map has grown to this size, so it holds at most twice what is alive.
+    sweep_at: usize,
+    last_token: u64,
+}
+
+struct Entry {
+    token: String,
+    expires: Moment,
+}
+
+const SMALLEST_SWEEP: usize = 64;
+
+/// Never shows what is locked: the entries hold owner tokens.
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBackend").finish_non_exhaustive()
+    }
+}
+
+impl MemoryBackend {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, request: &AcquireRequest) -> Acquired {
+        request.trail.departs_on(ConnectionId::LOCAL);
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let token = request.token.expose();
+        let outcome = match state.alive(&request.full_key, now) {
+            Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
+                expiry: Expiry::In(entry.expires.since(now)),
+                place: None,
+                // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
+                comes: Comes::ByGrant,
+                counter: None,
+            }),
+            _ => {
+                let tokens = state.take_fencing(request.known_fencing, request.tokens);
+                let entry = Entry {
+                    token: token.to_owned(),
+                    expires: now.after(request.ttl),
+                };
+                state.sweep(now);
+                state.entries.insert(request.full_key.clone(), entry);
+                AcquireOutcome::Granted(tokens)
+            }
+        };
+        drop(state);
+        Acquired {
+            outcome,
+            connection: ConnectionId::LOCAL,
+        }
+    }
+
+    fn let_go(&self, request: &ReleaseRequest) -> Released {
+        request.trail.departs_on(ConnectionId::LOCAL);
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let outcome = match state.alive(&request.full_key, now) {
+            Some(entry) if entry.token == request.token.expose() => {
+                match request.keep {
+                    Some(keep) => {
+                        entry.expires = now.after(keep);
+                        // It is nobody's any more: a renewal that comes behind must not prolong it.
+                        entry.token.push('.');
+                    }
+                    None => drop(state.entries.remove(&request.full_key)),
+                }
+                ReleaseOutcome::Done
+            }
+            _ => ReleaseOutcome::NotOurs,
+        };
+        drop(state);
+        Released {
+            outcome,
+            connection: ConnectionId::LOCAL,
+        }
+    }
+
+    fn renew_one(&self, request: &RenewRequest) -> Renewed {
+        let now = self.clock.now();
+        match self.lock().alive(&request.full_key, now) {
+            Some(entry) if entry.token == request.token.expose() => {
+                entry.expires = entry.expires.max(now.after(request.ttl));
+                Renewed::Yes
+            }
+            _ => Renewed::NotOurs,
+        }
+    }
+}
+
+impl State {
+    fn alive(&mut self, full_key: &str, now: Moment) -> Option<&mut Entry> {
+        self.entries
+            .get_mut(full_key)
+            .filter(|entry| entry.expires > now)
+    }
+
+    /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that
+    /// outlives the process accepts the tokens of the next one. As a server does, gives out no more than the clock is ahead.
+    fn take_fencing(&mut self, known: u64, count: u32) -> FencingBlock {
+        let since_epoch = wall_clock();
+        let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(0);
+        let counter = self.last_token.max(known);
+        let ahead = u32::try_from(micros.saturating_sub(counter)).unwrap_or(u32::MAX);
+        let count = count.min(ahead).max(1);
+        self.last_token = micros.max(counter + u64::from(count));
+        FencingBlock::new(self.last_token + 1 - u64::from(count), count)
+    }
+
+    fn sweep(&mut self, now: Moment) {
+        if self.entries.len() >= self.sweep_at.max(SMALLEST_SWEEP) {
+            self.entries.retain(|_, entry| entry.expires > now);
+            self.sweep_at = self.entries.len() * 2;
+        }
+    }
+}
+
+/// Everything is answered at once.
+fn at_once<T: Send + 'static>(answer: T) -> Answer<T> {
+    Box::pin(std::future::ready(Ok::<T, Failure>(answer)))
+}
+
+impl Backend for MemoryBackend {
+    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
+        at_once(self.take(&request))
+    }
+
+    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+        then(Ok(self.take(request)));
+    }
+
+    fn renew(
+        &self,
+        batch: Vec<RenewRequest>,
+        _within: Duration,
+    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+        at_once(
+            batch
+                .iter()
+                .map(|request| Ok(self.renew_one(request)))
+                .collect(),
+        )
+    }
+
+    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let ahead = match state.alive(&request.full_key, now) {
+            Some(entry) if entry.token == request.token.expose() => {
+                entry.expires = entry.expires.max(now.after(request.ttl));
+                Ahead::Yes {
+                    tokens: state.take_fencing(request.known_fencing, request.tokens),
+                    others: Others::DoNot,
+                }
+            }
+            _ => Ahead::NotOurs,
+        };
+        at_once(ahead)
+    }
+
+    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+        at_once(self.let_go(&request))
+    }
+
+    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+        then(Ok(self.let_go(request)));
+    }
+
+    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let entry = state.alive(&full_key, now);
+        at_once(entry.map(|entry| Sighting::new(&entry.token, Some(entry.expires.since(now)), 0)))
+    }
+
+    fn force_release(&self, full_key: Arc<str>, _known_fencing: u64) -> Answer<()> {
+        self.lock().entries.remove(&full_key);
+        at_once(())
+    }
+
+    fn check(&self) -> Answer<Health> {
+        at_once(Health {
+            round_trip: Duration::ZERO,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn round_trip(&self) -> Duration {
+        Duration::ZERO
+    }
+}

@@ -1,0 +1,228 @@
+//! The two kinds of token: the secret that proves ownership, and the number that guards a store.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+#[cfg(feature = "redis")]
+use crate::fencing::FencingToken;
+
+/// A random value that proves who may renew or release a lease.
+///
+/// Whoever reads it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
+/// random part it carries the holder's label, by which operators recognise the holder of a key.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct OwnerToken(Arc<str>);
+
+/// What every owner token of ours begins with. Another library's token never matters to us beyond being different.
+const SCHEME: &str = "lc1:";
+
+impl OwnerToken {
+    /// The value itself, for the backend only.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// What a message has to end with that grants the lock to this token with that fencing token. A user who may publish, but
+    /// not read the queue, cannot make it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn proof_of(&self, fencing: FencingToken) -> String {
+        let granted = format!("{} {fencing}", self.0);
+        sha1_smol::Sha1::from(granted).digest().to_string()
+    }
+}
+
+/// Makes the owner tokens of a manager.
+///
+/// They are the manager's, and not those of the process or a thread: a fork copies what was drawn, and children that used it
+/// would have the same tokens. A manager works only in the process that made it.
+pub(crate) struct OwnerTokens {
+    label: HolderLabel,
+    /// Random bytes for the next ones. The system's generator is asked for many at a time: a call costs more than all the rest
+    /// of making one.
+    drawn: Mutex<Vec<[u8; 16]>>,
+}
+
+impl OwnerTokens {
+    const AHEAD: usize = 64;
+
+    pub(crate) fn of_this_process() -> Self {
+        Self {
+            label: HolderLabel::of_this_process(),
+            drawn: Mutex::default(),
+        }
+    }
+
+    /// Makes a new one: 122 random bits of the system's generator.
+    pub(crate) fn next(&self) -> OwnerToken {
+        OwnerToken(format!("{SCHEME}{}:{}", self.label.0, name(self.draw())).into())
+    }
+
+    fn draw(&self) -> [u8; 16] {
+        #[cfg(feature = "simulation")]
+        if let Some(bytes) = crate::runtime::simulation::ask(simulated_bytes) {
+            return bytes;
+        }
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        if drawn.is_empty() {
+            drawn.resize(Self::AHEAD, [0; 16]);
+            fill(drawn.as_flattened_mut());
+        }
+        drawn.pop().expect("it was just filled")
+    }
+}
+
+/// A name that nothing else has: 122 random bits of the system's generator.
+pub(crate) fn random_name() -> String {
+    name(random_bytes())
+}
+
+/// A number of 52 random bits of the system's generator: one of twice its size is still exact in a script.
+pub(crate) fn random_number() -> u64 {
+    let number = u128::from_be_bytes(random_bytes()) >> (128 - 52);
+    u64::try_from(number).expect("fewer bits")
+}
+
+fn name(bytes: [u8; 16]) -> String {
+    let random = uuid::Builder::from_random_bytes(bytes).into_uuid();
+    random.simple().to_string()
+}
+
+/// Random bytes of the system's generator, asked for them alone.
+fn random_bytes() -> [u8; 16] {
+    #[cfg(feature = "simulation")]
+    if let Some(bytes) = crate::runtime::simulation::ask(simulated_bytes) {
+        return bytes;
+    }
+    let mut bytes = [0; 16];
+    fill(&mut bytes);
+    bytes
+}
+
+#[cfg(feature = "simulation")]
+fn simulated_bytes(world: &dyn crate::runtime::simulation::World) -> [u8; 16] {
+    (u128::from(world.random()) << 64 | u128::from(world.random())).to_be_bytes()
+}
+
+fn fill(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the system has a random generator");
+}
+
+impl fmt::Debug for OwnerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnerToken(..)")
+    }
+}
+
+/// Returns the label in a token of ours, without the secret part; `None` if the token is another library's.
+pub(crate) fn label_of(token: &str) -> Option<&str> {
+    let (label, _secret) = token.strip_prefix(SCHEME)?.rsplit_once(':')?;
+    Some(label)
+}
+
+/// Replaces each token of ours in a server's message, which may quote the command that it refused.
+#[cfg(feature = "redis")]
+pub(crate) fn redact(message: &str) -> String {
+    let mut clean = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(start) = rest.find(SCHEME) {
+        clean.push_str(&rest[..start]);
+        clean.push_str("***");
+        let token = &rest[start..];
+        let end = token.find(|c: char| c.is_whitespace() || c == '\'' || c == '"' || c == '`');
+        rest = end.map_or("", |end| &token[end..]);
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// Who holds a lock, for people: host and process.
+#[derive(Clone, Debug)]
+pub(crate) struct HolderLabel(String);
+
+impl HolderLabel {
+    pub(crate) fn of_this_process() -> Self {
+        #[cfg(feature = "simulation")]
+        if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
+            return Self(label);
+        }
+        let host: String = host_name()
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+            .take(63)
+            .collect();
+        Self(format!("{host}/{}", std::process::id()))
+    }
+}
+
+#[cfg(unix)]
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_token_shows_its_label_and_never_its_secret() {
+        let token = OwnerTokens::of_this_process().next();
+        let label = label_of(token.expose()).expect("a token of ours");
+        assert!(
+            label.ends_with(&format!("/{}", std::process::id())),
+            "{label}"
+        );
+        let secret = token.expose().rsplit(':').next().expect("has parts");
+        assert_eq!(secret.len(), 32);
+        assert!(!label.contains(secret));
+        assert_eq!(format!("{token:?}"), "OwnerToken(..)");
+    }
+
+    #[test]
+    fn no_two_owner_tokens_are_alike_in_whichever_thread() {
+        let (one, other) = (
+            OwnerTokens::of_this_process(),
+            OwnerTokens::of_this_process(),
+        );
+        let make = || (0..200).map(|n| [&one, &other][n % 2].next().expose().to_owned());
+        let threads = std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(|| make().collect::<Vec<_>>()));
+            threads.map(|thread| thread.join().expect("no panic"))
+        });
+        let all: std::collections::HashSet<_> =
+            threads.into_iter().flatten().chain(make()).collect();
+        assert_eq!(all.len(), 800);
+    }
+
+    #[test]
+    fn tokens_of_others_have_no_label() {
+        for token in ["", "3f2a", "lc1:", "lc1", "LC1:a:b"] {
+            assert_eq!(label_of(token), None, "{token}");
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_quoted_token_is_cut_out_of_a_message() {
+        let token = OwnerTokens::of_this_process().next();
+        let message = format!(
+            "ERR unknown command 'EVALSHA', args: '{}' '10000'",
+            token.expose()
+        );
+        assert_eq!(
+            redact(&message),
+            "ERR unknown command 'EVALSHA', args: '***' '10000'"
+        );
+        assert_eq!(redact(token.expose()), "***");
+        assert_eq!(redact("nothing here"), "nothing here");
+    }
+}

@@ -1,0 +1,206 @@
+//! What this server lets this user do: found out by doing it, once a connection, and never from a version.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    options::RESERVED,
+    store::{
+        Failure,
+        redis::{
+            connection::{
+                handshake::Opening,
+                reconnecting::Link,
+                resp::{ServerError, Value, Word},
+            },
+            errors,
+            topology::address::Address,
+        },
+    },
+};
+
+/// By which commands locks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ways {
+    /// Scripts: everything works.
+    Scripts,
+    /// Commands alone: waiters ask again and again.
+    Commands(Compare),
+}
+
+/// By which commands a key is changed only if it holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compare {
+    /// `DELEX … IFEQ` and `SET … IFEQ`: Redis 8.4 and later.
+    Delex,
+    /// `DELIFEQ` and `SET … IFEQ`: Valkey 9 and later.
+    Delifeq,
+    /// `WATCH`, `MULTI` and `EXEC`, on a connection of their own.
+    Watch,
+}
+
+/// Tells in one call whether scripts may run, and which of the commands that they call are refused to them.
+const PROBE: &str = include_str!("scripts/probe.lua");
+
+/// The same for a channel in the slot of a lock. A server before Redis 7 has none.
+const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
+                        return 0";
+
+/// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
+pub(super) async fn publishing(
+    link: &Arc<Link>,
+    channel: &str,
+    within: Duration,
+) -> Result<(), Failure> {
+    let eval = [
+        Word::Text("EVAL"),
+        Word::Text(SPUBLISH),
+        Word::Number(0),
+        Word::Text(channel),
+    ];
+    match link.send(&[&eval], within, None).await? {
+        (_, Value::Int(0)) => grant(link.address(), std::iter::once("spublish")),
+        _ => Ok(()),
+    }
+}
+
+/// `channel`: where grants will be published, if that can be tried on this connection.
+pub(super) async fn ways(
+    opening: &Opening,
+    address: &Address,
+    channel: Option<&str>,
+) -> Result<Ways, Failure> {
+    let probe = [
+        Word::Text("EVAL"),
+        Word::Text(PROBE),
+        Word::Number(0),
+        Word::Joined(RESERVED, "probe"),
+        Word::Text(channel.unwrap_or_default()),
+    ];
+    match opening.ask(address, &probe).await? {
+        Value::ServerError(error) if may_not(&error) => compare(opening, address).await,
+        Value::ServerError(error) => Err(errors::refused(&error, address)),
+        Value::Array(missing) => {
+            let names = missing.iter().filter_map(|name| match name {
+                Value::BulkString(name) => std::str::from_utf8(name).ok(),
+                _ => None,
+            });
+            grant(address, names).map(|()| Ways::Scripts)
+        }
+        // What no server answers is found out by the first lock.
+        _ => Ok(Ways::Scripts),
+    }
+}
+
+/// An error that names the rights to commands that are missing, if any are.
+fn grant<'a>(address: &Address, missing: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+    let rights: Vec<String> = missing
+        .map(|command| match command {
+            "publish" | "spublish" => format!("+{command} &{RESERVED}grants:*"),
+            "time" | "evalsha" | "discard" | "unwatch" => format!("+{command}"),
+            // Refused for its key, or for itself: not every server says which.
+            _ => format!("+{command} ~{RESERVED}*"),
+        })
+        .collect();
+    if rights.is_empty() {
+        return Ok(());
+    }
+    Err(errors::denied(format!(
+        "this user of {} may not do all that locks need: grant it `{}`",
+        address.shown(),
+        rights.join(" ")
+    )))
+}
+
+async fn compare(opening: &Opening, address: &Address) -> Result<Ways, Failure> {
+    let by = comparison(opening, address).await?;
+    others(opening, address, by).await?;
+    Ok(Ways::Commands(by))
+}
+
+async fn comparison(opening: &Opening, address: &Address) -> Result<Compare, Failure> {
+    // A key that is not there: nothing is changed.
+    let key = Word::Joined(RESERVED, "probe");
+    let set = [
+        Word::Text("SET"),
+        key,
+        Word::Text("1"),
+        Word::Text("IFEQ"),
+        Word::Text("0"),
+        Word::Text("PX"),
+        Word::Number(100),
+    ];
+    let delex = [
+        Word::Text("DELEX"),
+        key,
+        Word::Text("IFEQ"),
+        Word::Text("0"),
+    ];
+    let delifeq = [Word::Text("DELIFEQ"), key, Word::Text("0")];
+    let watch = [Word::Text("WATCH"), key];
+    if works(opening, address, &set).await? {
+        if works(opening, address, &delex).await? {
+            return Ok(Compare::Delex);
+        }
+        if works(opening, address, &delifeq).await? {
+            return Ok(Compare::Delifeq);
+        }
+    }
+    let transaction = works(opening, address, &watch).await?
+        && works(opening, address, &[Word::Text("MULTI")]).await?
+        && works(opening, address, &[Word::Text("EXEC")]).await?;
+    if transaction {
+        return Ok(Compare::Watch);
+    }
+    Err(errors::denied(format!(
+        "this user of {} may neither run scripts (`+eval +evalsha`), nor `DELEX` or `DELIFEQ` with `SET … IFEQ`, nor \
+         `WATCH`, `MULTI` and `EXEC`: grant one of them, and the keys `~{RESERVED}*`",
+        address.shown()
+    )))
+}
+
+/// Makes sure of the other commands that a lock takes: each is refused before anything is done, or harmless.
+async fn others(opening: &Opening, address: &Address, by: Compare) -> Result<(), Failure> {
+    let key = Word::Joined(RESERVED, "probe");
+    let expiry = Word::Number(100);
+    let all: [(&str, &[Word<'_>]); 9] = [
+        ("set", &[key, Word::Text("0"), Word::Text("PX"), expiry]),
+        ("get", &[key]),
+        ("pttl", &[key]),
+        ("incr", &[key]),
+        ("time", &[]),
+        // For transactions only.
+        ("pexpire", &[key, expiry]),
+        ("del", &[key]),
+        ("discard", &[]),
+        ("unwatch", &[]),
+    ];
+    let needed = if by == Compare::Watch { 9 } else { 5 };
+    let commands: Vec<Vec<Word<'_>>> = all[..needed]
+        .iter()
+        .map(|(name, rest)| [&[Word::Text(name)], *rest].concat())
+        .collect();
+    let commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
+    let answers = opening.ask_all(address, &commands).await?;
+    let missing = all.iter().zip(&answers).filter_map(|((name, _), answer)| {
+        let refused = matches!(answer, Value::ServerError(error) if may_not(error));
+        refused.then_some(*name)
+    });
+    grant(address, missing)
+}
+
+async fn works(opening: &Opening, address: &Address, words: &[Word<'_>]) -> Result<bool, Failure> {
+    match opening.ask(address, words).await? {
+        // A node of a cluster knows the command and allows it, before it looks at where the key is.
+        Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => Ok(true),
+        Value::ServerError(error) => match errors::refused(&error, address) {
+            Failure::NotNow(source) => Err(Failure::NotNow(source)),
+            _ => Ok(false),
+        },
+        _ => Ok(true),
+    }
+}
+
+/// Whether the server refuses the command itself, to this user or to everybody.
+fn may_not(error: &ServerError) -> bool {
+    error.code() == "NOPERM" || error.details().contains("unknown command")
+}

@@ -1,0 +1,640 @@
+//! One connection: commands leave in the order in which they were given, and answers come back in it.
+//!
+//! Whoever has a command puts it behind the others, from any thread. What has gathered is written at once by
+//! [`Connection::flush`], which whoever gave a command calls soon after, and the driver calls for all who do not. The
+//! driver, a task on the manager's thread, reads, and there and then does with each answer what was asked for: an answer that
+//! had to wake one task to wake another would cost more than all the rest of a lock.
+
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncReadExt,
+    sync::Notify,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    runtime::{
+        catch_panic::safely,
+        clock::{Clock, Moment},
+        process::OriginProcess,
+    },
+    store::{
+        in_flight::ConnectionId,
+        redis::connection::{
+            pub_sub::Mailbox,
+            resp::{Frame, Malformed, Value, Word},
+            socket::{Reading, Writing},
+        },
+    },
+};
+
+pub(crate) mod handshake;
+mod once;
+pub(crate) mod pub_sub;
+pub(crate) mod reconnecting;
+pub(crate) mod resp;
+mod socket;
+#[cfg(feature = "tls")]
+mod tls;
+pub(crate) mod transport;
+
+pub(super) const CLOCK: Clock = Clock::Boot;
+
+/// How much may stand before the socket. Beyond it, the server is not reading, and nothing more is taken on.
+const MOST_WAITING: usize = 1 << 17;
+const MOST_BYTES: usize = 1 << 26;
+
+/// What has gathered to this size is written at once.
+const FLIGHT: usize = 1 << 12;
+
+/// So many commands on their way are many.
+const CROWD: usize = 8;
+
+/// How much is read at a time.
+const READ_SIZE: usize = 1 << 14;
+
+/// A buffer larger than this is not kept for the next time.
+const KEPT_SIZE: usize = 1 << 17;
+
+/// What is to be done with the answers to some commands. Runs on the manager's thread; must not block, and holds no lock
+/// while it runs.
+pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoValue>) + Send>;
+
+/// Why there is no answer.
+#[derive(Clone, Debug)]
+pub(super) enum NoValue {
+    /// The connection has ended, and why.
+    Broken(Arc<str>),
+    /// It has ended because the two ends do not accept each other.
+    Unacceptable(Arc<str>),
+    /// What came was not the protocol.
+    Nonsense,
+    /// Nothing came in time.
+    Late,
+    /// The command never left.
+    NotSent,
+}
+
+impl NoValue {
+    /// After reading failed. The system has no errors of this kind, and TLS has none of another that stays.
+    fn of(error: &io::Error) -> Self {
+        let why = error.to_string().into();
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Unacceptable(why),
+            _ => Self::Broken(why),
+        }
+    }
+}
+
+/// How messages are told from answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Messages {
+    /// By their form, in the third version of the protocol.
+    ByForm,
+    /// By their first word: a connection of the second version that carries nothing else.
+    ByWord,
+}
+
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    /// A forked child has a copy, and writes nothing: what it shares with its parent is the socket.
+    origin: OriginProcess,
+    writing: Writing,
+    flow: Mutex<Flow>,
+    /// Wakes the driver: there is something to write, or an end.
+    kick: Notify,
+    /// When something last came back, in nanoseconds of the clock.
+    heard: AtomicU64,
+    /// Whether a PING is on its way that decides over it.
+    pub(super) probed: AtomicBool,
+    messages: Messages,
+    /// Whether answers come so soon that it pays to wait for them.
+    is_near: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Flow {
+    /// What nobody has written yet.
+    out: Vec<u8>,
+    waiting: VecDeque<Waiting>,
+    /// How many of those who wait have their bytes in `out`.
+    gathered: usize,
+    /// Whether somebody is writing: what is put behind meanwhile is theirs to write, too.
+    is_written: bool,
+    /// Whether the driver is giving answers, and writes when it has given all of them.
+    is_giving: bool,
+    /// Whether the system takes no more for now; the driver waits until it does.
+    is_blocked: bool,
+    /// Why nothing can be written any more.
+    unwritable: Option<Arc<str>>,
+    /// Since when nothing more is to be sent here.
+    retired: Option<Moment>,
+    ended: Option<NoValue>,
+}
+
+/// What came.
+enum Sorted {
+    Answer(Value),
+    Message(Vec<Value>),
+    Nothing,
+}
+
+/// Commands that were put together and have not all been answered.
+struct Waiting {
+    count: usize,
+    answers: Vec<Value>,
+    /// `None` when it was told that it is late; its answer is still to come, and nobody's.
+    then: Option<Handler>,
+    /// When the driver tells it that it is late; `None` for those who have timers of their own.
+    until: Option<Moment>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        writing: Writing,
+        messages: Messages,
+        is_near: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            id,
+            origin: OriginProcess::this_process(),
+            writing,
+            flow: Mutex::default(),
+            kick: Notify::new(),
+            heard: AtomicU64::new(CLOCK.now().as_nanos()),
+            probed: AtomicBool::new(false),
+            messages,
+            is_near,
+        }
+    }
+
+    /// Puts commands behind the others; `write` appends their bytes and returns how many they are, one at least.
+    ///
+    /// They leave with the next flush; at once if nothing is on its way, or if much has gathered: the server works on it
+    /// while more gathers. If the connection has ended or is full, the handler is given back.
+    pub(super) fn put(
+        &self,
+        then: Handler,
+        until: Option<Moment>,
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> Result<(), Handler> {
+        let mut flow = self.lock();
+        let full = flow.waiting.len() >= MOST_WAITING || flow.out.len() >= MOST_BYTES;
+        if full || flow.ended.is_some() {
+            return Err(then);
+        }
+        // Nothing is to be gained by gathering.
+        let is_idle = flow.waiting.is_empty() && !flow.is_giving;
+        let count = write(&mut flow.out);
+        flow.waiting.push_back(Waiting {
+            count,
+            answers: Vec::with_capacity(count),
+            then: Some(then),
+            until,
+        });
+        flow.gathered += 1;
+        if is_idle || flow.out.len() >= FLIGHT {
+            self.write_out(flow);
+        }
+        Ok(())
+    }
+
+    /// Sends one command and waits for its answer, without a time-out of its own. Only for the manager's thread.
+    ///
+    /// Dropping the future does not take the command back.
+    pub(super) async fn ask(&self, words: &[Word<'_>]) -> Result<Value, NoValue> {
+        let answers = self.ask_all(&[words]).await?;
+        answers.into_iter().next().ok_or(NoValue::Nonsense)
+    }
+
+    /// The same for several commands in one message, one at least.
+    pub(super) async fn ask_all(&self, commands: &[&[Word<'_>]]) -> Result<Vec<Value>, NoValue> {
+        let (sender, answers) = tokio::sync::oneshot::channel();
+        let handler: Handler = Box::new(move |answers| drop(sender.send(answers)));
+        let put = self.put(handler, None, |out| {
+            for words in commands {
+                resp::write_command(out, &[words]);
+            }
+            commands.len()
+        });
+        if put.is_err() {
+            return Err(self.end_or(NoValue::NotSent));
+        }
+        self.nudge();
+        answers
+            .await
+            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))
+    }
+
+    /// Has the driver write what has gathered, together with what others put behind before it gets its turn.
+    pub(super) fn nudge(&self) {
+        self.kick.notify_one();
+    }
+
+    /// Writes what has gathered, as far as the system takes it. Never waits; callable from any thread.
+    ///
+    /// Not while answers are being given: whoever gets the first of them may run before the others are woken, and would send
+    /// its next command alone. And not while many commands are on their way to a server that is near, and fewer have gathered:
+    /// their answers come soon, and then more will have. In both cases the driver writes, after the answers.
+    pub(super) fn flush(&self) {
+        let flow = self.lock();
+        let on_their_way = flow.waiting.len().saturating_sub(flow.gathered);
+        let too_few = on_their_way >= CROWD
+            && flow.gathered < on_their_way
+            && self.is_near.load(Ordering::Relaxed);
+        if !flow.is_giving && !too_few {
+            self.write_out(flow);
+        }
+    }
+
+    fn write_out<'a>(&'a self, mut flow: MutexGuard<'a, Flow>) {
+        // Ends when nothing has gathered while the last of it was written: each round writes something.
+        while !flow.is_written && !flow.is_blocked && !flow.out.is_empty() && flow.ended.is_none() {
+            let mut bytes = std::mem::take(&mut flow.out);
+            flow.is_written = true;
+            flow.gathered = 0;
+            // Without the lock: a system call takes longer than all that others do under it.
+            drop(flow);
+            let (written, result) = self.write(&bytes);
+            flow = self.lock();
+            flow.is_written = false;
+            if let Err(error) = result {
+                bytes.drain(..written);
+                bytes.append(&mut flow.out);
+                flow.out = bytes;
+                // The driver waits until there is room, or ends the connection.
+                flow.is_blocked = true;
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    flow.unwritable = Some(error.to_string().into());
+                }
+                self.kick.notify_one();
+            } else if flow.out.is_empty() && bytes.capacity() <= KEPT_SIZE {
+                bytes.clear();
+                flow.out = bytes;
+            }
+        }
+    }
+
+    /// Returns how much was written, and `WouldBlock` if the rest of it has to wait for the system, or what TLS made of it.
+    fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        if !self.origin.is_here() {
+            return (bytes.len(), Ok(()));
+        }
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.writing.try_write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, self.writing.flush())
+    }
+
+    /// Sends nothing more here. It closes when all answers have come, or after some time.
+    pub(super) fn retire(&self) {
+        self.lock().retired.get_or_insert_with(|| CLOCK.now());
+        self.kick.notify_one();
+    }
+
+    /// Notes that something came back.
+    pub(super) fn hear(&self) {
+        self.heard
+            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(super) fn heard_since(&self, moment: Moment) -> bool {
+        self.heard.load(Ordering::Acquire) >= moment.as_nanos()
+    }
+
+    /// Reads, writes what nobody else does, and tells those who are late, until the connection is over. Returns why; the
+    /// caller then tells it to those who wait, by [`end`](Self::end).
+    ///
+    /// `late` is called after handlers were told that nothing came within `patience`.
+    pub(super) async fn drive(
+        &self,
+        mut reading: Reading,
+        mailbox: Mailbox,
+        patience: Duration,
+        late: impl Fn() + Send,
+    ) -> NoValue {
+        let mut tick = interval(patience / 8);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut buffer = Vec::with_capacity(READ_SIZE);
+        loop {
+            buffer.reserve(READ_SIZE);
+            tokio::select! {
+                biased;
+                read = reading.read_buf(&mut buffer) => {
+                    match read {
+                        Ok(0) => break NoValue::Broken("the server closed the connection".into()),
+                        Ok(_) => {}
+                        Err(error) => break NoValue::of(&error),
+                    }
+                    self.hear();
+                    if let Err(nonsense) = self.take_in(&mut buffer, &mailbox) {
+                        break nonsense;
+                    }
+                    // What the handlers gave.
+                    self.flush();
+                }
+                // Later than reading: what the server said last comes before its end.
+                () = self.kick.notified() => match self.unwritable() {
+                    Some(why) => break NoValue::Broken(why),
+                    None => self.flush(),
+                },
+                writable = self.writing.writable(), if self.is_blocked() => {
+                    if let Err(error) = writable {
+                        break NoValue::Broken(error.to_string().into());
+                    }
+                    let mut flow = self.lock();
+                    flow.is_blocked = false;
+                    self.write_out(flow);
+                }
+                _ = tick.tick() => {
+                    self.write_out(self.lock());
+                    if self.tell_the_late() {
+                        late();
+                    }
+                }
+            }
+            if self.is_over(patience) {
+                break NoValue::Broken("the connection was given up".into());
+            }
+        }
+    }
+
+    /// Takes what is complete out of the buffer.
+    ///
+    /// First finds out to whom each answer belongs, and only then gives them: whoever gets one may ask again at once, and
+    /// must not be given what was here before.
+    fn take_in(&self, buffer: &mut Vec<u8>, mailbox: &Mailbox) -> Result<(), NoValue> {
+        let mut answers = Vec::new();
+        let mut taken = 0;
+        let result = loop {
+            match resp::parse(&buffer[taken..]) {
+                Ok(None) => break Ok(()),
+                Err(Malformed) => break Err(NoValue::Nonsense),
+                Ok(Some((frame, length))) => {
+                    taken += length;
+                    match self.sort(frame) {
+                        Sorted::Answer(value) => answers.push(value),
+                        Sorted::Message(words) => mailbox.take(&words),
+                        Sorted::Nothing => {}
+                    }
+                }
+            }
+        };
+        buffer.drain(..taken);
+        let mut complete = Vec::new();
+        let is_one_too_many = {
+            let mut flow = self.lock();
+            flow.is_giving = true;
+            let mut answers = answers.into_iter();
+            loop {
+                let Some(answer) = answers.next() else {
+                    break false;
+                };
+                // An answer that nobody asked for: then no later one can be trusted either.
+                let Some(oldest) = flow.waiting.front_mut() else {
+                    break true;
+                };
+                oldest.answers.push(answer);
+                if oldest.answers.len() == oldest.count {
+                    complete.extend(flow.waiting.pop_front());
+                }
+            }
+        };
+        for waiting in complete {
+            if let Some(then) = waiting.then {
+                call(then, Ok(waiting.answers));
+            }
+        }
+        self.lock().is_giving = false;
+        if is_one_too_many {
+            return Err(NoValue::Nonsense);
+        }
+        result
+    }
+
+    fn sort(&self, frame: Frame) -> Sorted {
+        match frame {
+            // The answer to a subscription has the form of a message. That a node ends one by itself is a message.
+            Frame::Push(words) if is(&words, b"subscribe") || is(&words, b"ssubscribe") => {
+                Sorted::Answer(Value::Array(words))
+            }
+            Frame::Push(words)
+                if is(&words, b"message")
+                    || is(&words, b"smessage")
+                    || is(&words, b"sunsubscribe") =>
+            {
+                Sorted::Message(words)
+            }
+            Frame::Push(_) => Sorted::Nothing,
+            Frame::Answer(Value::Array(words))
+                if self.messages == Messages::ByWord && is(&words, b"message") =>
+            {
+                Sorted::Message(words)
+            }
+            Frame::Answer(value) => Sorted::Answer(value),
+        }
+    }
+
+    /// Returns whether somebody was told.
+    fn tell_the_late(&self) -> bool {
+        let now = CLOCK.now();
+        let mut late = Vec::new();
+        for waiting in &mut self.lock().waiting {
+            if waiting.until.is_some_and(|until| until <= now) {
+                late.extend(waiting.then.take());
+            }
+        }
+        let any = !late.is_empty();
+        for then in late {
+            call(then, Err(NoValue::Late));
+        }
+        any
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.lock().is_blocked
+    }
+
+    /// Whether the system has not taken all that counts as written.
+    #[cfg(all(test, feature = "tls"))]
+    pub(super) fn is_stuck_behind_the_system(&self) -> bool {
+        let flow = self.lock();
+        flow.is_blocked && flow.out.is_empty() && flow.unwritable.is_none()
+    }
+
+    fn unwritable(&self) -> Option<Arc<str>> {
+        self.lock().unwritable.clone()
+    }
+
+    fn is_over(&self, patience: Duration) -> bool {
+        let flow = self.lock();
+        flow.retired.is_some_and(|retired| {
+            flow.waiting.is_empty() || CLOCK.now() >= retired.after(patience)
+        })
+    }
+
+    pub(super) fn end(&self, why: &NoValue) {
+        let waiting = {
+            let mut flow = self.lock();
+            flow.ended = Some(why.clone());
+            flow.out = Vec::new();
+            flow.gathered = 0;
+            std::mem::take(&mut flow.waiting)
+        };
+        for then in waiting.into_iter().filter_map(|waiting| waiting.then) {
+            call(then, Err(why.clone()));
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().ended.is_some()
+    }
+
+    /// Why it has ended, or, if it has not, this.
+    fn end_or(&self, other: NoValue) -> NoValue {
+        self.lock().ended.clone().unwrap_or(other)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Flow> {
+        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn call(then: Handler, answers: Result<Vec<Value>, NoValue>) {
+    safely(|| then(answers));
+}
+
+pub(super) fn is(words: &[Value], first: &[u8]) -> bool {
+    match words.first() {
+        Some(Value::BulkString(word)) => word == first,
+        Some(Value::SimpleString(word)) => word.as_bytes() == first,
+        _ => false,
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::UnixStream,
+    };
+
+    use super::*;
+
+    /// A connection with a driver, and the server's end of it.
+    fn pair() -> (Arc<Connection>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let (reading, writing) = ours.into_split();
+        let connection = Arc::new(Connection::new(
+            ConnectionId::new(1),
+            Writing::Unix(writing),
+            Messages::ByForm,
+            Arc::new(AtomicBool::new(true)),
+        ));
+        let driven = connection.clone();
+        drop(tokio::spawn(async move {
+            let mailbox = Mailbox::new("grants".into(), "".into(), Arc::default());
+            let patience = Duration::from_secs(10);
+            let why = driven
+                .drive(Box::new(reading), mailbox, patience, || {})
+                .await;
+            driven.end(&why);
+        }));
+        (connection, theirs)
+    }
+
+    #[tokio::test]
+    async fn commands_of_many_threads_leave_whole_and_in_order_however_little_the_system_takes() {
+        const THREADS: usize = 4;
+        const EACH: usize = 2_000;
+        let (connection, mut server) = pair();
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let connection = connection.clone();
+                thread::spawn(move || {
+                    for count in 0..EACH {
+                        let handler: Handler = Box::new(|_| {});
+                        let put = connection.put(handler, None, |out| {
+                            let line = format!("{number} {count} {:600}|", "");
+                            out.extend_from_slice(line.as_bytes());
+                            1
+                        });
+                        assert!(put.is_ok());
+                        connection.flush();
+                    }
+                })
+            })
+            .collect();
+        let mut next = [0; THREADS];
+        let mut rest = Vec::new();
+        while next.iter().sum::<usize>() < THREADS * EACH {
+            let count = server.read_buf(&mut rest).await.expect("it is open");
+            assert!(count > 0, "it ended early: {next:?}");
+            while let Some(end) = rest.iter().position(|byte| *byte == b'|') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                let line = String::from_utf8(line).expect("text");
+                let mut words = line.split(' ');
+                let mut number = || words.next().and_then(|word| word.parse::<usize>().ok());
+                let (Some(thread), Some(count)) = (number(), number()) else {
+                    panic!("torn: {line}");
+                };
+                assert_eq!(next[thread], count, "of thread {thread}");
+                assert_eq!(line.len(), format!("{thread} {count} {:600}|", "").len());
+                next[thread] += 1;
+                server.write_all(b":1\r\n").await.expect("it is open");
+            }
+        }
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_answer_goes_to_the_oldest_command_and_one_too_many_ends_the_connection() {
+        let (connection, mut server) = pair();
+        let (first, second) = tokio::join!(connection.ask(&[Word::Text("ONE")]), async {
+            let asked = connection.ask(&[Word::Text("TWO")]);
+            let (asked, ()) = tokio::join!(asked, async {
+                server
+                    .write_all(b":1\r\n>1\r\n+x\r\n:2\r\n")
+                    .await
+                    .expect("open");
+            });
+            asked
+        });
+        assert!(matches!(first, Ok(Value::Int(1))), "{first:?}");
+        assert!(matches!(second, Ok(Value::Int(2))), "{second:?}");
+        server.write_all(b":3\r\n").await.expect("open");
+        while !connection.has_ended() {
+            tokio::task::yield_now().await;
+        }
+        let ended = connection.ask(&[Word::Text("THREE")]).await;
+        assert!(matches!(ended, Err(NoValue::Nonsense)), "{ended:?}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Where the server tells a manager that one of its entries was granted.
+
+use std::sync::Arc;
+
+use crate::{
+    fencing::FencingToken,
+    store::{
+        grants::{Counts, Grants, Message},
+        redis::{
+            connection::{CLOCK, is, resp::Value},
+            topology::{sharded_subscription::Heard, slots::GRANTS},
+            without_scripts::LARGEST_TOKEN,
+        },
+    },
+};
+
+/// The channels of a manager, and who wants to know of its messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    /// The one that is subscribed to with each new connection.
+    pub(crate) channel: Arc<str>,
+    /// With which the names of all channels of this manager end.
+    manager: Arc<str>,
+    grants: Arc<Grants>,
+    counts: Counts,
+    /// Those that are subscribed to one by one.
+    heard: Option<Arc<Heard>>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(channel: Arc<str>, manager: Arc<str>, grants: Arc<Grants>) -> Self {
+        Self {
+            channel,
+            manager,
+            grants,
+            counts: Counts::AsAGrant,
+            heard: None,
+        }
+    }
+
+    /// One whose messages are only a reason to ask.
+    pub(crate) fn for_hints(self) -> Self {
+        let counts = Counts::AsAHint;
+        Self { counts, ..self }
+    }
+
+    /// One whose channels are subscribed to one by one.
+    pub(crate) fn with(self, heard: Arc<Heard>) -> Self {
+        let heard = Some(heard);
+        Self { heard, ..self }
+    }
+
+    /// One into which nothing comes.
+    pub(crate) fn of_nobody(&self) -> Self {
+        Self::new("".into(), self.manager.clone(), Arc::default())
+    }
+
+    /// Takes a message that the server sent by itself. What is no grant is none of ours.
+    pub(crate) fn take(&self, words: &[Value]) {
+        let [_kind, Value::BulkString(channel), rest @ ..] = words else {
+            return;
+        };
+        if let Some(heard) = &self.heard
+            && is(words, b"sunsubscribe")
+        {
+            return heard.end(channel);
+        }
+        let is_ours =
+            channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
+        if let (true, [Value::BulkString(message)]) = (is_ours, rest)
+            && let Some(message) = read(message)
+        {
+            self.grants.deliver(message, self.counts);
+        }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn unsettle(&self) {
+        self.grants.unsettle(CLOCK.now());
+    }
+
+    /// There is a new connection, and messages may have been missed.
+    pub(crate) fn rouse_all(&self) {
+        self.grants.rouse_all(CLOCK.now());
+    }
+}
+
+/// The number of an entry, its fencing token, and the proof that the server granted it: see `scripts/queue.lua`.
+fn read(message: &[u8]) -> Option<Message<'_>> {
+    let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let (fencing, proof) = rest.split_once(' ')?;
+    let fencing = fencing
+        .parse()
+        .ok()
+        .filter(|token| *token < LARGEST_TOKEN)?;
+    Some(Message {
+        number: number.parse().ok()?,
+        fencing: FencingToken::new(fencing),
+        proof,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_two_numbers_and_a_proof_are_a_grant() {
+        let message = Message {
+            number: 7,
+            fencing: FencingToken::new(1_795_151_176_455_149),
+            proof: "5baa61e4",
+        };
+        assert_eq!(read(b"7 1795151176455149 5baa61e4"), Some(message));
+        let odd = [
+            &b""[..],
+            b"7",
+            b"7 ",
+            b"7 1",
+            b" 7 1",
+            b"7 -1 a",
+            b"x 1 a",
+            b"7 99999999999999999999 a",
+            b"7 9007199254740992 a",
+            b"\xff 1 a",
+        ];
+        for message in odd {
+            assert_eq!(read(message), None, "{message:?}");
+        }
+    }
+}

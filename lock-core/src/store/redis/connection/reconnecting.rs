@@ -1,0 +1,541 @@
+//! The way to one server: its connection, watched and replaced.
+//!
+//! A half-open connection looks like one on which nothing happens. So each command has a time-out; after one, a PING is sent,
+//! and if nothing at all comes back within a second time-out, the connection is replaced.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    runtime::{clock::Moment, executor::spawn_beside},
+    store::{
+        Failure, Then,
+        in_flight::{ConnectionId, Trail},
+        redis::{
+            capabilities::Ways,
+            connection::{
+                CLOCK, Connection, Handler, NoValue,
+                handshake::{self, Greeting},
+                once::Coming,
+                pub_sub::Mailbox,
+                resp::{self, Value, Word},
+            },
+            errors,
+            topology::{
+                address::Address,
+                sentinel::{Known, Sentinels},
+            },
+        },
+        timing::Timing,
+    },
+};
+
+/// A server that is only slow for this long keeps its connection.
+const SHORTEST_PROBE: Duration = Duration::from_millis(250);
+
+/// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+/// So many connections in a row may last no longer than that before it counts as a failure, too: what is held is renewed
+/// with each new one, and whoever breaks them for that would be stormed.
+const MOST_SHORT_LIVED: u32 = 3;
+
+/// A server is near whose answers can come within this many nanoseconds.
+const NEAR: u64 = 1_000_000;
+
+const FULL: &str = "the connection has ended, or takes no more commands for now";
+
+/// What the connections of a link are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Locks of a server that has all keys. Grants arrive here, too.
+    Locks,
+    /// Locks, of which grants are heard elsewhere.
+    LocksOnly,
+    /// Grants, and nothing else.
+    Grants,
+    /// Other commands.
+    Questions,
+}
+
+/// Connects, and reconnects, to one server.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// With sentinels: how to talk to the server, wherever it is.
+    address: Address,
+    /// Those who know where the server is.
+    sentinels: Option<Arc<Sentinels>>,
+    purpose: Purpose,
+    timing: Timing,
+    mailbox: Mailbox,
+    state: Mutex<State>,
+    /// Smoothed, in nanoseconds; zero if not known.
+    round_trip: AtomicU64,
+    /// The shortest one of late, in nanoseconds, and whether that is short.
+    shortest: AtomicU64,
+    is_near: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    current: Option<Current>,
+    /// When it was made.
+    since: Option<Moment>,
+    /// How many in a row broke as soon as they were made.
+    short_lived: u32,
+    last_failure: Option<(Moment, Failure)>,
+    /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
+    connecting: Option<Arc<Coming<Opened>>>,
+}
+
+/// A connection that is ready for use.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    pub(crate) connection: Arc<Connection>,
+    /// By which commands locks are kept; nothing where none are.
+    pub(crate) ways: Option<Ways>,
+    /// Whether grants arrive, on it or on the one beside it.
+    pub(crate) grants: bool,
+    /// The one for messages, if they need one of their own. The two end together.
+    pub(crate) beside: Option<Arc<Connection>>,
+    /// The sentinels' word by which the server was found.
+    pub(crate) found: Option<Known>,
+    /// In RESP3.
+    pub(crate) greeting: Option<Greeting>,
+}
+
+impl Current {
+    fn is(&self, id: ConnectionId) -> bool {
+        let mut both = self.beside.iter().chain([&self.connection]);
+        both.any(|connection| connection.id == id)
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut both = self.beside.iter().chain([&self.connection]);
+        both.any(|connection| connection.has_ended())
+    }
+
+    fn retire(&self) {
+        for connection in self.beside.iter().chain([&self.connection]) {
+            connection.retire();
+        }
+    }
+}
+
+type Opened = Result<Current, Failure>;
+
+impl Link {
+    pub(crate) fn new(
+        address: Address,
+        sentinels: Option<Arc<Sentinels>>,
+        purpose: Purpose,
+        timing: Timing,
+        mailbox: Mailbox,
+    ) -> Self {
+        Self {
+            address,
+            sentinels,
+            purpose,
+            timing,
+            mailbox,
+            state: Mutex::default(),
+            round_trip: AtomicU64::new(0),
+            shortest: AtomicU64::new(u64::MAX),
+            is_near: Arc::default(),
+        }
+    }
+
+    /// One to the same server for other commands.
+    pub(crate) fn another(&self, purpose: Purpose, timing: Timing) -> Self {
+        Self::new(
+            self.address.clone(),
+            self.sentinels.clone(),
+            purpose,
+            timing,
+            self.mailbox.of_nobody(),
+        )
+    }
+
+    /// One to the same server that is asked what its user may do: in the first database, into which everybody may go.
+    pub(crate) fn for_rights(&self) -> Arc<Self> {
+        let mut link = self.another(Purpose::Questions, self.timing);
+        link.address.set_database(0);
+        Arc::new(link)
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Those who know where the server is; `None`: it is where the address says.
+    pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        self.sentinels.as_ref()
+    }
+
+    pub(crate) fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_near(&self) -> Arc<AtomicBool> {
+        self.is_near.clone()
+    }
+
+    /// Sends a command and reads its answer, an error of the server included, within a time-out.
+    ///
+    /// `trail` gets to know the connection before the first byte leaves.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        words: &[&[Word<'_>]],
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let write = |out: &mut Vec<u8>| resp::write_command(out, words);
+        let (id, answers) = self.send_all(1, write, within, trail).await?;
+        let answer = answers.into_iter().next();
+        Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
+    }
+
+    /// By which commands locks are kept here; connects if need be.
+    pub(crate) async fn ways(self: &Arc<Self>, within: Duration) -> Result<Ways, Failure> {
+        let current = tokio::time::timeout(within, self.current()).await;
+        let current = current.unwrap_or_else(|_| Err(errors::late(&self.address, within)))?;
+        let none = || Failure::not_now("no locks are kept by this connection");
+        current.ways.ok_or_else(none)
+    }
+
+    /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then`
+    /// called with what `read` makes of the answers, on the manager's thread. They leave with the next
+    /// [`flush`](Self::flush), and are late after a command time-out.
+    ///
+    /// If they cannot be sent, `then` is called before this returns, with a definite failure.
+    pub(crate) fn send_at_once<T: 'static>(
+        self: &Arc<Self>,
+        trail: &Trail,
+        write: impl FnOnce(&mut Vec<u8>, ConnectionId, Moment) -> usize,
+        read: impl FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
+        then: Then<T>,
+    ) {
+        let current = self.snapshot();
+        // Without scripts, one lock takes more than one answer.
+        let ready = current.filter(|current| current.ways == Some(Ways::Scripts));
+        let Some(Current { connection, .. }) = ready else {
+            return then(Err(Failure::not_now("no connection is ready for it")));
+        };
+        let (link, id, sent) = (self.clone(), connection.id, CLOCK.now());
+        let handler: Handler = Box::new(move |answers| {
+            then(match answers {
+                Ok(values) => {
+                    link.measure(CLOCK.now().since(sent));
+                    link.heed(id, &values);
+                    read(values, id, sent)
+                }
+                Err(NoValue::NotSent) => Err(Failure::not_now(FULL)),
+                Err(none) => Err(errors::no_value(&none, link.address(), link.timing())),
+            });
+        });
+        let until = sent.after(self.timing.command_timeout);
+        let put = connection.put(handler, Some(until), |out| {
+            trail.departs_on(id);
+            write(out, id, sent)
+        });
+        if let Err(handler) = put {
+            handler(Err(NoValue::NotSent));
+        }
+    }
+
+    /// Writes what was given to [`send_at_once`](Self::send_at_once). Never waits; callable from any thread.
+    pub(crate) fn flush(&self) {
+        let current = self.snapshot();
+        if let Some(current) = current {
+            current.connection.flush();
+        }
+    }
+
+    /// Sends several commands in one message, with one time-out; one answer each. `write` appends their bytes.
+    pub(crate) async fn send_all(
+        self: &Arc<Self>,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        self.exchange(None, count, write, within, trail).await
+    }
+
+    /// The same on this connection or none: the rest of a transaction, which on another connection would be no part of one.
+    pub(crate) async fn send_all_on(
+        self: &Arc<Self>,
+        connection: ConnectionId,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let exchange = self.exchange(Some(connection), count, write, within, None);
+        exchange.await.map(|(_, answers)| answers)
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        only_on: Option<ConnectionId>,
+        count: usize,
+        write: impl Fn(&mut Vec<u8>),
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let start = CLOCK.now();
+        let mut used = None;
+        let exchange = async {
+            let connection = self.current().await?.connection;
+            if only_on.is_some_and(|id| id != connection.id) {
+                return Err(Failure::not_now(
+                    "the connection ended in the middle of a transaction",
+                ));
+            }
+            used = Some(connection.clone());
+            let left = CLOCK.now();
+            let (sender, answers) = oneshot::channel();
+            let handler: Handler = Box::new(move |values| drop(sender.send(values)));
+            let put = connection.put(handler, None, |out| {
+                if let Some(trail) = trail {
+                    trail.departs_on(connection.id);
+                }
+                write(out);
+                count
+            });
+            if put.is_err() {
+                return Err(Failure::not_now(FULL));
+            }
+            connection.nudge();
+            let answers = answers.await.unwrap_or(Err(NoValue::Late));
+            let values =
+                answers.map_err(|none| errors::no_value(&none, &self.address, self.timing))?;
+            self.heed(connection.id, &values);
+            self.measure(CLOCK.now().since(left));
+            Ok((connection.id, values))
+        };
+        let timed = tokio::time::timeout(within, exchange).await;
+        timed.unwrap_or_else(|_| {
+            if let Some(connection) = used {
+                self.suspect(&connection, start, within);
+            }
+            Err(errors::late(&self.address, within))
+        })
+    }
+
+    /// The current connection, or a new one.
+    ///
+    /// # Cancel safety
+    ///
+    /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
+    async fn current(self: &Arc<Self>) -> Result<Current, Failure> {
+        let made = {
+            let mut state = self.lock();
+            if let Some(current) = &state.current {
+                return Ok(current.clone());
+            }
+            if let Some((at, failure)) = &state.last_failure
+                && CLOCK.now().since(*at) < RECONNECT_PAUSE
+            {
+                return Err(failure.clone());
+            }
+            state
+                .connecting
+                .get_or_insert_with(|| self.start_connecting())
+                .clone()
+        };
+        made.wait()
+            .await
+            .unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
+    }
+
+    /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
+    fn start_connecting(self: &Arc<Self>) -> Arc<Coming<Opened>> {
+        let (maker, made) = Coming::new();
+        let link = self.clone();
+        spawn_beside(async move {
+            let timeout = link.timing.connect_timeout;
+            let opened = tokio::time::timeout(timeout, handshake::open(&link)).await;
+            let result =
+                opened.unwrap_or_else(|_| Err(errors::unconnected(&link.address, timeout)));
+            let result = result.map(|current| link.install(current));
+            let mut state = link.lock();
+            state.connecting = None;
+            state.last_failure = result
+                .as_ref()
+                .err()
+                .map(|failure| (CLOCK.now(), failure.clone()));
+            drop(state);
+            maker.tell(result);
+        });
+        made
+    }
+
+    fn install(&self, current: Current) -> Current {
+        let mut state = self.lock();
+        // It may have ended between its opening and now; then its end was told too early to be heeded.
+        if current.has_ended() {
+            current.retire();
+        } else {
+            state.current = Some(current.clone());
+            state.since = Some(CLOCK.now());
+        }
+        drop(state);
+        tracing::debug!(server = self.address.shown(), "connected");
+        // Grants may have been published while nobody listened.
+        self.mailbox.rouse_all();
+        current
+    }
+
+    /// Whether grants arrive; without a connection, they will on the next one as far as is known.
+    pub(crate) fn has_grants(&self) -> bool {
+        let state = self.lock();
+        state.current.as_ref().is_none_or(|current| current.grants)
+    }
+
+    /// Nothing came back in time: finds out whether the connection is dead, unless something came back meanwhile.
+    pub(crate) fn suspect(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        sent: Moment,
+        waited: Duration,
+    ) {
+        if connection.heard_since(sent) || connection.probed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (link, connection) = (Arc::downgrade(self), connection.clone());
+        // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
+        let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
+        spawn_beside(async move {
+            let asked = CLOCK.now();
+            // An answer is heard of by the connection itself.
+            drop(tokio::time::timeout(patience, connection.ask(&[Word::Text("PING")])).await);
+            connection.probed.store(false, Ordering::Release);
+            if !connection.heard_since(asked)
+                && let Some(link) = link.upgrade()
+            {
+                tracing::warn!(
+                    server = link.address.shown(),
+                    "the connection is dead; making a new one"
+                );
+                link.forget(connection.id);
+            }
+        });
+    }
+
+    /// Never uses a connection again.
+    pub(crate) fn forget(&self, id: ConnectionId) {
+        self.forget_if(|current| current.is(id));
+    }
+
+    /// Leaves a primary that another one has replaced.
+    pub(crate) fn leave_if_replaced(&self, now: &Known) {
+        let is_replaced =
+            |current: &mut Current| current.found.as_ref().is_some_and(|old| now.replaces(old));
+        if self.forget_if(is_replaced) {
+            tracing::warn!(
+                server = self.address.shown(),
+                "the sentinels name another primary: connecting to it"
+            );
+        }
+    }
+
+    fn forget_if(&self, is_meant: impl FnOnce(&mut Current) -> bool) -> bool {
+        let mut state = self.lock();
+        let Some(current) = state.current.take_if(is_meant) else {
+            return false;
+        };
+        let now = CLOCK.now();
+        let is_short = |since| now.since(since) < RECONNECT_PAUSE;
+        state.short_lived = match state.since {
+            Some(since) if is_short(since) => state.short_lived + 1,
+            _ => 0,
+        };
+        if state.short_lived > MOST_SHORT_LIVED {
+            let failure = Failure::not_now(format!(
+                "connections to {} break as soon as they are made",
+                self.address.shown()
+            ));
+            state.last_failure = Some((now, failure));
+        }
+        drop(state);
+        current.retire();
+        self.mailbox.unsettle();
+        true
+    }
+
+    /// A server that was demoted to a replica stays one: the next command looks the primary up anew, after a pause, as after
+    /// a failed connect.
+    fn heed(&self, id: ConnectionId, answers: &[Value]) {
+        let demoted = answers.iter().find_map(|answer| match answer {
+            Value::ServerError(error) if errors::code_of(error) == "READONLY" => Some(error),
+            _ => None,
+        });
+        if let Some(error) = demoted {
+            self.forget(id);
+            self.lock().last_failure = Some((CLOCK.now(), errors::answered(error)));
+        }
+    }
+
+    /// An eighth of each new measurement, as TCP does.
+    fn measure(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let after = if before == 0 {
+            took
+        } else {
+            before - before / 8 + took / 8
+        };
+        self.round_trip.store(after, Ordering::Relaxed);
+        // Forgotten slowly, since under load few are as short as the way is.
+        let shortest = self.shortest.load(Ordering::Relaxed);
+        let shortest = took.min(shortest.saturating_add(shortest / 1024));
+        self.shortest.store(shortest, Ordering::Relaxed);
+        self.is_near.store(shortest < NEAR, Ordering::Relaxed);
+    }
+
+    /// Whether there is a connection now.
+    pub(crate) fn is_up(&self) -> bool {
+        self.lock().current.is_some()
+    }
+
+    /// What is known of the connection that there is now.
+    pub(crate) fn snapshot(&self) -> Option<Current> {
+        self.lock().current.clone()
+    }
+
+    /// The connection that there is now.
+    pub(crate) fn current_id(&self) -> Option<ConnectionId> {
+        let state = self.lock();
+        state.current.as_ref().map(|current| current.connection.id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Link {
+    /// A node that left its cluster needs no connection.
+    fn drop(&mut self) {
+        self.forget_if(|_| true);
+    }
+}

@@ -1,0 +1,425 @@
+//! What the errors of servers and connections mean for whoever asked. None of them quotes an owner token or a password.
+
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+
+use crate::store::{
+    Failure, Source,
+    in_flight::{ConnectionId, Trail},
+    owner_token::redact,
+    redis::{
+        connection::{
+            NoValue,
+            resp::{ServerError, Value},
+            transport::Transport,
+        },
+        topology::{
+            address::{Address, Place},
+            slots::SLOTS,
+        },
+    },
+    timing::Timing,
+};
+
+/// A node of a cluster says that another one has the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    pub(super) slot: u16,
+    /// Empty: the host of the node that says so.
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) reach: Reach,
+}
+
+/// What a redirection is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The slot, from now on.
+    Slot,
+    /// This one request: the slot is being moved.
+    Request,
+}
+
+impl Redirect {
+    /// Reads `MOVED 3999 127.0.0.1:6381`.
+    fn read(error: &ServerError) -> Option<Self> {
+        let reach = match error.code() {
+            "MOVED" => Reach::Slot,
+            "ASK" => Reach::Request,
+            _ => return None,
+        };
+        let (slot, place) = error.details().split_once(' ')?;
+        let (host, port) = place.rsplit_once(':')?;
+        Some(Self {
+            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            reach,
+        })
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, .. } = self;
+        write!(
+            f,
+            "the key is at {host}:{port} now, which is a part of a cluster"
+        )
+    }
+}
+
+impl Error for Redirect {}
+
+/// Where to go instead, if that is what the failure says.
+pub(super) fn redirect(failure: &Failure) -> Option<&Redirect> {
+    match failure {
+        Failure::NotNow(source) => source.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// The server refuses something to this user.
+#[derive(Debug)]
+struct Denied(String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Denied {}
+
+/// For lack of a right, in these words unless all that is missing can be named.
+pub(super) fn denied(reason: String) -> Failure {
+    Failure::Refused(Arc::new(Denied(reason)))
+}
+
+/// The words of a failure that is for lack of a right.
+pub(super) fn lack_of_rights(failure: &Failure) -> Option<&str> {
+    match failure {
+        Failure::Refused(source) => source.downcast_ref().map(|Denied(reason)| &**reason),
+        _ => None,
+    }
+}
+
+pub(super) fn of_a_cluster(address: &Address) -> Failure {
+    Failure::Invalid(
+        format!(
+            "{} is a node of a cluster: write `redis+cluster://host:port,host2:port`",
+            address.shown()
+        )
+        .into(),
+    )
+}
+
+/// No answer came to a command: nobody knows what became of it.
+pub(super) fn no_value(none: &NoValue, address: &Address, timing: Timing) -> Failure {
+    let server = address.shown();
+    match none {
+        NoValue::Broken(why) | NoValue::Unacceptable(why) => {
+            Failure::no_answer(format!("the connection to {server} broke: {why}"))
+        }
+        NoValue::Nonsense => {
+            Failure::no_answer(format!("what {server} sent is not the Redis protocol"))
+        }
+        NoValue::Late => late(address, timing.command_timeout),
+        NoValue::NotSent => Failure::not_now("nothing more can be sent on this connection"),
+    }
+}
+
+pub(super) fn late(address: &Address, within: Duration) -> Failure {
+    Failure::no_answer(format!(
+        "no answer from {} within {within:?}",
+        address.shown()
+    ))
+}
+
+/// Nothing came of a connection in time.
+pub(super) fn unconnected(address: &Address, within: Duration) -> Failure {
+    let hint = match address.transport {
+        Transport::Plain => "",
+        // A server without TLS may wait for the end of what it takes for a command.
+        #[cfg(feature = "tls")]
+        Transport::Tls(_) => ": is it a port for TLS?",
+    };
+    Failure::no_answer(format!(
+        "no connection to {} within {within:?}{hint}",
+        address.shown()
+    ))
+}
+
+pub(super) fn unreachable(error: &io::Error, address: &Address) -> Failure {
+    let text = format!("cannot connect to {}: {error}", address.shown());
+    match error.kind() {
+        // Only TLS has errors of this kind.
+        io::ErrorKind::InvalidData => Failure::Invalid(text.into()),
+        _ => Failure::no_answer(text),
+    }
+}
+
+/// No answer while the connection was being opened, when no request has left yet.
+pub(super) fn opening(none: &NoValue, address: &Address) -> Failure {
+    let server = address.shown();
+    match none {
+        NoValue::Broken(why) => Failure::no_answer(format!(
+            "cannot connect to {server}: {why}{}",
+            hint_at_tls(address)
+        )),
+        NoValue::Unacceptable(why) => {
+            Failure::Invalid(format!("cannot connect to {server}: {why}").into())
+        }
+        NoValue::Nonsense => no_redis(server),
+        NoValue::Late | NoValue::NotSent => {
+            Failure::no_answer(format!("cannot connect to {server}: no answer"))
+        }
+    }
+}
+
+/// A server with TLS hangs up on whoever comes without.
+fn hint_at_tls(address: &Address) -> &'static str {
+    match (&address.transport, address.place()) {
+        (Transport::Plain, Place::Tcp { .. }) => "; a port for TLS has a `rediss://` url",
+        _ => "",
+    }
+}
+
+/// The server refuses the opening of a connection. Its details may quote the password.
+pub(super) fn refused(error: &ServerError, address: &Address) -> Failure {
+    let (server, code, details) = (address.shown(), error.code(), told(error.details()));
+    match code {
+        "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
+        "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
+        _ if details.contains("without any password configured") => Failure::Invalid(
+            format!("{server} has no password, but the url gives one: take it out of the url")
+                .into(),
+        ),
+        _ if is_transient(code, &details) => Failure::NotNow(source(format!(
+            "{server} refuses connections: {code} {details}"
+        ))),
+        _ => Failure::Invalid(format!("{server} refuses the connection: {code} {details}").into()),
+    }
+}
+
+/// An error that the server answered to a command.
+pub(super) fn answered(error: &ServerError) -> Failure {
+    let (code, details) = (code_of(error), told(error.details()));
+    if code == "WRONGTYPE" {
+        return Failure::Invalid(NO_LOCK.into());
+    }
+    if let Some(redirect) = Redirect::read(error) {
+        return Failure::NotNow(Arc::new(redirect));
+    }
+    let advice = if code == "NOPERM" && details.contains("access") && details.contains("key") {
+        ": grant this user the keys that begin with the manager's prefix, as in `~lock:*`"
+    } else {
+        ""
+    };
+    let text = format!("{code} {details}{advice}");
+    if code == "NOPERM" {
+        return denied(text);
+    }
+    let text = source(text);
+    if is_transient(code, &details) {
+        return Failure::NotNow(text);
+    }
+    // The server says this before it does anything. Anything else may come from a proxy, or from the middle of a script.
+    let before = matches!(code, "NOAUTH" | "NOSCRIPT")
+        || details.contains("unknown command")
+        || details.contains(OUT_OF_BOUNDS);
+    if before {
+        Failure::Refused(text)
+    } else {
+        Failure::NoAnswer(text)
+    }
+}
+
+/// An error that the server answers is a failure.
+pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
+    match value {
+        Value::ServerError(error) => Err(answered(&error)),
+        value => Ok(value),
+    }
+}
+
+/// The same for a request that may take a lock. That it did not settles all that left on its connection before, if nothing
+/// left on another one.
+pub(super) fn of_answer(
+    value: Value,
+    connection: ConnectionId,
+    trail: &Trail,
+) -> Result<Value, Failure> {
+    let answer = of_value(value);
+    if answer.as_ref().is_err_and(Failure::is_definite) {
+        settle(trail, connection);
+    }
+    answer
+}
+
+/// A request on this connection was answered for good.
+pub(super) fn settle(trail: &Trail, connection: ConnectionId) {
+    if trail.is_settled_by(connection) {
+        trail.settle();
+    }
+}
+
+/// What is told of a key of another type.
+pub(super) const NO_LOCK: &str =
+    "the key holds something that is no lock: choose another key or prefix";
+
+/// What the scripts answer if they cannot give a fencing token.
+const OUT_OF_BOUNDS: &str = "no fencing token can be given";
+
+pub(super) fn out_of_bounds() -> Failure {
+    Failure::Refused(source(format!(
+        "{OUT_OF_BOUNDS}: the counter, or what this process knows, is out of bounds"
+    )))
+}
+
+/// An error's code. Redis 6 wraps an error inside a script into one of the script.
+pub(super) fn code_of(error: &ServerError) -> &str {
+    let details = error.details();
+    if !details.starts_with("Error running script") {
+        return error.code();
+    }
+    let inner = details
+        .rsplit_once(": ")
+        .map_or(details, |(_, inner)| inner);
+    let code = inner
+        .trim_start_matches('-')
+        .split(' ')
+        .next()
+        .unwrap_or_default();
+    let is_code = code.len() > 1 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if is_code { code } else { error.code() }
+}
+
+/// What may be told of an error's details: an unknown command has its arguments quoted back, with owner tokens and
+/// passwords among them.
+fn told(details: &str) -> String {
+    redact(
+        details
+            .split(", with args beginning with")
+            .next()
+            .unwrap_or_default(),
+    )
+}
+
+/// An answer of a form that no server of this kind gives: nobody knows what was done.
+pub(super) fn nonsense(what: &str) -> Failure {
+    Failure::NoAnswer(source(format!(
+        "the server's answer to {what} has the wrong form"
+    )))
+}
+
+pub(super) fn no_redis(server: &str) -> Failure {
+    Failure::Invalid(
+        format!("{server} does not speak the Redis protocol: is it the right port?").into(),
+    )
+}
+
+pub(super) fn wrong_credentials(server: &str) -> Failure {
+    Failure::Invalid(
+        format!(
+            "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
+             percent-encoded"
+        )
+        .into(),
+    )
+}
+
+/// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.
+fn is_transient(code: &str, details: &str) -> bool {
+    matches!(
+        code,
+        "LOADING"
+            | "BUSY"
+            | "MASTERDOWN"
+            | "READONLY"
+            | "OOM"
+            | "NOREPLICAS"
+            | "TRYAGAIN"
+            | "CLUSTERDOWN"
+            | "MISCONF"
+            | "UNBLOCKED"
+    ) || details.contains("max number of clients reached")
+}
+
+pub(super) fn source(message: String) -> Source {
+    Arc::from(Box::<dyn Error + Send + Sync>::from(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(line: &str) -> ServerError {
+        ServerError::new(line)
+    }
+
+    #[test]
+    fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:25: @user_script: 25: -OOM command not allowed \
+                       when used memory > 'maxmemory'.";
+        assert_eq!(code_of(&error(wrapped)), "OOM");
+        assert!(matches!(answered(&error(wrapped)), Failure::NotNow(_)));
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:17: WRONGTYPE Operation against a key";
+        assert!(matches!(answered(&error(wrapped)), Failure::Invalid(_)));
+        assert!(matches!(
+            answered(&error("OOM command not allowed")),
+            Failure::NotNow(_)
+        ));
+        let lua = "ERR Error running script (call to f_0123): @user_script:1: user_script:1: attempt to index a nil value";
+        assert!(matches!(answered(&error(lua)), Failure::NoAnswer(_)));
+    }
+
+    #[test]
+    fn a_redirection_is_read_or_else_an_error_like_others() {
+        let slot = answered(&error("MOVED 3999 ::1:6381"));
+        let expected = Redirect {
+            slot: 3999,
+            host: "::1".to_owned(),
+            port: 6381,
+            reach: Reach::Slot,
+        };
+        assert_eq!(redirect(&slot), Some(&expected));
+        let request = answered(&error("ASK 0 :1"));
+        let request = redirect(&request).expect("whole");
+        assert_eq!((&*request.host, request.reach), ("", Reach::Request));
+        for odd in [
+            "MOVED",
+            "MOVED 1",
+            "MOVED x a:1",
+            "MOVED 16384 a:1",
+            "ASK 1 a:b",
+            "ERR 1 a:1",
+        ] {
+            assert!(redirect(&answered(&error(odd))).is_none(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_certainly_not_executed_is_definite() {
+        for line in [
+            "NOPERM no",
+            "NOAUTH no",
+            "ERR unknown command 'EVALSHA', with args",
+            "LOADING wait",
+            "READONLY no",
+        ] {
+            assert!(answered(&error(line)).is_definite(), "{line}");
+        }
+        for line in ["ERR upstream failure", "ERR anything"] {
+            assert!(!answered(&error(line)).is_definite(), "{line}");
+        }
+        assert!(!nonsense("an acquire").is_definite());
+    }
+
+    #[test]
+    fn quoted_arguments_are_not_told() {
+        let quoting =
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2'";
+        let failure = format!("{:?}", answered(&error(quoting)));
+        assert!(!failure.contains("hunter2"), "{failure}");
+    }
+}

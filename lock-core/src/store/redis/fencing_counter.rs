@@ -1,0 +1,112 @@
+//! When a fencing token may be counted up, instead of being taken from the server's time.
+//!
+//! Asking the server for its time, and comparing it, costs as much as all the rest of an acquire. One more than the counter
+//! does as well, as long as the counter is at least as large as every token that was given out. A server that lost data may
+//! have it behind. Who knows a token sees that when it is told one that is not larger. Who knows none of the last ones does
+//! not, so counting is for a short while after a token that came from the time, on the connection that it came on: a
+//! server that lost data was away, and then the connection broke; and behind a proxy that hides this, it was away for longer
+//! than that while.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::{fencing::FencingToken, runtime::clock::Moment, store::in_flight::ConnectionId};
+
+/// For how long after a token from the time.
+const WHILE: Duration = Duration::from_secs(1);
+
+/// The last token that came from the server's time; nothing where all have to.
+#[derive(Debug)]
+pub(super) struct Counting(Option<Mutex<Option<Last>>>);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Last {
+    connection: ConnectionId,
+    /// Before it was asked for.
+    sent: Moment,
+    token: FencingToken,
+}
+
+impl Counting {
+    /// For a server that nobody else takes the place of.
+    pub(super) fn while_connected() -> Self {
+        Self(Some(Mutex::default()))
+    }
+
+    /// For one that another may take the place of: for a moment both take writes, and of what they have only the time is the
+    /// same.
+    pub(super) fn never() -> Self {
+        Self(None)
+    }
+
+    /// Whether there is any.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes a token that came from the time.
+    pub(super) fn note(&self, connection: ConnectionId, sent: Moment, token: FencingToken) {
+        if let Some(mut last) = self.lock() {
+            *last = Some(Last {
+                connection,
+                sent,
+                token,
+            });
+        }
+    }
+
+    pub(super) fn last(&self) -> Option<Last> {
+        *self.lock()?
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Last>>> {
+        let last = self.0.as_ref()?;
+        Some(last.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Last {
+    pub(super) fn token(self) -> u64 {
+        self.token.into()
+    }
+
+    /// Than what a token must be larger that is counted up on this connection now; `None`: it must come from the time.
+    pub(super) fn floor(self, connection: ConnectionId, now: Moment) -> Option<u64> {
+        let may_count = self.connection == connection && now.since(self.sent) < WHILE;
+        may_count.then_some(self.token.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counting_is_for_a_short_while_and_for_one_connection() {
+        let (one, other) = (ConnectionId::new(1), ConnectionId::new(2));
+        let (sent, token) = (
+            Moment::from_nanos(0).after(WHILE * 5),
+            FencingToken::new(1_795_151_176_455_149),
+        );
+        let counting = Counting::while_connected();
+        assert!(counting.is_allowed() && counting.last().is_none());
+        counting.note(one, sent, token);
+        let last = counting.last().expect("just noted");
+        assert_eq!(last.floor(one, sent.after(WHILE / 2)), Some(token.into()));
+        assert_eq!(last.floor(one, sent.after(WHILE)), None);
+        assert_eq!(last.floor(other, sent), None);
+    }
+
+    #[test]
+    fn where_another_may_take_over_nothing_is_counted_from() {
+        let counting = Counting::never();
+        counting.note(
+            ConnectionId::new(1),
+            Moment::from_nanos(0),
+            FencingToken::new(5),
+        );
+        assert!(!counting.is_allowed() && counting.last().is_none());
+    }
+}

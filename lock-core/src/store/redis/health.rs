@@ -1,0 +1,157 @@
+//! Whether a server is fit for locks.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use crate::{
+    inspect::Health,
+    runtime::{
+        clock::{Clock, wall_clock},
+        executor::spawn_beside,
+    },
+    store::{
+        Failure,
+        redis::{
+            Acked, RedisBackend,
+            capabilities::Ways,
+            connection::{
+                reconnecting::Link,
+                resp::{Value, Word::Text},
+            },
+            errors, rights,
+            topology::key_location::Home,
+            trial,
+            without_scripts::read_micros,
+        },
+    },
+};
+
+/// A server's clock may differ from ours by this much before it is mentioned.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
+
+/// Tries a lock on each server, and reads the settings that can hurt locks: five commands a server
+/// where scripts run, and three more if it has forgotten them.
+pub(super) async fn check(backend: &RedisBackend) -> Result<Health, Failure> {
+    let mut health = Health {
+        round_trip: Duration::ZERO,
+        warnings: Vec::new(),
+    };
+    for home in backend.0.servers.each() {
+        if let Err(failure) = check_one(backend, &home, &mut health).await {
+            let within = backend.0.timing.connect_timeout + backend.within();
+            return Err(rights::explained(backend, &home, failure, within).await);
+        }
+    }
+    Ok(health)
+}
+
+async fn check_one(
+    backend: &RedisBackend,
+    home: &Home,
+    health: &mut Health,
+) -> Result<(), Failure> {
+    let slow = trial::try_a_lock(backend, home, Acked::Must).await?;
+    let (link, within) = (&home.server.link, backend.within());
+    let sent = Clock::Boot.now();
+    let clock = clock_warning(link, within).await?;
+    health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
+    let eviction = eviction_warning(link, within).await?;
+    let scripts = match home.ways(within).await? {
+        Ways::Scripts => None,
+        Ways::Commands(_) => Some(trial::without_scripts(backend, home, within).await),
+    };
+    let warnings = [slow, clock, eviction, scripts].into_iter().flatten();
+    health.warnings.extend(warnings.map(|warning| {
+        if backend.0.servers.are_several() {
+            format!("{}: {warning}", link.address().shown())
+        } else {
+            warning
+        }
+    }));
+    Ok(())
+}
+
+/// Fencing tokens follow the server's clock, so that they grow across a loss of data.
+async fn clock_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
+    let (_, answer) = link.send(&[&[Text("TIME")]], within, None).await?;
+    if let Value::ServerError(error) = &answer {
+        return Err(errors::answered(error));
+    }
+    let micros = read_micros(&answer).ok_or_else(|| errors::nonsense("the time"))?;
+    let theirs = Duration::from_micros(micros);
+    let ours = wall_clock();
+    let apart = theirs.abs_diff(ours);
+    Ok((apart > CLOCK_TOLERANCE).then(|| {
+        format!(
+            "the server's clock differs from this machine's by {} s: synchronise both, since fencing tokens follow it",
+            apart.as_secs()
+        )
+    }))
+}
+
+/// Warns about an eviction policy, once a manager and server, apart from whoever connects. What cannot be known is not told:
+/// a check tells it.
+pub(super) fn look_at_eviction(backend: &RedisBackend) {
+    if backend.0.looked.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for Home { server, .. } in backend.0.servers.each() {
+        let within = backend.within();
+        spawn_beside(async move {
+            if let Ok(Eviction::Threatens(policy)) = eviction(&server.link, within).await {
+                let server = server.link.address().shown();
+                tracing::warn!(server, "{}", warning_of(&policy));
+            }
+        });
+    }
+}
+
+/// What an eviction policy means for locks.
+enum Eviction {
+    Spares,
+    Threatens(String),
+    /// This user may not know.
+    Hidden,
+}
+
+/// Locks are keys with an expiry, which every eviction policy but one may delete.
+async fn eviction(link: &Arc<Link>, within: Duration) -> Result<Eviction, Failure> {
+    let words = [Text("INFO"), Text("memory")];
+    let (_, answer) = link.send(&[&words], within, None).await?;
+    let info: String = match answer {
+        Value::ServerError(error) if error.code() == "NOPERM" => return Ok(Eviction::Hidden),
+        Value::ServerError(error) => return Err(errors::answered(&error)),
+        Value::BulkString(info) => String::from_utf8_lossy(&info).into_owned(),
+        _ => return Err(errors::nonsense("INFO")),
+    };
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    Ok(match (field("maxmemory"), field("maxmemory_policy")) {
+        (Some("0"), _) | (_, Some("noeviction") | None) => Eviction::Spares,
+        (_, Some(policy)) => Eviction::Threatens(policy.to_owned()),
+    })
+}
+
+async fn eviction_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
+    Ok(match eviction(link, within).await? {
+        Eviction::Spares => None,
+        Eviction::Threatens(policy) => Some(warning_of(&policy)),
+        Eviction::Hidden => Some(
+            "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
+             `noeviction`"
+                .to_owned(),
+        ),
+    })
+}
+
+fn warning_of(policy: &str) -> String {
+    format!(
+        "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or keep \
+         locks on a server of their own"
+    )
+}

@@ -1,0 +1,613 @@
+//! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
+
+use crate::store::redis::connection::resp;
+use crate::store::redis::topology::address;
+use crate::store::redis::topology::sentinel;
+
+use std::{
+    fmt,
+    num::NonZeroU64,
+    sync::{Arc, OnceLock, atomic::AtomicBool},
+    time::Duration,
+};
+
+use crate::{
+    error::LockError,
+    inspect::{Health, Sighting},
+    runtime::{clock::Clock, executor::spawn_beside},
+    store::{
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend,
+        Failure, ReleaseRequest, Released, RenewRequest, Renewed, Then, grants::Grants,
+        owner_token::random_name, timing::Timing,
+    },
+};
+
+mod capabilities;
+mod connection;
+mod contention;
+mod errors;
+mod fencing_counter;
+mod health;
+mod renewals;
+mod replica_acks;
+mod rights;
+mod scripts;
+mod server;
+mod topology;
+mod trial;
+pub(crate) mod voting_server;
+mod without_scripts;
+
+pub(crate) use connection::transport::Security;
+pub(crate) use rights::Scope;
+pub(crate) use server::Replicas;
+pub(crate) use topology::Access;
+pub(crate) use topology::address::Credentials;
+
+use capabilities::Ways;
+use connection::resp::{
+    Value,
+    Word::{self, Number, Numbered, Text},
+};
+use contention::Contention;
+use fencing_counter::Last;
+use scripts::replies::{read_acquired, read_ahead, read_plain, read_released, read_sighting};
+use scripts::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE};
+use server::{Making, Server};
+use topology::Topology;
+use topology::cluster::Cluster;
+use topology::key_location::{Home, Servers};
+use topology::sentinel::Sentinels;
+use topology::sharded_subscription::Hears;
+use topology::slots::Names;
+
+/// Locks on one primary, wherever it is, or on those of a cluster.
+#[derive(Clone)]
+pub(crate) struct RedisBackend(Arc<Inner>);
+
+struct Inner {
+    servers: Servers,
+    contention: Arc<Contention>,
+    /// Whether the eviction policy was looked at.
+    looked: AtomicBool,
+    timing: Timing,
+    scope: Scope,
+    /// Whether it is one of the servers that vote: by scripts only, and without grants.
+    is_one_of_several: bool,
+    /// What is said of a user who may not run scripts, once that is known.
+    without_scripts: OnceLock<String>,
+}
+
+/// What a manager asks of its servers.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) timing: Timing,
+    pub(crate) security: Security,
+    pub(crate) access: Access,
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) scope: Scope,
+}
+
+/// Whether an acquire counts without the replicas that are to have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acked {
+    Must,
+    NeedNot,
+}
+
+impl RedisBackend {
+    /// Connects with the first request.
+    pub(crate) fn new(
+        url: &str,
+        settings: &Settings,
+        grants: Arc<Grants>,
+    ) -> Result<Self, LockError> {
+        Self::make(url, settings, grants, false)
+    }
+
+    /// The same for one of several servers, by the votes of which locks are kept.
+    pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
+        // No grants are heard of: a lock that a majority has is passed on by no single server.
+        Self::make(url, settings, Arc::default(), true)
+    }
+
+    fn make(
+        url: &str,
+        settings: &Settings,
+        grants: Arc<Grants>,
+        is_one_of_several: bool,
+    ) -> Result<Self, LockError> {
+        let topology = Topology::parse(url, &settings.access, &settings.security)?;
+        let making = Making {
+            timing: settings.timing,
+            manager: random_name().into(),
+            grants,
+            replicas: settings.replicas,
+        };
+        let servers = match topology {
+            Topology::Single(address) => one(address, None, &making),
+            Topology::Sentinel(service) => {
+                let mailbox = making.mailbox("".into());
+                let sentinels = Sentinels::new(&service, making.timing, &mailbox);
+                one(service.primary, Some(Arc::new(sentinels)), &making)
+            }
+            Topology::Cluster(seeds) => Servers::Several(Arc::new(Cluster::new(seeds, making))),
+        };
+        Ok(Self(Arc::new(Inner {
+            servers,
+            contention: Arc::default(),
+            looked: AtomicBool::new(false),
+            timing: settings.timing,
+            scope: settings.scope.clone(),
+            is_one_of_several,
+            without_scripts: OnceLock::new(),
+        })))
+    }
+
+    /// Makes the first connection, makes sure of whom it talks to, and that its user may do what locks take.
+    pub(crate) async fn greet(&self) -> Result<(), Failure> {
+        let started = Clock::Boot.now();
+        let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
+        let left = || within.saturating_sub(Clock::Boot.now().since(started));
+        if let Err(failure) = self.reach(within).await {
+            let home = self.0.servers.any();
+            return Err(rights::explained(self, &home, failure, left()).await);
+        }
+        health::look_at_eviction(self);
+        trial::try_out(self, left()).await?;
+        if let Some(warning) = self.0.scope.warning() {
+            tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
+        }
+        Ok(())
+    }
+
+    async fn reach(&self, within: Duration) -> Result<(), Failure> {
+        let server = match &self.0.servers {
+            Servers::One(server, _) => server,
+            Servers::Several(cluster) => return cluster.greet(within).await,
+        };
+        let link = &server.link;
+        if link.sentinels().is_some() {
+            spawn_beside(sentinel::watch(Arc::downgrade(server)));
+        }
+        match link.send(&[&[Text("PING")]], within, None).await? {
+            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
+            (_, Value::ServerError(error)) => {
+                return Err(match error.code() {
+                    "NOAUTH" => errors::wrong_credentials(link.address().shown()),
+                    "NOPERM" => errors::refused(&error, link.address()),
+                    _ => errors::answered(&error),
+                });
+            }
+            _ => return Err(errors::no_redis(link.address().shown())),
+        }
+        match &server.acks {
+            Some(acks) => acks.try_out().await,
+            None => Ok(()),
+        }
+    }
+
+    fn within(&self) -> Duration {
+        self.0.timing.command_timeout
+    }
+
+    /// What can be asked for: without a way for grants, an entry in the queue would only be passed over.
+    async fn asks(&self, home: &Home, request: &AcquireRequest) -> Result<Asks, Failure> {
+        if request.asks == Asks::Once {
+            return Ok(Asks::Once);
+        }
+        Ok(match home.listen(self.within()).await? {
+            Hears::Yes => request.asks,
+            Hears::NotYet | Hears::Never => Asks::Once,
+        })
+    }
+
+    async fn take(&self, request: &AcquireRequest, acked: Acked) -> Result<Acquired, Failure> {
+        let mut way = self.0.servers.way(&request.full_key);
+        // Bounded by the way's hops.
+        loop {
+            match self.acquire_at(&way.home, request, acked).await {
+                Err(failure) if way.goes_on(&failure) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn acquire_at(
+        &self,
+        home: &Home,
+        request: &AcquireRequest,
+        acked: Acked,
+    ) -> Result<Acquired, Failure> {
+        let server = &home.server;
+        let acquired = match home.ways(self.within()).await? {
+            Ways::Commands(by) => {
+                let counter = home.counter();
+                server.commands.acquire(by, counter, request).await?
+            }
+            Ways::Scripts => self.acquire_by_script(home, request).await?,
+        };
+        if let (Some(acks), AcquireOutcome::Granted(_)) = (&server.acks, acquired.outcome)
+            && acked == Acked::Must
+        {
+            acks.gather(acquired.connection).await?;
+        }
+        Ok(acquired)
+    }
+
+    async fn acquire_by_script(
+        &self,
+        home: &Home,
+        request: &AcquireRequest,
+    ) -> Result<Acquired, Failure> {
+        // What nobody else wants needs no subscription.
+        if request.asks == Asks::ToWait
+            && home.hears() == Hears::NotYet
+            && !self.0.contention.is_expected(&request.full_key)
+        {
+            let acquired = self.ask_for(home, request, Asks::Once).await?;
+            if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
+                return Ok(acquired);
+            }
+            self.0.contention.note(&request.full_key, true);
+        }
+        let asks = self.asks(home, request).await?;
+        self.ask_for(home, request, asks).await
+    }
+
+    async fn ask_for(
+        &self,
+        home: &Home,
+        request: &AcquireRequest,
+        asks: Asks,
+    ) -> Result<Acquired, Failure> {
+        let call = Call {
+            keys: &home.keys(&request.full_key),
+            arguments: &acquire_arguments(home, request, asks, None),
+        };
+        let trail = &request.trail;
+        let (id, answer) = home.ask(&ACQUIRE, call, trail).await?;
+        let answer = errors::of_answer(answer, id, trail)?;
+        read_acquired(&answer, id, asks)
+    }
+
+    async fn release_at(
+        &self,
+        home: &Home,
+        request: &ReleaseRequest,
+        is_plain: bool,
+    ) -> Result<Released, Failure> {
+        let ways = home.ways(self.within()).await?;
+        let link = home.server.releasing(&request.acquired);
+        if let Ways::Commands(by) = ways {
+            return home.server.commands.release(by, link, request).await;
+        }
+        let call = Call {
+            keys: &home.keys(&request.full_key),
+            arguments: &release_arguments(home, request, is_plain),
+        };
+        let (id, answer) = home.run(link, &RELEASE, call, Some(&request.trail)).await?;
+        read_released(&answer, id)
+    }
+
+    async fn renew_ahead_at(&self, home: &Home, request: &AheadRequest) -> Result<Ahead, Failure> {
+        if let Ways::Commands(by) = home.ways(self.within()).await? {
+            let commands = &home.server.commands;
+            return commands.renew_ahead(by, home.counter(), request).await;
+        }
+        let call = Call {
+            keys: &home.keys(&request.full_key),
+            arguments: &[
+                Text(request.token.expose()),
+                Number(millis(request.ttl)),
+                Number(request.known_fencing),
+                Number(request.tokens.into()),
+            ],
+        };
+        let (_, answer) = home.run(&home.server.link, &AHEAD, call, None).await?;
+        read_ahead(&answer).ok_or_else(|| errors::nonsense("a renewal ahead"))
+    }
+
+    async fn inspect_at(&self, home: &Home, full_key: &str) -> Result<Option<Sighting>, Failure> {
+        if let Ways::Commands(_) = home.ways(self.within()).await? {
+            return home.server.commands.inspect(full_key).await;
+        }
+        let [lock, _, queue] = home.keys(full_key);
+        let call = Call {
+            keys: &[lock, queue],
+            arguments: &[],
+        };
+        let (_, answer) = home.run(&home.server.link, &INSPECT, call, None).await?;
+        read_sighting(&answer)
+    }
+
+    async fn force_release_at(
+        &self,
+        home: &Home,
+        full_key: &str,
+        known_fencing: u64,
+    ) -> Result<(), Failure> {
+        if let Ways::Commands(_) = home.ways(self.within()).await? {
+            return home.server.commands.force_release(full_key).await;
+        }
+        let call = Call {
+            keys: &home.keys(full_key),
+            arguments: &[Number(known_fencing)],
+        };
+        let link = &home.server.link;
+        match home.run(link, &FORCE_RELEASE, call, None).await? {
+            (_, Value::Int(_)) => Ok(()),
+            _ => Err(errors::nonsense("a forced release")),
+        }
+    }
+}
+
+fn one(address: address::Address, sentinels: Option<Arc<Sentinels>>, making: &Making) -> Servers {
+    let names = Names::of_a_server(&making.manager);
+    let mailbox = making.mailbox(names.grants.clone());
+    let server = Server::with_all_keys(address, sentinels, mailbox, making);
+    Servers::One(Arc::new(server), Arc::new(names))
+}
+
+/// `counted_from`: than what the fencing token must be larger if it may be counted up.
+fn acquire_arguments<'a>(
+    home: &'a Home,
+    request: &'a AcquireRequest,
+    asks: Asks,
+    counted_from: Option<u64>,
+) -> [Word<'a>; 6] {
+    let known = counted_from.unwrap_or(0);
+    let tokens = counted_from.map_or(request.tokens, |_| 0);
+    [
+        Text(request.token.expose()),
+        Number(millis(request.ttl)),
+        Number(known.max(request.known_fencing)),
+        Number(tokens.into()),
+        match asks {
+            Asks::Once => Text("try"),
+            Asks::ToWait => Text("wait"),
+            Asks::AfterIts(place) => Number(place.map_or(0, NonZeroU64::get)),
+        },
+        Numbered(&home.names.channel, request.entry),
+    ]
+}
+
+/// `is_plain`: nothing with this token has been asked to be released before.
+fn release_arguments<'a>(
+    home: &'a Home,
+    request: &'a ReleaseRequest,
+    is_plain: bool,
+) -> Vec<Word<'a>> {
+    let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
+    // One that is sent again may find that another has had the lock since. And the next token may not be counted up everywhere.
+    let is_first = is_plain && home.server.counting.is_allowed();
+    if request.keep.is_some() || request.entry.is_some() || !is_first {
+        words.push(Number(request.keep.map_or(0, millis)));
+        let channel = &home.names.channel;
+        words.extend(request.entry.map(|entry| Numbered(channel, entry)));
+    }
+    words
+}
+
+/// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
+/// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
+fn write_plain(out: &mut Vec<u8>, home: &Home, request: &AcquireRequest) -> usize {
+    let [_, fence, queue] = home.keys(&request.full_key);
+    resp::write_command(out, &[&set_if_free(request)]);
+    resp::write_command(out, &[&[Text("INCR"), fence]]);
+    resp::write_command(out, &[&[Text("LLEN"), queue]]);
+    3
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.servers.fmt(f)
+    }
+}
+
+impl Backend for RedisBackend {
+    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
+        let backend = self.clone();
+        Box::pin(async move { backend.take(&request, Acked::Must).await })
+    }
+
+    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+        let home = self.0.servers.home(&request.full_key);
+        let server = home.server.clone();
+        let contention = self.0.contention.clone();
+        let plain = !matches!(request.asks, Asks::AfterIts(_))
+            && !contention.is_expected(&request.full_key);
+        let last = server.counting.last().filter(|_| request.tokens == 1);
+        if server.acks.is_some() {
+            return then(Err(Failure::not_now("this takes more than one answer")));
+        }
+        let (wanted, asks) = match home.hears() {
+            Hears::Yes => (request.asks, request.asks),
+            Hears::NotYet => (request.asks, Asks::Once),
+            Hears::Never => (Asks::Once, Asks::Once),
+        };
+        let write = |out: &mut Vec<u8>, id, now| {
+            let counted_from = last.and_then(|last| last.floor(id, now));
+            if plain && counted_from.is_some() {
+                return write_plain(out, &home, request);
+            }
+            let call = Call {
+                keys: &home.keys(&request.full_key),
+                arguments: &acquire_arguments(&home, request, asks, counted_from),
+            };
+            ACQUIRE.write(out, call);
+            1
+        };
+        let floor = last.map_or(0, Last::token).max(request.known_fencing);
+        let full_key = request.full_key.clone();
+        let (trail, noted) = (request.trail.clone(), server.clone());
+        let read = move |values: Vec<Value>, id, sent| {
+            let acquired = match <[Value; 3]>::try_from(values) {
+                Ok(answers) => read_plain(answers, id, floor, &trail),
+                Err(values) => {
+                    let answer = values.into_iter().next().unwrap_or(Value::Nil);
+                    errors::of_answer(answer, id, &trail).and_then(|answer| {
+                        let acquired = read_acquired(&answer, id, asks)?;
+                        if asks != wanted && matches!(acquired.outcome, AcquireOutcome::Busy(_)) {
+                            // A place in its queue takes a subscription first.
+                            errors::settle(&trail, id);
+                            return Err(Failure::not_now("another has it"));
+                        }
+                        if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
+                            (acquired.outcome, &answer)
+                        {
+                            noted.counting.note(id, sent, tokens.last());
+                        }
+                        Ok(acquired)
+                    })
+                }
+            };
+            let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
+            contention.note(&full_key, !alone);
+            acquired
+        };
+        server.link.send_at_once(&request.trail, write, read, then);
+        self.0.servers.note_written(server);
+    }
+
+    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let mut way = backend.0.servers.way(&request.full_key);
+            loop {
+                match backend.renew_ahead_at(&way.home, &request).await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
+            }
+        })
+    }
+
+    fn renew(
+        &self,
+        batch: Vec<RenewRequest>,
+        within: Duration,
+    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+        let backend = self.clone();
+        Box::pin(async move { renewals::renew(&backend.0.servers, batch, within).await })
+    }
+
+    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let is_plain = request.trail.is_empty();
+            let mut way = backend.0.servers.way(&request.full_key);
+            let mut passed = None;
+            loop {
+                match backend.release_at(&way.home, &request, is_plain).await {
+                    // What left for the node that says so before, on the same connection, has been dealt with there.
+                    Err(failure) if way.goes_on(&failure) => {
+                        passed = passed.or_else(|| request.trail.single());
+                    }
+                    Ok(mut released) => {
+                        if let Some(passed) = passed
+                            && request.acquired.is_settled_by(passed)
+                        {
+                            released.connection = passed;
+                        }
+                        return Ok(released);
+                    }
+                    failed => return failed,
+                }
+            }
+        })
+    }
+
+    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+        // Before this one is noted there, too.
+        let is_plain = request.trail.is_empty();
+        let home = self.0.servers.home(&request.full_key);
+        let write = |out: &mut Vec<u8>, _, _| {
+            let call = Call {
+                keys: &home.keys(&request.full_key),
+                arguments: &release_arguments(&home, request, is_plain),
+            };
+            RELEASE.write(out, call);
+            1
+        };
+        let read = |values: Vec<Value>, id, _| {
+            let value = values.into_iter().next().unwrap_or(Value::Nil);
+            read_released(&errors::of_value(value)?, id)
+        };
+        let link = home.server.releasing(&request.acquired);
+        link.send_at_once(&request.trail, write, read, then);
+        self.0.servers.note_written(home.server);
+    }
+
+    fn flush(&self) {
+        self.0.servers.flush();
+    }
+
+    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let mut way = backend.0.servers.way(&full_key);
+            loop {
+                match backend.inspect_at(&way.home, &full_key).await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
+            }
+        })
+    }
+
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let mut way = backend.0.servers.way(&full_key);
+            loop {
+                let done = backend.force_release_at(&way.home, &full_key, known_fencing);
+                match done.await {
+                    Err(failure) if way.goes_on(&failure) => {}
+                    answer => return answer,
+                }
+            }
+        })
+    }
+
+    fn check(&self) -> Answer<Health> {
+        let backend = self.clone();
+        Box::pin(async move {
+            let mut health = health::check(&backend).await?;
+            health.warnings.extend(backend.0.scope.warning());
+            Ok(health)
+        })
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.0.servers.round_trip()
+    }
+}
+
+fn set_if_free(request: &AcquireRequest) -> [Word<'_>; 6] {
+    [
+        Text("SET"),
+        Text(&request.full_key),
+        Text(request.token.expose()),
+        Text("NX"),
+        Text("PX"),
+        Number(millis(request.ttl)),
+    ]
+}
+
+/// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_rounded_up_to_whole_milliseconds() {
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_millis(100)), 100);
+        assert_eq!(millis(Duration::from_micros(100_001)), 101);
+    }
+}

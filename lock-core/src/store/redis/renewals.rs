@@ -1,0 +1,179 @@
+//! Renewing many leases at once: one message to each server that has some of them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+
+use crate::store::{
+    Failure, RenewRequest, Renewed,
+    redis::{
+        capabilities::{Compare, Ways},
+        connection::{
+            CLOCK,
+            resp::Word::{Number, Text},
+        },
+        millis,
+        scripts::{Asking, Call, RENEW, replies::read_renewed},
+        topology::key_location::{Home, MOST_HOPS, Servers},
+    },
+};
+
+type Renewals = Vec<Result<Renewed, Failure>>;
+
+pub(super) async fn renew(
+    servers: &Servers,
+    batch: Vec<RenewRequest>,
+    within: Duration,
+) -> Result<Renewals, Failure> {
+    match servers {
+        Servers::One(..) => {
+            let Some(first) = batch.first() else {
+                return Ok(Vec::new());
+            };
+            let home = servers.home(&first.full_key);
+            renew_at(&home, &batch, within).await
+        }
+        Servers::Several(_) => Ok(renew_at_their_homes(servers, &batch, within).await),
+    }
+}
+
+/// Those that go to one server together: their numbers in the batch, and where each of them is at home.
+struct Group(Vec<(usize, Home)>);
+
+async fn renew_at_their_homes(
+    servers: &Servers,
+    batch: &[RenewRequest],
+    within: Duration,
+) -> Renewals {
+    let started = CLOCK.now();
+    let none = || Err(Failure::no_answer("the time for a renewal is over"));
+    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
+    let home =
+        |(number, request): (usize, &RenewRequest)| (number, servers.home(&request.full_key));
+    let mut open: Vec<(usize, Home)> = batch.iter().enumerate().map(home).collect();
+    for _ in 0..=MOST_HOPS {
+        let left = within.saturating_sub(CLOCK.now().since(started));
+        if open.is_empty() || left.is_zero() {
+            break;
+        }
+        let mut asked = JoinSet::new();
+        for group in grouped(open) {
+            let requests: Vec<_> = group
+                .0
+                .iter()
+                .map(|(number, _)| batch[*number].clone())
+                .collect();
+            // At the same time: a node that does not answer must not cost the leases at another one.
+            asked.spawn(async move {
+                let answers = renew_group(&group, &requests, left).await;
+                (group, answers)
+            });
+        }
+        open = Vec::new();
+        // Ends with the last answer, each of which is bounded by what is left.
+        while let Some(answer) = asked.join_next().await {
+            let Ok((Group(members), answers)) = answer else {
+                continue;
+            };
+            for ((number, home), answer) in members.into_iter().zip(answers) {
+                if let Err(failure) = &answer
+                    && let Some(next) = servers.follow(&home, failure)
+                {
+                    open.push((number, next));
+                }
+                renewals[number] = answer;
+            }
+        }
+    }
+    renewals
+}
+
+/// One group for each server, and for each key that is at home elsewhere. Nothing is waited for here.
+fn grouped(open: Vec<(usize, Home)>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for member in open {
+        let home = &member.1;
+        let together = |Group(others): &&mut Group| {
+            let other = &others[0].1;
+            Arc::ptr_eq(&other.server, &home.server)
+                && other.asking == Asking::ForItsOwn
+                && home.asking == Asking::ForItsOwn
+        };
+        match groups.iter_mut().find(together) {
+            Some(Group(others)) => others.push(member),
+            None => groups.push(Group(vec![member])),
+        }
+    }
+    groups
+}
+
+async fn renew_group(
+    Group(members): &Group,
+    requests: &[RenewRequest],
+    within: Duration,
+) -> Renewals {
+    let started = CLOCK.now();
+    let all = async |home: &Home, requests: &[RenewRequest], within| {
+        let answers = renew_at(home, requests, within).await;
+        answers.unwrap_or_else(|failure| requests.iter().map(|_| Err(failure.clone())).collect())
+    };
+    // A transaction is about one slot. Without a connection, the renewal itself tells what is wrong.
+    let home = &members[0].1;
+    let by_slot = matches!(home.ways(within).await, Ok(Ways::Commands(Compare::Watch)));
+    let left = || within.saturating_sub(CLOCK.now().since(started));
+    if !by_slot {
+        return all(home, requests, left()).await;
+    }
+    let mut renewals: Vec<Option<Result<Renewed, Failure>>> = vec![None; requests.len()];
+    // Each round renews those of one slot.
+    while let Some(first) = renewals.iter().position(Option::is_none) {
+        let home = &members[first].1;
+        let numbers: Vec<_> = (first..members.len())
+            .filter(|number| members[*number].1.slot == home.slot)
+            .collect();
+        let together: Vec<_> = numbers
+            .iter()
+            .map(|number| requests[*number].clone())
+            .collect();
+        let answers = all(home, &together, left()).await;
+        for (number, answer) in numbers.into_iter().zip(answers) {
+            renewals[number] = Some(answer);
+        }
+    }
+    renewals.into_iter().flatten().collect()
+}
+
+async fn renew_at(
+    home: &Home,
+    batch: &[RenewRequest],
+    within: Duration,
+) -> Result<Renewals, Failure> {
+    if let Ways::Commands(by) = home.ways(within).await? {
+        let commands = &home.server.commands;
+        return commands.renew(by, home.asking, batch, within).await;
+    }
+    let words: Vec<_> = batch
+        .iter()
+        .map(|request| {
+            (
+                [Text(&request.full_key)],
+                [Text(request.token.expose()), Number(millis(request.ttl))],
+            )
+        })
+        .collect();
+    let calls = words
+        .iter()
+        .map(|(keys, arguments)| Call { keys, arguments });
+    let link = &home.server.link;
+    if home.asking == Asking::ForAGuest {
+        let mut renewals = Vec::with_capacity(batch.len());
+        for call in calls {
+            let asked = RENEW.ask(link, home.asking, call, within, None);
+            renewals.push(read_renewed(&asked.await?.1));
+        }
+        return Ok(renewals);
+    }
+    let calls: Vec<_> = calls.collect();
+    let answers = RENEW.run_all(link, &calls, within).await?;
+    Ok(answers.iter().map(read_renewed).collect())
+}

@@ -1,0 +1,137 @@
+//! Waiting until replicas have a lock.
+//!
+//! `WAIT` counts the replicas that have all that was written on its own connection, and keeps that connection from doing
+//! anything else meanwhile. So locks are taken on a connection of their own, on which answers may be that much later, and
+//! renewals and releases go past it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Mutex;
+
+use crate::store::{
+    Failure,
+    in_flight::ConnectionId,
+    redis::{
+        connection::{
+            reconnecting::{Link, Purpose},
+            resp::{
+                Value,
+                Word::{Number, Text},
+            },
+        },
+        errors, millis,
+        server::Replicas,
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct Acks {
+    link: Arc<Link>,
+    least: u32,
+    within: Duration,
+    /// How many rounds have begun.
+    begun: AtomicU64,
+    /// The last round that is over.
+    last: Mutex<Option<Round>>,
+}
+
+/// One `WAIT` for all that was written before it.
+#[derive(Clone, Debug)]
+struct Round {
+    number: u64,
+    /// How many, and on which connection that was asked: of what was written on another one it says nothing.
+    replicas: Result<(ConnectionId, u64), Failure>,
+}
+
+impl Acks {
+    pub(super) fn new(link: &Link, replicas: Replicas) -> Self {
+        let mut timing = link.timing();
+        timing.command_timeout += replicas.within;
+        Self {
+            link: Arc::new(link.another(Purpose::LocksOnly, timing)),
+            least: replicas.least,
+            within: replicas.within,
+            begun: AtomicU64::new(0),
+            last: Mutex::default(),
+        }
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Waits until enough replicas have all that was written on this connection up to now.
+    ///
+    /// One `WAIT` at a time, for all who ask: many one after the other would each take the whole time while a replica is
+    /// away. So this takes twice that time at most, once its turn begins.
+    pub(super) async fn gather(&self, connection: ConnectionId) -> Result<(), Failure> {
+        // A round that has begun may not cover what was written since.
+        let needed = self.begun.load(Ordering::Acquire) + 1;
+        let mut last = self.last.lock().await;
+        let round = match &*last {
+            Some(round) if round.number >= needed => round.clone(),
+            _ => {
+                let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+                let replicas = self.wait().await;
+                last.insert(Round { number, replicas }).clone()
+            }
+        };
+        drop(last);
+        match round.replicas? {
+            (asked, _) if asked != connection => Err(Failure::no_answer(
+                "the connection broke before replicas were asked",
+            )),
+            (_, count) if count >= u64::from(self.least) => Ok(()),
+            // The key is set: whoever asked has it released, or asks again.
+            (_, count) => Err(Failure::no_answer(format!(
+                "{count} of {} replicas have the lock after {:?} (min_replicas_acked)",
+                self.least, self.within
+            ))),
+        }
+    }
+
+    /// Makes sure that replicas can be waited for at all.
+    pub(super) async fn try_out(&self) -> Result<(), Failure> {
+        let words = [Text("WAIT"), Number(0), Number(1)];
+        let within = self.link.timing().command_timeout;
+        match self.link.send(&[&words], within, None).await? {
+            // A replica refuses it for another reason, and tells nothing of the rights on its master.
+            (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
+                Err(errors::denied(format!(
+                    "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait`",
+                    self.link.address().shown()
+                )))
+            }
+            (_, Value::ServerError(error)) if error.details().contains("unknown command") => {
+                Err(Failure::Invalid(
+                    format!(
+                        "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
+                        self.link.address().shown()
+                    )
+                    .into(),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn wait(&self) -> Result<(ConnectionId, u64), Failure> {
+        let words = [
+            Text("WAIT"),
+            Number(self.least.into()),
+            Number(millis(self.within)),
+        ];
+        let within = self.link.timing().command_timeout;
+        let (connection, answer) = self.link.send(&[&words], within, None).await?;
+        match errors::of_value(answer).map_err(Failure::after_all)? {
+            Value::Int(count) => Ok((connection, u64::try_from(count).unwrap_or(0))),
+            _ => Err(errors::nonsense("WAIT")),
+        }
+    }
+}

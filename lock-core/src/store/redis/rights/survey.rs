@@ -1,0 +1,306 @@
+//! Finding out which commands, keys and channels a server lets a user have.
+//!
+//! Each command is sent in a form that changes nothing: a server looks at the rights before it looks at the arguments, and
+//! its refusal says whether the command, the key or the channel is the reason.
+
+use std::sync::Arc;
+
+use crate::store::{
+    Failure,
+    owner_token::random_name,
+    redis::{
+        connection::{
+            reconnecting::Link,
+            resp::{
+                self, ServerError, Value,
+                Word::{self, Number, Text},
+            },
+        },
+        topology::key_location::Home,
+    },
+};
+
+/// What was found out.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// As the server knows the user, if it may ask.
+    pub(crate) user: Option<String>,
+    /// Whether new users have all channels, and there are no selectors: a server before Redis 7.
+    pub(crate) is_old: bool,
+    found: Vec<(&'static str, On, Verdict)>,
+}
+
+/// What a command is tried on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Nothing,
+    /// A key of the reserved name space.
+    Own,
+    /// A key that stands for those of the locks.
+    Lock,
+    Channel,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    /// The command is refused; nothing is known of the key or the channel.
+    Refused,
+    /// The key or the channel is.
+    Beyond,
+    /// The server does not know the command.
+    Unknown,
+}
+
+/// Whether a user may have some keys or channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Within,
+    Beyond,
+    /// No command may be used with which that could be tried.
+    Untold,
+}
+
+/// One command that is tried.
+type Trial<'a> = (&'static str, On, Vec<Word<'a>>);
+
+impl Survey {
+    /// `lock`: a key that stands for those of the locks. It may be in use.
+    pub(crate) async fn make(home: &Home, lock: Option<&str>) -> Result<Self, Failure> {
+        let link = home.server.link.for_rights();
+        let own = format!("{}{}", home.names.check, random_name());
+        let (own, channel) = (Text(&own), Text(&home.names.grants));
+        let mut survey = Self::default();
+        let mut trials = on_own(own);
+        trials.extend(alone(home.server.link.address().database()));
+        trials.extend(lock.map(Text).into_iter().flat_map(on_a_lock));
+        trials.extend(["publish", "spublish"].map(|right| on_channel(right, &[channel, Text("")])));
+        survey.run(&link, &trials).await?;
+        let current = link.snapshot();
+        let greeting = current.and_then(|current| current.greeting);
+        survey.is_old = greeting.is_some_and(|greeting| greeting.is_before(7));
+        if survey.leaves_nothing_behind() {
+            survey.run(&link, &making(own)).await?;
+        }
+        // Last: what these begin does not end on this connection, and there are proxies that swallow the first.
+        let hears = match home.server.listener {
+            None => "subscribe",
+            Some(_) => "ssubscribe",
+        };
+        let trials = [
+            on_channel(hears, &[channel]),
+            ("multi", On::Nothing, vec![Text("MULTI")]),
+        ];
+        drop(survey.run(&link, &trials).await);
+        Ok(survey)
+    }
+
+    /// Sends all in one message.
+    async fn run(&mut self, link: &Arc<Link>, trials: &[Trial<'_>]) -> Result<(), Failure> {
+        let write = |out: &mut Vec<u8>| {
+            for (_, _, words) in trials {
+                resp::write_command(out, &[words]);
+            }
+        };
+        let within = link.timing().command_timeout;
+        let (_, answers) = link.send_all(trials.len(), write, within, None).await?;
+        for ((right, on, _), answer) in trials.iter().zip(&answers) {
+            match answer {
+                Value::BulkString(user) if *right == "acl|whoami" => {
+                    self.user = std::str::from_utf8(user).ok().map(str::to_owned);
+                }
+                Value::ServerError(error) => self.found.push((right, *on, verdict(error))),
+                _ => self.found.push((right, *on, Verdict::Allowed)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a key that a command makes where there is none can be given an end before, and deleted behind it; or whether
+    /// none can be made.
+    fn leaves_nothing_behind(&self) -> bool {
+        let has = |rights: [&'static str; 2], verdict| {
+            let mut own = rights.into_iter().map(|right| (right, On::Own, verdict));
+            own.any(|one| self.found.contains(&one))
+        };
+        let sets = ["set", "psetex"];
+        has(sets, Verdict::Beyond)
+            || (has(sets, Verdict::Allowed) && has(["del", "pexpire"], Verdict::Allowed))
+    }
+
+    /// Whether the command is refused; also if it was not tried: to grant what is granted already does no harm.
+    pub(crate) fn lacks(&self, right: &str) -> bool {
+        let mut verdicts = self.verdicts(right).peekable();
+        verdicts.peek().is_none() || verdicts.any(|verdict| verdict == Verdict::Refused)
+    }
+
+    /// Whether the server has the command, as far as is known.
+    pub(crate) fn knows(&self, right: &str) -> bool {
+        self.verdicts(right)
+            .all(|verdict| verdict != Verdict::Unknown)
+    }
+
+    pub(crate) fn reach(&self, on: On) -> Reach {
+        let mut verdicts = self.found.iter().filter(|(_, one, _)| *one == on);
+        let is = |wanted: Verdict| move |(_, _, verdict): &(&str, On, Verdict)| *verdict == wanted;
+        if verdicts.clone().any(is(Verdict::Beyond)) {
+            Reach::Beyond
+        } else if verdicts.any(is(Verdict::Allowed)) {
+            Reach::Within
+        } else {
+            Reach::Untold
+        }
+    }
+
+    fn verdicts(&self, right: &str) -> impl Iterator<Item = Verdict> {
+        let of = move |(one, _, verdict): &(&str, On, Verdict)| (*one == right).then_some(*verdict);
+        self.found.iter().filter_map(of)
+    }
+}
+
+fn alone<'a>(database: u32) -> Vec<Trial<'a>> {
+    let commands: [(&'static str, &[Word<'a>]); 12] = [
+        ("acl|whoami", &[]),
+        ("ping", &[]),
+        ("time", &[]),
+        ("role", &[]),
+        ("asking", &[]),
+        ("unwatch", &[]),
+        ("discard", &[]),
+        ("exec", &[]),
+        ("info", &[Text("server")]),
+        ("wait", &[Number(0), Number(1)]),
+        ("select", &[Number(database.into())]),
+        ("cluster|slots", &[]),
+    ];
+    commands
+        .into_iter()
+        .map(|(right, rest)| trial(right, On::Nothing, rest))
+        .collect()
+}
+
+/// On a key that is not there, or with arguments that are wrong.
+fn on_own(own: Word<'_>) -> Vec<Trial<'_>> {
+    let (zero, one, none) = (Number(0), Number(1), Text(""));
+    let commands: [(&'static str, &[Word<'_>]); 8] = [
+        ("del", &[own]),
+        ("lpop", &[own]),
+        ("linsert", &[own, Text("BEFORE"), none, none]),
+        ("lset", &[own, zero, none]),
+        ("lrem", &[own, one, none]),
+        ("delex", &[own, Text("IFEQ"), zero]),
+        ("delifeq", &[own, zero]),
+        ("watch", &[own]),
+    ];
+    let commands = commands.into_iter();
+    let own_alone = commands.map(|(right, rest)| trial(right, On::Own, rest));
+    own_alone.chain(harmless(own, On::Own)).collect()
+}
+
+fn on_a_lock(lock: Word<'_>) -> Vec<Trial<'_>> {
+    harmless(lock, On::Lock).collect()
+}
+
+/// Whatever the key holds.
+fn harmless(key: Word<'_>, on: On) -> impl Iterator<Item = Trial<'_>> {
+    const NO_HASH: &str = "0000000000000000000000000000000000000000";
+    let (zero, one) = (Number(0), Number(1));
+    let commands: [(&'static str, Vec<Word<'_>>); 11] = [
+        ("eval", vec![Text("return 1"), one, key]),
+        ("evalsha", vec![Text(NO_HASH), one, key]),
+        ("get", vec![key]),
+        // No time at all is no expiry.
+        ("set", vec![key, zero, Text("PX"), zero]),
+        ("psetex", vec![key, zero, zero]),
+        ("pexpire", vec![key, Text("x")]),
+        ("exists", vec![key]),
+        ("pttl", vec![key]),
+        ("lrange", vec![key, zero, zero]),
+        ("lindex", vec![key, zero]),
+        ("llen", vec![key]),
+    ];
+    commands
+        .into_iter()
+        .map(move |(right, rest)| trial(right, on, &rest))
+}
+
+/// What makes a key if it is not there, between what gives it an end and what deletes it.
+fn making(own: Word<'_>) -> Vec<Trial<'_>> {
+    let (none, second) = (Text(""), Number(1000));
+    let commands: [(&'static str, &[Word<'_>]); 6] = [
+        ("set", &[own, none, Text("PX"), second]),
+        ("psetex", &[own, second, none]),
+        ("incr", &[own]),
+        ("rpush", &[own, none]),
+        ("pexpire", &[own, Number(1)]),
+        ("del", &[own]),
+    ];
+    commands
+        .into_iter()
+        .map(|(right, rest)| trial(right, On::Own, rest))
+        .collect()
+}
+
+fn on_channel<'a>(right: &'static str, rest: &[Word<'a>]) -> Trial<'a> {
+    trial(right, On::Channel, rest)
+}
+
+fn trial<'a>(right: &'static str, on: On, rest: &[Word<'a>]) -> Trial<'a> {
+    let words = right.split('|').map(Text);
+    (right, on, words.chain(rest.iter().copied()).collect())
+}
+
+fn verdict(error: &ServerError) -> Verdict {
+    let details = error.details();
+    match error.code() {
+        "NOPERM" if details.contains("to run ") => Verdict::Refused,
+        "NOPERM" if details.contains("access") => Verdict::Beyond,
+        "NOPERM" => Verdict::Refused,
+        _ if details.contains("unknown command") || details.contains("unknown subcommand") => {
+            Verdict::Unknown
+        }
+        _ => Verdict::Allowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_is_refused_on_every_server() {
+        for (line, expected) in [
+            (
+                "NOPERM this user has no permissions to run the 'get' command or its subcommand",
+                Verdict::Refused,
+            ),
+            (
+                "NOPERM User key has no permissions to run the 'get' command",
+                Verdict::Refused,
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                Verdict::Beyond,
+            ),
+            ("NOPERM No permissions to access a key", Verdict::Beyond),
+            ("NOPERM No permissions to access a channel", Verdict::Beyond),
+            (
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+                Verdict::Beyond,
+            ),
+            (
+                "ERR unknown command 'DELEX', with args beginning with: 'key'",
+                Verdict::Unknown,
+            ),
+            ("ERR invalid expire time in 'set' command", Verdict::Allowed),
+            ("MOVED 3999 127.0.0.1:6381", Verdict::Allowed),
+            (
+                "NOSCRIPT No matching script. Please use EVAL.",
+                Verdict::Allowed,
+            ),
+        ] {
+            assert_eq!(verdict(&ServerError::new(line)), expected, "{line}");
+        }
+    }
+}

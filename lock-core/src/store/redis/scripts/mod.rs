@@ -1,0 +1,202 @@
+//! The scripts, and running them: by their hash, or by their text where the server does not know it (any more).
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use crate::{
+    runtime::clock::Clock,
+    store::{
+        Failure,
+        in_flight::{ConnectionId, Trail},
+        redis::{
+            connection::{
+                reconnecting::Link,
+                resp::{self, Value, Word},
+            },
+            errors,
+        },
+    },
+};
+
+pub(crate) mod replies;
+
+/// A script of its own file, with what the scripts share before it, and its short way before all that: most calls end there,
+/// and never make the functions that come after.
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| Lua::new(concat!(include_str!("queue.lua"), include_str!($file))))
+    };
+    (short $short:literal, $file:literal) => {
+        LazyLock::new(|| {
+            Lua::new(concat!(
+                include_str!($short),
+                include_str!("queue.lua"),
+                include_str!($file)
+            ))
+        })
+    };
+    (alone $file:literal) => {
+        LazyLock::new(|| Lua::new(include_str!($file)))
+    };
+}
+
+pub(super) static ACQUIRE: LazyLock<Lua> = script!(short "acquire_short.lua", "acquire.lua");
+pub(super) static AHEAD: LazyLock<Lua> = script!("ahead.lua");
+pub(super) static RELEASE: LazyLock<Lua> = script!(short "release_short.lua", "release.lua");
+pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("force_release.lua");
+pub(super) static RENEW: LazyLock<Lua> = script!(alone "renew.lua");
+pub(super) static INSPECT: LazyLock<Lua> = script!(alone "inspect.lua");
+pub(super) static PROPOSE: LazyLock<Lua> = script!(alone "propose.lua");
+pub(super) static AGAIN: LazyLock<Lua> = script!(alone "again.lua");
+
+/// One script. Keys and values reach it as arguments only, never as text of it.
+pub(super) struct Lua {
+    text: &'static str,
+    hash: String,
+}
+
+/// What a script is called with.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) keys: &'a [Word<'a>],
+    pub(super) arguments: &'a [Word<'a>],
+}
+
+/// To which node of a cluster a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// The one that has the slot.
+    ForItsOwn,
+    /// The one that the slot is being moved to, and which has the key already.
+    ForAGuest,
+}
+
+/// By which of its two names a script is called.
+#[derive(Clone, Copy)]
+enum By {
+    Hash,
+    Text,
+}
+
+impl Lua {
+    fn new(text: &'static str) -> Self {
+        Self {
+            text,
+            hash: sha1_smol::Sha1::from(text).digest().to_string(),
+        }
+    }
+
+    /// Runs the script, all within a time-out; an error that the server answers is a failure.
+    pub(super) async fn run(
+        &self,
+        link: &Arc<Link>,
+        call: Call<'_>,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let (id, value) = self
+            .ask(link, Asking::ForItsOwn, call, within, trail)
+            .await?;
+        Ok((id, errors::of_value(value)?))
+    }
+
+    /// The same; an error that the server answers is an answer.
+    pub(super) async fn ask(
+        &self,
+        link: &Arc<Link>,
+        asking: Asking,
+        call: Call<'_>,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        if asking == Asking::ForAGuest {
+            return self.ask_for_a_guest(link, call, within, trail).await;
+        }
+        let started = Clock::Boot.now();
+        let name = self.name(By::Hash, &call);
+        let words = [&name, call.keys, call.arguments];
+        let (id, value) = link.send(&words, within, trail).await?;
+        if !is_unknown(&value) {
+            return Ok((id, value));
+        }
+        // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
+        let left = within.saturating_sub(Clock::Boot.now().since(started));
+        let name = self.name(By::Text, &call);
+        let words = [&name, call.keys, call.arguments];
+        link.send(&words, left, trail).await
+    }
+
+    async fn ask_for_a_guest(
+        &self,
+        link: &Arc<Link>,
+        call: Call<'_>,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let write = |out: &mut Vec<u8>| {
+            resp::write_command(out, &[&[Word::Text("ASKING")]]);
+            let name = self.name(By::Text, &call);
+            resp::write_command(out, &[&name, call.keys, call.arguments]);
+        };
+        let (id, mut answers) = link.send_all(2, write, within, trail).await?;
+        Ok((id, answers.pop().unwrap_or(Value::Nil)))
+    }
+
+    /// Appends a call to what is sent. A script that the server does not know is not executed.
+    pub(super) fn write(&self, out: &mut Vec<u8>, call: Call<'_>) {
+        let name = self.name(By::Hash, &call);
+        resp::write_command(out, &[&name, call.keys, call.arguments]);
+    }
+
+    /// Runs the script once for each call, in one message; one answer each.
+    pub(super) async fn run_all(
+        &self,
+        link: &Arc<Link>,
+        calls: &[Call<'_>],
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let started = Clock::Boot.now();
+        let answers = self.send_all(link, calls, By::Hash, within).await?;
+        if !answers.iter().any(is_unknown) {
+            return Ok(answers);
+        }
+        let left = within.saturating_sub(Clock::Boot.now().since(started));
+        self.send_all(link, calls, By::Text, left).await
+    }
+
+    async fn send_all(
+        &self,
+        link: &Arc<Link>,
+        calls: &[Call<'_>],
+        by: By,
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let write = |out: &mut Vec<u8>| {
+            for call in calls {
+                let name = self.name(by, call);
+                resp::write_command(out, &[&name, call.keys, call.arguments]);
+            }
+        };
+        let (_, answers) = link.send_all(calls.len(), write, within, None).await?;
+        Ok(answers)
+    }
+
+    /// The words before those of the call.
+    fn name(&self, by: By, call: &Call<'_>) -> [Word<'_>; 3] {
+        let (command, script) = match by {
+            By::Hash => ("EVALSHA", self.hash.as_str()),
+            By::Text => ("EVAL", self.text),
+        };
+        [
+            Word::Text(command),
+            Word::Text(script),
+            Word::Number(call.keys.len() as u64),
+        ]
+    }
+}
+
+fn is_unknown(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}

@@ -1,0 +1,204 @@
+//! What the servers' answers mean.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use crate::{
+    fencing::FencingBlock,
+    inspect::Sighting,
+    store::{
+        AcquireOutcome, Acquired, Ahead, Asks, Busy, Comes, Expiry, Failure, Others,
+        ReleaseOutcome, Released, Renewed,
+        in_flight::{ConnectionId, Trail},
+        redis::{connection::resp::Value, errors, without_scripts::LARGEST_TOKEN},
+    },
+};
+
+/// Reads what came of taking a key by plain commands. What is no plain success goes on by the script.
+pub(crate) fn read_plain(
+    [set, counter, queue]: [Value; 3],
+    connection: ConnectionId,
+    floor: u64,
+    trail: &Trail,
+) -> Result<Acquired, Failure> {
+    if errors::of_answer(set, connection, trail)? == Value::Nil {
+        errors::settle(trail, connection);
+        return Err(Failure::not_now("another has it"));
+    }
+    // The last entry of a queue is no waiter.
+    let nobody_waits = matches!(queue, Value::Int(0 | 1));
+    let outcome = match counter {
+        Value::Int(counter) if nobody_waits => read_fencing(counter, 1),
+        _ => None,
+    };
+    // Else it is given back, and goes to whoever waits.
+    let give_back = AcquireOutcome::Busy(Busy {
+        expiry: Expiry::In(Duration::ZERO),
+        place: None,
+        comes: Comes::WithAnotherToken,
+        counter: None,
+    });
+    Ok(Acquired {
+        outcome: outcome
+            .filter(|token| u64::from(token.last()) > floor)
+            .map_or(give_back, AcquireOutcome::Granted),
+        connection,
+    })
+}
+
+pub(crate) fn read_acquired(
+    answer: &Value,
+    connection: ConnectionId,
+    asks: Asks,
+) -> Result<Acquired, Failure> {
+    let mut outcome = read_outcome(answer).ok_or_else(|| errors::nonsense("an acquire"))?;
+    if let AcquireOutcome::Busy(busy) = &mut outcome
+        && asks == Asks::Once
+    {
+        busy.comes = Comes::ByAsking;
+    }
+    Ok(Acquired {
+        outcome,
+        connection,
+    })
+}
+
+pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<Released, Failure> {
+    let outcome = match answer {
+        Value::Int(1) => ReleaseOutcome::Done,
+        Value::Int(0) => ReleaseOutcome::NotOurs,
+        _ => return Err(errors::nonsense("a release")),
+    };
+    Ok(Released {
+        outcome,
+        connection,
+    })
+}
+
+pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
+    let parts = match answer {
+        Value::Array(parts) => parts,
+        Value::Int(token) => return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?)),
+        _ => return None,
+    };
+    // The last word of an answer to who waits, but for the first one.
+    let (parts, counter) = match parts[..] {
+        [_, _, _, _, Value::Int(counter)] => (&parts[..4], Some(u64::try_from(counter).ok()?)),
+        _ => (&parts[..], None),
+    };
+    match *parts {
+        [Value::Int(1), Value::Int(first), Value::Int(count)] => {
+            Some(AcquireOutcome::Granted(read_fencing(first, count)?))
+        }
+        [
+            Value::Int(0),
+            Value::Int(millis),
+            Value::Int(place),
+            Value::Int(ours),
+        ] => Some(AcquireOutcome::Busy(Busy {
+            expiry: match millis {
+                -1 => Expiry::Never,
+                -2 => Expiry::Unknown,
+                millis => Expiry::In(Duration::from_millis(u64::try_from(millis).ok()?)),
+            },
+            place: u64::try_from(place).ok().and_then(NonZeroU64::new),
+            comes: if ours == 1 {
+                Comes::ByGrant
+            } else {
+                Comes::ByAsking
+            },
+            counter,
+        })),
+        _ => None,
+    }
+}
+
+pub(crate) fn read_ahead(answer: &Value) -> Option<Ahead> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    match parts[..] {
+        [
+            Value::Int(1),
+            Value::Int(first),
+            Value::Int(count),
+            Value::Int(others),
+        ] => Some(Ahead::Yes {
+            tokens: read_fencing(first, count)?,
+            others: if others == 0 {
+                Others::DoNot
+            } else {
+                Others::Wait
+            },
+        }),
+        [Value::Int(0)] => Some(Ahead::NotOurs),
+        _ => None,
+    }
+}
+
+/// One token at least, and none that no honest server reaches: every later one would have to be larger.
+pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
+    let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
+    (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
+}
+
+pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
+    match answer {
+        Value::Int(1) => Ok(Renewed::Yes),
+        Value::Int(0) => Ok(Renewed::NotOurs),
+        Value::ServerError(error) => Err(errors::answered(error)),
+        _ => Err(errors::nonsense("a renewal")),
+    }
+}
+
+pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {
+    let Value::Array(parts) = answer else {
+        return Err(errors::nonsense("an inspection"));
+    };
+    match &parts[..] {
+        [] => Ok(None),
+        [
+            Value::BulkString(token),
+            Value::Int(millis),
+            Value::Int(waiting),
+        ] => {
+            let token = String::from_utf8_lossy(token);
+            // A missing expiry is told by a negative number.
+            let remaining = u64::try_from(*millis).ok().map(Duration::from_millis);
+            let waiting = usize::try_from(*waiting).unwrap_or(0);
+            Ok(Some(Sighting::new(&token, remaining, waiting)))
+        }
+        _ => Err(errors::nonsense("an inspection")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_the_wrong_form_is_not_taken_for_one() {
+        let odd = [
+            Value::Nil,
+            Value::Int(0),
+            Value::Int(1 << 53),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(5)]),
+            Value::Array(vec![Value::Int(1), Value::Int(-1), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(5), Value::Int(0)]),
+            Value::Array(vec![Value::Int(2), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Nil, Value::Int(1)]),
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Int(-3),
+                Value::Int(0),
+                Value::Int(1),
+            ]),
+        ];
+        for answer in odd {
+            assert!(read_outcome(&answer).is_none(), "{answer:?}");
+        }
+        assert!(read_renewed(&Value::SimpleString("OK".to_owned())).is_err());
+        assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! From a url to what is needed to connect, and a form of it that may be shown.
+
+use std::path::PathBuf;
+
+use crate::{
+    error::LockError,
+    store::redis::{
+        connection::transport::{Security, Transport},
+        topology::url::{Kind, ServerUrl, in_brackets},
+    },
+};
+
+/// A server's address. What is shown of it has no user, password or query.
+#[derive(Clone)]
+pub(crate) struct Address {
+    place: Place,
+    pub(crate) transport: Transport,
+    credentials: Option<Credentials>,
+    database: u32,
+    /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
+    pub(crate) pushes: bool,
+    shown: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+/// By which a server lets us in.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+}
+
+impl Credentials {
+    pub(crate) fn new(user: String, password: String) -> Self {
+        let user = Some(user).filter(|user| !user.is_empty());
+        Self { user, password }
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+pub(crate) const DEFAULT_PORT: u16 = 6379;
+
+impl Address {
+    /// Of a single server, or of a socket.
+    pub(crate) fn of(url: &ServerUrl<'_>, security: &Security) -> Result<Self, LockError> {
+        let segments = url.segments();
+        let (transport, in_path) = match (url.kind, &segments[..]) {
+            // It never leaves the machine.
+            (Kind::Socket, _) => (Transport::Plain, None),
+            (_, [_, _, ..]) => {
+                return Err(url.refused(
+                    "its path has more than one part: the number of the database stands alone, as in `redis://host/0`",
+                ));
+            }
+            (_, segments) => {
+                let transport = security.transport(url.base(), &url.shown())?;
+                (transport, segments.first().copied())
+            }
+        };
+        Self::with(url, transport, in_path)
+    }
+
+    /// Of the first server of a url, with the number of the database that its path has.
+    pub(crate) fn with(
+        url: &ServerUrl<'_>,
+        transport: Transport,
+        in_path: Option<&str>,
+    ) -> Result<Self, LockError> {
+        let place = match url.hosts.first() {
+            Some((host, port)) => Place::Tcp {
+                host: host.clone(),
+                port: port.unwrap_or(DEFAULT_PORT),
+            },
+            None => Place::Unix(url.decoded_path().into()),
+        };
+        Ok(Self {
+            place,
+            transport,
+            credentials: url.credentials()?,
+            database: url.database(in_path)?,
+            pushes: url.pushes()?,
+            shown: url.shown(),
+        })
+    }
+
+    /// The same way of talking to another server.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        let scheme = self
+            .shown
+            .split_once("://")
+            .map_or("", |(scheme, _)| scheme);
+        let scheme = scheme.split_once('+').map_or(scheme, |(base, _)| base);
+        Self {
+            place: Place::Tcp {
+                host: host.to_owned(),
+                port,
+            },
+            shown: format!("{scheme}://{}:{port}", in_brackets(host)),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn set_credentials(&mut self, credentials: Option<Credentials>) {
+        self.credentials = credentials;
+    }
+
+    pub(crate) fn set_database(&mut self, database: u32) {
+        self.database = database;
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
+
+    /// The name of the user, unless it is the default one.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.credentials.as_ref()?.user.as_deref()
+    }
+
+    pub(crate) fn database(&self) -> u32 {
+        self.database
+    }
+
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address, LockError> {
+        Address::of(&ServerUrl::parse(url)?, &Security::default())
+    }
+
+    #[test]
+    fn what_is_shown_of_a_url_has_no_secret() {
+        let secrets = [
+            (
+                "redis://user:hunter2@db.internal:6380/3",
+                "redis://db.internal:6380/3",
+            ),
+            ("redis://:hunter2@127.0.0.1", "redis://127.0.0.1:6379"),
+            ("valkey://:hunter2@[::1]:1", "valkey://[::1]:1"),
+            (
+                "redis+unix:///run/r.sock?pass=hunter2&db=2",
+                "redis+unix:///run/r.sock",
+            ),
+            ("redis://h/?protocol=resp3&db=2", "redis://h:6379/"),
+        ];
+        for (url, shown) in secrets {
+            let address = parse(url).expect(url);
+            assert_eq!(address.shown(), shown);
+            assert_eq!(format!("{address:?}"), shown);
+        }
+    }
+
+    #[test]
+    fn a_url_is_read_to_its_last_parameter() {
+        let address = parse("valkey://me:p%40ss%2Cw@h/?db=3&protocol=2").expect("whole");
+        let place = Place::Tcp {
+            host: "h".to_owned(),
+            port: 6379,
+        };
+        assert_eq!(*address.place(), place);
+        assert_eq!((address.database(), address.pushes), (3, false));
+        let credentials = address.credentials().expect("given");
+        let (user, password) = (credentials.user.as_deref(), &*credentials.password);
+        assert_eq!((user, password), (Some("me"), "p@ss,w"));
+        let socket = parse("unix:///run/my%20r.sock?user=me&password=a+b&db=0003").expect("whole");
+        assert_eq!(*socket.place(), Place::Unix("/run/my r.sock".into()));
+        assert_eq!(socket.database(), 3);
+        assert_eq!(socket.credentials().expect("given").password, "a b");
+    }
+
+    #[test]
+    fn a_database_is_named_in_the_path_or_by_a_parameter() {
+        for (url, database) in [
+            ("redis://h", 0),
+            ("redis://h/", 0),
+            ("redis://h/4", 4),
+            ("redis://h/4/", 4),
+            ("redis://h?db=4", 4),
+            ("redis://h/?db=4", 4),
+            ("redis://h/4?db=4", 4),
+            ("redis://h?&db=%34&", 4),
+            ("redis+unix:///s?db=4", 4),
+        ] {
+            assert_eq!(parse(url).expect(url).database(), database, "{url}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn a_url_that_asks_for_tls_is_told_which_feature_to_switch_on() {
+        for url in ["rediss://:hunter2@host", "valkeys://:hunter2@host"] {
+            let error = parse(url).map(drop).expect_err(url).to_string();
+            assert!(error.contains("feature `tls`"), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}

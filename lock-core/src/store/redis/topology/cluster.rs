@@ -1,0 +1,462 @@
+//! The nodes of a cluster, and which of them has which slot.
+//!
+//! There is one link to each node that is asked anything. What a node says of another one's slot is believed at once, and
+//! is a reason to ask for the whole map; so is a node that does not answer. Nothing is sent again behind anybody's back.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{
+    runtime::executor::spawn_beside,
+    store::{
+        Failure,
+        redis::{
+            capabilities,
+            connection::resp::{ServerError, Value, Word::Text},
+            errors::{self, Reach, Redirect},
+            scripts::Asking,
+            server::{Making, Server},
+            topology::{
+                Seeds,
+                address::{Address, Place},
+                key_location::Home,
+                slots::{Names, SLOTS, slot_of},
+            },
+        },
+    },
+};
+
+/// The map is asked for no more often than this.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// After so long without an answer, the next node is asked, too.
+const LOOK_PATIENCE: Duration = Duration::from_millis(250);
+
+/// More nodes than any cluster has: what goes beyond is not believed.
+const MOST_NODES: usize = 2_000;
+
+/// The nodes of a cluster.
+pub(crate) struct Cluster {
+    seeds: Seeds,
+    making: Making,
+    /// Of each slot that was of use.
+    names: Box<[OnceLock<Arc<Names>>]>,
+    map: Mutex<Map>,
+    /// Whether the map is being asked for, or was a moment ago.
+    is_looking: AtomicBool,
+    /// To which something was given that has not been flushed.
+    written: Mutex<Vec<Arc<Server>>>,
+}
+
+struct Map {
+    /// By host and port.
+    servers: HashMap<(String, u16), Arc<Server>>,
+    /// Of each slot.
+    owners: Vec<Option<Arc<Server>>>,
+}
+
+/// Some slots, and who has them.
+#[derive(Debug, PartialEq, Eq)]
+struct Range {
+    first: u16,
+    last: u16,
+    host: String,
+    port: u16,
+}
+
+impl Cluster {
+    pub(crate) fn new(seeds: Seeds, making: Making) -> Self {
+        Self {
+            seeds,
+            making,
+            names: (0..SLOTS).map(|_| OnceLock::new()).collect(),
+            map: Mutex::new(Map {
+                servers: HashMap::new(),
+                owners: vec![None; usize::from(SLOTS)],
+            }),
+            is_looking: AtomicBool::new(false),
+            written: Mutex::default(),
+        }
+    }
+
+    /// What is shown of the url.
+    pub(crate) fn address(&self) -> &Address {
+        &self.seeds.shown
+    }
+
+    /// Where a lock is kept, as far as is known.
+    pub(crate) fn home(&self, full_key: &str) -> Home {
+        let slot = slot_of(full_key);
+        let mut map = self.lock();
+        let owner = map.owners[usize::from(slot)].clone();
+        // Whoever is asked for a slot that nobody is known to have says who has it, or that nobody does.
+        let server = owner.or_else(|| map.servers.values().next().cloned());
+        let server = server.unwrap_or_else(|| self.server_at(&mut map, &self.seeds.nodes[0]));
+        drop(map);
+        Home {
+            server,
+            names: self.names(slot),
+            slot,
+            asking: Asking::ForItsOwn,
+        }
+    }
+
+    /// Where to go instead, if the failure says so. If it says that something is amiss, the map is asked for.
+    ///
+    /// Only for the manager's thread.
+    pub(crate) fn follow(self: &Arc<Self>, home: &Home, failure: &Failure) -> Option<Home> {
+        let Some(redirect) = errors::redirect(failure) else {
+            if failure.is_transient() {
+                self.look_soon();
+            }
+            return None;
+        };
+        let server = self.redirected(home, redirect);
+        if redirect.reach == Reach::Slot {
+            self.look_soon();
+        }
+        Some(Home {
+            server,
+            names: home.names.clone(),
+            slot: home.slot,
+            asking: match redirect.reach {
+                Reach::Slot => Asking::ForItsOwn,
+                Reach::Request => Asking::ForAGuest,
+            },
+        })
+    }
+
+    fn redirected(&self, home: &Home, redirect: &Redirect) -> Arc<Server> {
+        let asked = home.server.link.address();
+        let host = match (&*redirect.host, asked.place()) {
+            ("" | "?", Place::Tcp { host, .. }) => host,
+            (host, _) => host,
+        };
+        let mut map = self.lock();
+        let server = self.server_at(&mut map, &asked.at(host, redirect.port));
+        if redirect.reach == Reach::Slot {
+            map.owners[usize::from(redirect.slot)] = Some(server.clone());
+        }
+        server
+    }
+
+    /// Asks for the map, and makes sure that locks can be kept where it comes from.
+    pub(crate) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
+        let server = self.look(within).await?;
+        server.link.ways(within).await?;
+        // A replica has no slots; then another node stands for all.
+        let owners = self.owners();
+        let own = owners
+            .iter()
+            .find(|home| Arc::ptr_eq(&home.server, &server))
+            .or(owners.first());
+        if let Some(home) = own
+            && let Err(failure) =
+                capabilities::publishing(&home.server.link, &home.names.grants, within).await
+            && !failure.is_transient()
+        {
+            return Err(failure);
+        }
+        match &server.acks {
+            Some(acks) => acks.try_out().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The nodes that have slots, each as one of them.
+    pub(crate) fn owners(&self) -> Vec<Home> {
+        let map = self.lock();
+        let mut owners: Vec<Home> = Vec::new();
+        for (slot, owner) in (0..SLOTS).zip(&map.owners) {
+            if let Some(owner) = owner
+                && !owners.iter().any(|known| Arc::ptr_eq(&known.server, owner))
+            {
+                let home = Home::at(owner.clone(), self.names(slot));
+                owners.push(Home { slot, ..home });
+            }
+        }
+        owners
+    }
+
+    pub(crate) fn names(&self, slot: u16) -> Arc<Names> {
+        let names = || Arc::new(Names::of_a_slot(slot, &self.making.manager));
+        self.names[usize::from(slot)].get_or_init(names).clone()
+    }
+
+    /// Notes that something is to be flushed.
+    pub(crate) fn note_written(&self, server: Arc<Server>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if !written.iter().any(|known| Arc::ptr_eq(known, &server)) {
+            written.push(server);
+        }
+    }
+
+    pub(crate) fn flush(&self) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let servers = std::mem::take(&mut *written);
+        drop(written);
+        for server in servers {
+            server.flush();
+        }
+    }
+
+    pub(crate) fn round_trip(&self) -> Duration {
+        let map = self.lock();
+        let round_trips = map.servers.values().map(|server| server.link.round_trip());
+        round_trips.max().unwrap_or_default()
+    }
+
+    fn look_soon(self: &Arc<Self>) {
+        if self.is_looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let cluster = Arc::downgrade(self);
+        let within = self.making.timing.command_timeout;
+        spawn_beside(async move {
+            if let Some(cluster) = cluster.upgrade() {
+                // Whoever needs it asks again if this failed.
+                if let Err(failure) = cluster.look(within).await {
+                    tracing::debug!(?failure, "no node told which has which slot");
+                }
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+            if let Some(cluster) = cluster.upgrade() {
+                cluster.is_looking.store(false, Ordering::Release);
+            }
+        });
+    }
+
+    /// Asks nodes for the map, first those to which there is a connection, and the next one when one takes its time; returns
+    /// the one that told it.
+    async fn look(&self, within: Duration) -> Result<Arc<Server>, Failure> {
+        let mut candidates = self.candidates().into_iter();
+        let mut asked = JoinSet::new();
+        let mut failure: Option<Failure> = None;
+        // Ends with the last answer, each of which is bounded.
+        loop {
+            let patience = match candidates.next() {
+                Some(server) => {
+                    asked.spawn(async move { (ask(&server, within).await, server) });
+                    LOOK_PATIENCE
+                }
+                None if asked.is_empty() => break,
+                None => within,
+            };
+            match timeout(patience, asked.join_next()).await {
+                Ok(Some(Ok((Ok(ranges), server)))) => {
+                    self.take_over(&ranges, &server);
+                    return Ok(server);
+                }
+                // What may pass counts more than what does not.
+                Ok(Some(Ok((Err(other), _))))
+                    if failure.as_ref().is_none_or(|known| !known.is_transient()) =>
+                {
+                    failure = Some(other);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let none = || Failure::no_answer("no node of the cluster answered");
+        Err(failure.unwrap_or_else(none))
+    }
+
+    fn candidates(&self) -> Vec<Arc<Server>> {
+        let mut map = self.lock();
+        for seed in &self.seeds.nodes {
+            self.server_at(&mut map, seed);
+        }
+        let mut servers: Vec<_> = map.servers.values().cloned().collect();
+        drop(map);
+        servers.sort_by_key(|server| !server.link.is_up());
+        servers
+    }
+
+    fn take_over(&self, ranges: &[Range], told_by: &Arc<Server>) {
+        let mut map = self.lock();
+        let template = told_by.link.address();
+        let mut kept = HashMap::new();
+        let mut owners = vec![None; usize::from(SLOTS)];
+        for range in ranges {
+            let server = self.server_at(&mut map, &template.at(&range.host, range.port));
+            kept.insert((range.host.clone(), range.port), server.clone());
+            for slot in range.first..=range.last {
+                owners[usize::from(slot)] = Some(server.clone());
+            }
+        }
+        // Nodes without slots are left, but for the one that was just of use.
+        if let Place::Tcp { host, port } = told_by.link.address().place() {
+            kept.entry((host.clone(), *port))
+                .or_insert_with(|| told_by.clone());
+        }
+        let before = std::mem::replace(
+            &mut *map,
+            Map {
+                servers: kept,
+                owners,
+            },
+        );
+        drop(map);
+        // Not under the lock: the last one to let go of a link closes its connection.
+        drop(before);
+    }
+
+    fn server_at(&self, map: &mut Map, address: &Address) -> Arc<Server> {
+        let Place::Tcp { host, port } = address.place() else {
+            unreachable!("a url with several hosts has no paths of sockets");
+        };
+        let make = || Arc::new(Server::of_a_cluster(address.clone(), &self.making));
+        map.servers
+            .entry((host.clone(), *port))
+            .or_insert_with(make)
+            .clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.seeds.shown.fmt(f)
+    }
+}
+
+async fn ask(server: &Server, within: Duration) -> Result<Vec<Range>, Failure> {
+    let words = [Text("CLUSTER"), Text("SLOTS")];
+    let (_, answer) = server.link.send(&[&words], within, None).await?;
+    read_ranges(&answer, server.link.address())
+}
+
+/// Reads `CLUSTER SLOTS`; a node may leave its own host out.
+fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<Range>, Failure> {
+    let parts = match answer {
+        Value::Array(parts) if parts.len() <= usize::from(SLOTS) => parts,
+        Value::ServerError(error) => return Err(no_map(error, asked)),
+        _ => return Err(errors::nonsense("CLUSTER SLOTS")),
+    };
+    let own = match asked.place() {
+        Place::Tcp { host, .. } => &**host,
+        Place::Unix(_) => "",
+    };
+    let ranges: Option<Vec<_>> = parts.iter().map(|part| read_range(part, own)).collect();
+    let ranges = ranges.ok_or_else(|| errors::nonsense("CLUSTER SLOTS"))?;
+    let mut places: Vec<_> = ranges
+        .iter()
+        .map(|range| (&range.host, range.port))
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    if places.is_empty() || places.len() > MOST_NODES {
+        return Err(Failure::not_now(format!(
+            "{} knows of no node that has slots",
+            asked.shown()
+        )));
+    }
+    Ok(ranges)
+}
+
+fn read_range(range: &Value, own: &str) -> Option<Range> {
+    let Value::Array(words) = range else {
+        return None;
+    };
+    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &words[..] else {
+        return None;
+    };
+    let (host, port) = match &owner[..] {
+        [Value::BulkString(host), Value::Int(port), ..] => (std::str::from_utf8(host).ok()?, *port),
+        [Value::Nil, Value::Int(port), ..] => ("", *port),
+        _ => return None,
+    };
+    let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+    Some(Range {
+        first: slot(*first)?,
+        last: slot(*last)?,
+        host: if matches!(host, "" | "?") { own } else { host }.to_owned(),
+        port: u16::try_from(port).ok()?,
+    })
+}
+
+fn no_map(error: &ServerError, asked: &Address) -> Failure {
+    if error.details().contains("cluster support disabled") {
+        return Failure::Invalid(
+            format!(
+                "{} is no node of a cluster: use a `redis://` url",
+                asked.shown()
+            )
+            .into(),
+        );
+    }
+    if error.code() == "NOPERM" {
+        return errors::denied(format!(
+            "this user of {} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`",
+            asked.shown()
+        ));
+    }
+    errors::refused(error, asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::{Security, topology::url::ServerUrl};
+
+    fn asked() -> Address {
+        let url = ServerUrl::parse("redis://seed:7000").expect("whole");
+        Address::of(&url, &Security::default()).expect("whole")
+    }
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let owner = Value::Array(vec![host, Value::Int(port), Value::Nil]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), owner])
+    }
+
+    fn name(name: &str) -> Value {
+        Value::BulkString(name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_map_is_read_and_a_missing_host_is_the_one_that_was_asked() {
+        let answer = Value::Array(vec![
+            range(0, 5, name("a"), 1),
+            range(6, 16_383, Value::Nil, 2),
+            range(7, 7, name("?"), 3),
+        ]);
+        let ranges = read_ranges(&answer, &asked()).expect("whole");
+        let read: Vec<_> = ranges
+            .iter()
+            .map(|range| (range.first, range.last, &*range.host, range.port))
+            .collect();
+        assert_eq!(
+            read,
+            [(0, 5, "a", 1), (6, 16_383, "seed", 2), (7, 7, "seed", 3)]
+        );
+    }
+
+    #[test]
+    fn a_map_of_the_wrong_form_is_none() {
+        for odd in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(0, 16_384, name("a"), 1)]),
+            Value::Array(vec![range(-1, 1, name("a"), 1)]),
+            Value::Array(vec![range(0, 1, name("a"), 70_000)]),
+            Value::Array(vec![range(0, 1, Value::Int(1), 1)]),
+        ] {
+            assert!(read_ranges(&odd, &asked()).is_err(), "{odd:?}");
+        }
+        let disabled = ServerError::new("ERR This instance has cluster support disabled");
+        let refused = read_ranges(&Value::ServerError(disabled), &asked());
+        assert!(matches!(refused, Err(Failure::Invalid(_))), "{refused:?}");
+    }
+}

@@ -1,0 +1,299 @@
+//! From a url to the servers that are meant: one, the primary that sentinels know, or those of a cluster.
+
+use percent_encoding::percent_decode_str;
+
+use crate::{
+    error::LockError,
+    store::redis::{
+        connection::transport::Security,
+        topology::{
+            address::{Address, Credentials, DEFAULT_PORT},
+            url::{Kind, ServerUrl},
+        },
+    },
+};
+
+pub(crate) mod address;
+pub(crate) mod cluster;
+pub(crate) mod key_location;
+pub(crate) mod sentinel;
+pub(crate) mod sharded_subscription;
+pub(crate) mod slots;
+mod url;
+
+/// Which servers keep the locks.
+#[derive(Clone, Debug)]
+pub(super) enum Topology {
+    Single(Address),
+    Sentinel(Service),
+    Cluster(Seeds),
+}
+
+/// A primary that is known to sentinels under a name.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    pub(super) name: String,
+    pub(super) sentinels: Vec<Address>,
+    /// How to talk to it, wherever it is.
+    pub(super) primary: Address,
+}
+
+/// The nodes of a cluster that are asked for the others.
+#[derive(Clone, Debug)]
+pub(super) struct Seeds {
+    pub(super) nodes: Vec<Address>,
+    /// What is shown of the url.
+    pub(super) shown: Address,
+}
+
+/// Names and passwords that do not come from the url.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    pub(crate) server: Option<Credentials>,
+    pub(crate) sentinel: Option<Credentials>,
+}
+
+const SENTINEL_PORT: u16 = 26_379;
+
+impl Topology {
+    pub(super) fn parse(
+        url: &str,
+        access: &Access,
+        security: &Security,
+    ) -> Result<Self, LockError> {
+        let url = ServerUrl::parse(url)?;
+        let topology = match url.kind {
+            Kind::Server | Kind::Socket => Self::Single(Address::of(&url, security)?),
+            Kind::Sentinel => Self::Sentinel(service(&url, security)?),
+            Kind::Cluster => Self::Cluster(seeds(&url, security)?),
+        };
+        Ok(topology.with(access))
+    }
+
+    fn with(mut self, access: &Access) -> Self {
+        let server = |address: &mut Address| {
+            if let Some(credentials) = &access.server {
+                address.set_credentials(Some(credentials.clone()));
+            }
+        };
+        match &mut self {
+            Self::Single(address) => server(address),
+            Self::Sentinel(service) => {
+                server(&mut service.primary);
+                if let Some(credentials) = &access.sentinel {
+                    for sentinel in &mut service.sentinels {
+                        sentinel.set_credentials(Some(credentials.clone()));
+                    }
+                }
+            }
+            Self::Cluster(seeds) => seeds.nodes.iter_mut().for_each(server),
+        }
+        self
+    }
+}
+
+fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockError> {
+    // Behind the name of the service stands the number of the database.
+    let (name, database) = match url.segments()[..] {
+        [] | [""] | ["", _] => {
+            return Err(url.refused(
+                "it does not say under which name the sentinels know the primary: it stands behind the hosts, as in \
+                 `redis+sentinel://host:26379,host2:26379/service/0`",
+            ));
+        }
+        [name] => (name, None),
+        [name, database] => (name, Some(database)),
+        _ => {
+            return Err(url.refused(
+                "its path has more than the name of the primary and the number of the database, as in \
+                 `redis+sentinel://host:26379/service/0`",
+            ));
+        }
+    };
+    let transport = security.transport(url.base(), &url.shown())?;
+    let primary = Address::with(url, transport, database)?;
+    let credentials = url.sentinel_credentials()?;
+    let sentinels = url.hosts.iter().map(|(host, port)| {
+        let mut sentinel = primary.at(host, port.unwrap_or(SENTINEL_PORT));
+        sentinel.set_database(0);
+        sentinel.set_credentials(credentials.clone());
+        sentinel
+    });
+    Ok(Service {
+        name: percent_decode_str(name).decode_utf8_lossy().into_owned(),
+        sentinels: sentinels.collect(),
+        primary,
+    })
+}
+
+fn seeds(url: &ServerUrl<'_>, security: &Security) -> Result<Seeds, LockError> {
+    let transport = security.transport(url.base(), &url.shown())?;
+    let database = match url.segments()[..] {
+        [] => None,
+        [database] => Some(database),
+        _ => return Err(url.refused("behind the hosts of a cluster stands nothing")),
+    };
+    let shown = Address::with(url, transport, database)?;
+    if shown.database() != 0 {
+        return Err(url.refused("a cluster has the database 0 only"));
+    }
+    let nodes = url.hosts.iter();
+    Ok(Seeds {
+        nodes: nodes
+            .map(|(host, port)| shown.at(host, port.unwrap_or(DEFAULT_PORT)))
+            .collect(),
+        shown,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::redis::topology::address::Place;
+
+    fn parse(url: &str) -> Result<Topology, LockError> {
+        Topology::parse(url, &Access::default(), &Security::default())
+    }
+
+    fn places(addresses: &[Address]) -> Vec<(String, u16)> {
+        let place = |address: &Address| match address.place() {
+            Place::Tcp { host, port } => (host.clone(), *port),
+            Place::Unix(path) => panic!("{path:?}"),
+        };
+        addresses.iter().map(place).collect()
+    }
+
+    fn password(address: &Address) -> Option<&str> {
+        address
+            .credentials()
+            .map(|credentials| credentials.password.as_str())
+    }
+
+    #[test]
+    fn sentinels_and_the_name_of_their_service() {
+        let url = "redis+sentinel://app:pa%2Css@a,b:1,[::1]:2/my%20master/3?sentinel_password=x";
+        let Ok(Topology::Sentinel(service)) = parse(url) else {
+            panic!("refused");
+        };
+        assert_eq!(service.name, "my master");
+        let hosts = [("a", 26_379), ("b", 1), ("::1", 2)];
+        let hosts = hosts.map(|(host, port)| (host.to_owned(), port));
+        assert_eq!(places(&service.sentinels), hosts);
+        for sentinel in &service.sentinels {
+            assert_eq!(password(sentinel), Some("x"));
+            assert_eq!(sentinel.database(), 0);
+        }
+        assert_eq!(password(&service.primary), Some("pa,ss"));
+        assert_eq!(service.primary.database(), 3);
+        assert_eq!(
+            service.primary.shown(),
+            "redis+sentinel://a,b:1,[::1]:2/my%20master/3"
+        );
+    }
+
+    #[test]
+    fn nodes_of_a_cluster() {
+        let Ok(Topology::Cluster(seeds)) = parse("valkey+cluster://:pw@a:1,b") else {
+            panic!("refused");
+        };
+        let hosts = [("a".to_owned(), 1), ("b".to_owned(), 6_379)];
+        assert_eq!(places(&seeds.nodes), hosts);
+        assert!(seeds.nodes.iter().all(|node| password(node) == Some("pw")));
+        assert_eq!(seeds.shown.shown(), "valkey+cluster://a:1,b");
+    }
+
+    #[test]
+    fn what_the_builder_says_of_users_counts_more_than_the_url() {
+        let credentials = |password: &str| {
+            Some(Credentials {
+                user: None,
+                password: password.to_owned(),
+            })
+        };
+        let access = Access {
+            server: credentials("one"),
+            sentinel: credentials("two"),
+        };
+        let Ok(Topology::Sentinel(service)) =
+            Topology::parse("redis+sentinel://:old@a/m", &access, &Security::default())
+        else {
+            panic!("refused");
+        };
+        assert_eq!(password(&service.primary), Some("one"));
+        assert_eq!(password(&service.sentinels[0]), Some("two"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_panics_or_has_its_password_told(
+            scheme in "(redis|rediss|valkey|http|redis[+](sentinel|cluster|unix)|)",
+            user in "[a-z]{0,4}",
+            odd in r"[:@/?#,%\[\] a-z]{0,6}",
+            rest in r"[a-z0-9.:,/\[\]?=&%@ ]{0,24}",
+        ) {
+            for url in [
+                format!("{scheme}://{user}:s3cr3t{odd}@{rest}"),
+                format!("{scheme}://{user}:{odd}s3cr3t@{rest}"),
+                format!("{scheme}://{rest}?sentinel_password=s3cr3t"),
+                format!("{scheme}://{rest}?pass=s3cr3t&{user}{odd}"),
+            ] {
+                let told = match parse(&url) {
+                    Ok(Topology::Single(address)) => address.shown().to_owned(),
+                    Ok(Topology::Sentinel(service)) => format!("{service:?}"),
+                    Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                prop_assert!(!told.contains("s3cr3t"), "{}: {}", url, told);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_url_says_why_and_where_without_its_secret() {
+        let refused = [
+            ("redis+sentinel://:hunter2@a:1", "under which name"),
+            ("redis+sentinel://:hunter2@a:1/?db=3", "under which name"),
+            (
+                "redis+sentinel://:hunter2@a:1,b:x/m",
+                "host 2 of the list is no number",
+            ),
+            (
+                "redis+sentinel://:hunter2@a:1,,b/m",
+                "host 2 of the list is missing",
+            ),
+            ("redis+sentinel://:hunter2@/m", "the host is missing"),
+            ("redis+sentinel://:hunter2@a/m/x", "database is no number"),
+            ("redis+sentinel://:hunter2@a/m/1/2", "more than the name"),
+            (
+                "redis+sentinel://:hun/ter2@a/m",
+                "an `@` stands behind the host",
+            ),
+            ("redis+sentinel://:hunter2@a/m/1?db=2", "two databases"),
+            (
+                "redis+sentinel://a/m?sentinel_user=hunter2",
+                "user without a password",
+            ),
+            ("redis+sentinel://a/m?password=hunter2", "before the host"),
+            ("redis+sentinel://a/?service=hunter2", "behind the hosts"),
+            ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1/0/0", "stands nothing"),
+            ("redis+cluster://:hunter2@a b", "a space"),
+            (
+                "redis+cluster://:hunter2@[::1,b",
+                "host 1 of the list is not closed",
+            ),
+            (
+                "http+cluster://:hunter2@a",
+                "`http+cluster://` is no scheme",
+            ),
+        ];
+        for (url, reason) in refused {
+            let error = parse(url).map(drop).expect_err(url).to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+            assert!(!error.contains("ter2"), "{url}: {error}");
+        }
+    }
+}

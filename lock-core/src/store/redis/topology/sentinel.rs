@@ -1,0 +1,279 @@
+//! Asking sentinels where the primary is.
+//!
+//! All are asked at the same time, and the word with the highest epoch counts: one that was cut off from the others may
+//! still name the primary before the last fail-over. So a word that is older than one that was heard before counts only if
+//! most of them say it, after they were set up anew.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::store::{
+    Failure,
+    redis::{
+        connection::{
+            pub_sub::Mailbox,
+            reconnecting::{Link, Purpose},
+            resp::{Value, Word::Text},
+        },
+        errors,
+        server::Server,
+        topology::{Service, address::Address},
+    },
+    timing::Timing,
+};
+
+/// Once one sentinel has answered, the others have so long.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How often one of them, each in its turn, is asked whether the primary has changed.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// The sentinels that know a primary.
+pub(crate) struct Sentinels {
+    links: Vec<Arc<Link>>,
+    service: String,
+    /// The last word that counted.
+    known: Mutex<Option<Known>>,
+    turn: AtomicUsize,
+}
+
+/// A sentinel's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Grows with each fail-over.
+    epoch: u64,
+}
+
+impl Sentinels {
+    pub(crate) fn new(service: &Service, timing: Timing, mailbox: &Mailbox) -> Self {
+        let link = |address: &Address| {
+            let (purpose, mailbox) = (Purpose::Questions, mailbox.of_nobody());
+            Arc::new(Link::new(address.clone(), None, purpose, timing, mailbox))
+        };
+        Self {
+            links: service.sentinels.iter().map(link).collect(),
+            service: service.name.clone(),
+            known: Mutex::default(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// Where the primary is now, as far as they know.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost but the answers.
+    pub(crate) async fn primary(&self) -> Result<Known, Failure> {
+        let (best, answers) = self.find().await?;
+        let mut known = self.lock();
+        if answers * 2 <= self.links.len()
+            && let Some(known) = &*known
+            && known.epoch > best.epoch
+        {
+            return Err(Failure::not_now(
+                "the sentinels that answer do not know of the last fail-over yet",
+            ));
+        }
+        Ok(known.insert(best).clone())
+    }
+
+    /// The best word, and how many have answered.
+    async fn find(&self) -> Result<(Known, usize), Failure> {
+        let mut asked = JoinSet::new();
+        for link in &self.links {
+            let (link, service) = (link.clone(), self.service.clone());
+            asked.spawn(async move { ask(&link, &service).await });
+        }
+        let (mut best, mut failure): (Option<Known>, Option<Failure>) = (None, None);
+        let (mut answers, mut until) = (0, None);
+        // Ends with the last answer, each of which is bounded by the time-outs of its link.
+        loop {
+            let answer = match until {
+                None => asked.join_next().await,
+                Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
+            };
+            match answer {
+                None => break,
+                Some(Ok(Ok(known))) => {
+                    answers += 1;
+                    until.get_or_insert_with(|| Instant::now() + GRACE);
+                    if best.as_ref().is_none_or(|best| best.epoch < known.epoch) {
+                        best = Some(known);
+                    }
+                }
+                Some(Ok(Err(other))) => {
+                    // What may pass counts more than what does not: another one may know better.
+                    let is_better = failure.as_ref().is_none_or(|known| !known.is_transient());
+                    if is_better {
+                        failure = Some(other);
+                    }
+                }
+                Some(Err(_)) => {}
+            }
+        }
+        let none = || Failure::no_answer("no sentinel answered");
+        let best = best.ok_or_else(|| failure.unwrap_or_else(none))?;
+        Ok((best, answers))
+    }
+
+    /// The word of one of them, each in its turn, if it has something to say.
+    async fn hear_one(&self) -> Option<Known> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.links.len();
+        let now = ask(&self.links[turn], &self.service).await.ok()?;
+        let mut known = self.lock();
+        if known.as_ref().is_none_or(|known| known.epoch < now.epoch) {
+            // Others may not know it yet when it is asked for next.
+            *known = Some(now.clone());
+        }
+        Some(now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
+        self.epoch > earlier.epoch && (&self.host, self.port) != (&earlier.host, earlier.port)
+    }
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinels")
+            .field("service", &self.service)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Has all connections leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that
+/// only we can still reach would go on giving out locks that nobody else respects.
+pub(crate) async fn watch(server: Weak<Server>) {
+    // Until the manager ends.
+    loop {
+        sleep(WATCH).await;
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        let links = server.links();
+        let Some(sentinels) = server.link.sentinels() else {
+            return;
+        };
+        if !links.iter().any(|link| link.is_up()) {
+            continue;
+        }
+        let Some(now) = sentinels.hear_one().await else {
+            continue;
+        };
+        for link in links {
+            link.leave_if_replaced(&now);
+        }
+    }
+}
+
+async fn ask(link: &Arc<Link>, service: &str) -> Result<Known, Failure> {
+    let words = [Text("SENTINEL"), Text("MASTER"), Text(service)];
+    let within = link.timing().connect_timeout;
+    match link.send(&[&words], within, None).await? {
+        (_, Value::ServerError(error)) if error.details().contains("No such master") => {
+            Err(Failure::Invalid(
+                format!(
+                    "the sentinel {} knows no primary by the name `{service}`: it stands behind the hosts in the url",
+                    link.address().shown()
+                )
+                .into(),
+            ))
+        }
+        (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
+            let user = link.address().user().unwrap_or("default");
+            Err(Failure::Invalid(
+                format!(
+                    "this user of the sentinel {} may not ask where the primary is: an administrator of the sentinels grants it \
+                     by `ACL SETUSER {user} +ping +sentinel|master`",
+                    link.address().shown()
+                )
+                .into(),
+            ))
+        }
+        (_, Value::ServerError(error)) => Err(errors::refused(&error, link.address())),
+        (_, Value::Array(fields)) => {
+            read(&fields).ok_or_else(|| errors::nonsense("the question for the primary"))
+        }
+        _ => Err(errors::nonsense("the question for the primary")),
+    }
+}
+
+/// Reads fields and their values in turn.
+fn read(fields: &[Value]) -> Option<Known> {
+    let field = |wanted: &str| {
+        fields.chunks(2).find_map(|pair| match pair {
+            [Value::BulkString(name), Value::BulkString(value)] if **name == *wanted.as_bytes() => {
+                std::str::from_utf8(value).ok()
+            }
+            _ => None,
+        })
+    };
+    Some(Known {
+        host: field("ip").filter(|host| !host.is_empty())?.to_owned(),
+        port: field("port")?.parse().ok()?,
+        epoch: field("config-epoch")?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(words: &[&str]) -> Vec<Value> {
+        let bulk = |word: &&str| Value::BulkString(word.as_bytes().to_vec());
+        words.iter().map(bulk).collect()
+    }
+
+    #[test]
+    fn the_place_and_the_epoch_are_read_from_their_fields() {
+        let fields = bulk(&["name", "m", "ip", "::1", "port", "7", "config-epoch", "3"]);
+        let known = Known {
+            host: "::1".to_owned(),
+            port: 7,
+            epoch: 3,
+        };
+        assert_eq!(read(&fields), Some(known));
+        for odd in [
+            bulk(&[]),
+            bulk(&["ip"]),
+            bulk(&["ip", "", "port", "7", "config-epoch", "3"]),
+            bulk(&["ip", "a", "port", "70000", "config-epoch", "3"]),
+            bulk(&["ip", "a", "port", "7"]),
+            vec![Value::Nil, Value::Int(1)],
+        ] {
+            assert_eq!(read(&odd), None);
+        }
+    }
+
+    #[test]
+    fn only_a_later_word_replaces_a_primary() {
+        let known = |port, epoch| Known {
+            host: "a".to_owned(),
+            port,
+            epoch,
+        };
+        assert!(known(2, 2).replaces(&known(1, 1)));
+        assert!(!known(2, 1).replaces(&known(1, 1)));
+        assert!(!known(1, 2).replaces(&known(1, 1)));
+        assert!(!known(1, 1).replaces(&known(2, 2)));
+    }
+}

@@ -1,0 +1,165 @@
+//! What a lock's companions are called, so that they are where the lock is.
+//!
+//! A cluster keeps a key by its slot, which is a checksum of the key, or of the part between its first braces
+//! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must
+//! have one slot. So the companions carry a tag of their own that has the slot of the lock, whatever braces the lock's key
+//! has: the smallest number that has it. Everybody who means the same lock comes to the same names.
+
+use std::sync::{Arc, LazyLock};
+
+use crate::options::RESERVED;
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// Stands before the channels that grants arrive on.
+pub(crate) const GRANTS: &str = "__lock_core__:grants:";
+
+/// The names of a lock's companions.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// The fencing counter. Without an expiry: nothing grows with the number of locks, and eviction policies for expiring
+    /// keys spare it.
+    pub(crate) fence: String,
+    /// Stands before the full key, for the list of those who wait for it.
+    pub(crate) queue: String,
+    /// What the scripts are told of where the grants of this manager are published.
+    pub(crate) channel: String,
+    /// The whole name of that channel.
+    pub(crate) grants: Arc<str>,
+    /// The lock of a check stands behind it.
+    pub(crate) check: String,
+}
+
+impl Names {
+    /// Those of a server that has all keys; `manager` is a random name.
+    pub(crate) fn of_a_server(manager: &str) -> Self {
+        Self::new(RESERVED, manager.to_owned())
+    }
+
+    /// Those of a slot. A channel that begins with a tag is a sharded one, which the scripts know by its brace.
+    pub(crate) fn of_a_slot(slot: u16, manager: &str) -> Self {
+        let tag = tag_in(slot);
+        Self::new(
+            &format!("{RESERVED}{{{tag}}}:"),
+            format!("{{{tag}}}:{manager}"),
+        )
+    }
+
+    fn new(front: &str, channel: String) -> Self {
+        Self {
+            fence: format!("{front}fence"),
+            queue: format!("{front}queue:"),
+            grants: format!("{GRANTS}{channel}").into(),
+            check: format!("{front}check:"),
+            channel,
+        }
+    }
+}
+
+/// The slot of a key.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let hashed = tag_of(key).unwrap_or(key);
+    checksum(hashed.as_bytes()) % SLOTS
+}
+
+/// A tag that has this slot.
+pub(crate) fn tag_in(slot: u16) -> u32 {
+    TAGS[usize::from(slot)]
+}
+
+/// Whether all keys that begin with this are in one slot.
+pub(crate) fn has_tag(prefix: &str) -> bool {
+    tag_of(prefix).is_some()
+}
+
+/// What stands between the first opening brace and the next closing one, unless that is nothing.
+fn tag_of(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// CRC-16 as in XMODEM.
+fn checksum(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            }
+        })
+    })
+}
+
+/// For each slot the smallest number whose digits have it. Takes a few milliseconds, once a process that uses a cluster.
+static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut tags = vec![None; usize::from(SLOTS)];
+    let mut missing = tags.len();
+    // Ends: of the numbers with six digits some have each slot, as the test sees.
+    for number in 0_u32.. {
+        if missing == 0 {
+            break;
+        }
+        let slot = slot_of(&number.to_string());
+        let tag = &mut tags[usize::from(slot)];
+        if tag.is_none() {
+            *tag = Some(number);
+            missing -= 1;
+        }
+    }
+    tags.into_iter().flatten().collect()
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_what_a_server_says_it_is() {
+        // As `CLUSTER KEYSLOT` answered.
+        for (key, slot) in [("lock:k", 14_041), ("lock:a", 6_035), ("123456789", 12_739)] {
+            assert_eq!(slot_of(key), slot, "{key}");
+        }
+    }
+
+    #[test]
+    fn braces_count_as_a_server_counts_them() {
+        assert_eq!(slot_of("a{b}c"), slot_of("b"));
+        assert_eq!(slot_of("a{b}{c}"), slot_of("b"));
+        assert_eq!(slot_of("{{a}}"), slot_of("{a"));
+        for whole in ["{}x", "{", "}{", "a{", "a}b"] {
+            assert_eq!(
+                slot_of(whole),
+                checksum(whole.as_bytes()) % SLOTS,
+                "{whole}"
+            );
+        }
+    }
+
+    #[test]
+    fn companions_are_in_the_slot_of_their_lock_whatever_its_key() {
+        let keys = [
+            "lock:k", "a{b}c", "{}x", "{", "}{", "{{a}}", "{a}{b}", "x{}{y}", "ü{ö}", "",
+        ];
+        for key in keys {
+            let slot = slot_of(key);
+            let names = Names::of_a_slot(slot, "manager");
+            let queue = format!("{}{key}", names.queue);
+            for name in [&names.fence, &queue, &*names.grants, &names.check] {
+                assert_eq!(slot_of(name), slot, "{name} of {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_slot_has_a_tag_of_its_own() {
+        assert_eq!(TAGS.len(), usize::from(SLOTS));
+        for slot in 0..SLOTS {
+            let tag = TAGS[usize::from(slot)];
+            assert_eq!(slot_of(&tag.to_string()), slot);
+            assert!(tag < 1_000_000, "{tag}");
+        }
+    }
+}

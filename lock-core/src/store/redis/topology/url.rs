@@ -1,0 +1,739 @@
+//! The parts of a server's url.
+//!
+//! An error says what is wrong and where, and never what stands there: it may be a part of a password. All that a url says is
+//! heeded or refused, because two services with different ideas of one url would not exclude each other.
+
+use std::net::Ipv6Addr;
+
+use percent_encoding::percent_decode_str;
+
+use crate::{
+    error::LockError,
+    store::redis::topology::address::{Credentials, DEFAULT_PORT},
+};
+
+/// A url that is well-formed, and whose parameters are all known.
+pub(crate) struct ServerUrl<'a> {
+    scheme: &'a str,
+    pub(crate) kind: Kind,
+    user: String,
+    password: String,
+    /// As they were written.
+    authority: &'a str,
+    /// Decoded, with the ports that were given; one at least, but for a socket.
+    pub(crate) hosts: Vec<(String, Option<u16>)>,
+    /// As it was written.
+    path: &'a str,
+    parameters: Vec<(String, String)>,
+}
+
+/// What a scheme leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Server,
+    /// A server's unix socket.
+    Socket,
+    Sentinel,
+    Cluster,
+}
+
+/// The most hosts in one url.
+const MOST_HOSTS: usize = 64;
+
+const SCHEMES: &str = "`redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS), `redis+unix://`, `redis+sentinel://`, \
+                       `redis+cluster://` or `memory://`";
+
+/// Parameters of other libraries, without case and underscores, and what to write instead.
+const FOREIGN: [(&[&str], &str); 7] = [
+    (
+        &["ssl", "tls", "usessl", "usetls"],
+        "a `rediss://` url asks for TLS",
+    ),
+    (
+        &[
+            "sslcertreqs",
+            "sslcheckhostname",
+            "insecure",
+            "skipverify",
+            "tlsskipverify",
+        ],
+        "certificates are always checked, and the builder's `tls` says which ones count",
+    ),
+    (
+        &["prefix", "keyprefix", "namespace"],
+        "the builder's `key_prefix` sets it",
+    ),
+    (
+        &[
+            "timeout",
+            "sockettimeout",
+            "commandtimeout",
+            "readtimeout",
+            "writetimeout",
+            "responsetimeout",
+        ],
+        "the builder's `command_timeout` and `connect_timeout` set it",
+    ),
+    (
+        &[
+            "connecttimeout",
+            "connectiontimeout",
+            "socketconnecttimeout",
+            "dialtimeout",
+        ],
+        "the builder's `connect_timeout` sets it",
+    ),
+    (
+        &["database", "dbnum", "dbnumber", "selecteddatabase", "db"],
+        "the database is `db`",
+    ),
+    (
+        &["mastername", "service", "servicename", "sentinelmaster"],
+        "the name of the primary stands behind the hosts, as in `redis+sentinel://host:26379/service`",
+    ),
+];
+
+const CREDENTIALS: [&str; 6] = ["user", "username", "pass", "password", "auth", "pwd"];
+
+impl Kind {
+    fn of(scheme: &str) -> Option<Self> {
+        let (base, kind) = match scheme.split_once('+') {
+            None if scheme == "unix" => return Some(Self::Socket),
+            None => (scheme, Self::Server),
+            Some((base @ ("redis" | "valkey"), "unix")) => (base, Self::Socket),
+            Some((base, "sentinel")) => (base, Self::Sentinel),
+            Some((base, "cluster")) => (base, Self::Cluster),
+            Some(_) => return None,
+        };
+        matches!(base, "redis" | "rediss" | "valkey" | "valkeys").then_some(kind)
+    }
+
+    fn parameters(self) -> &'static [&'static str] {
+        match self {
+            Self::Server | Self::Cluster => &["db", "protocol"],
+            Self::Socket => &["db", "protocol", "user", "pass", "password"],
+            Self::Sentinel => &["db", "protocol", "sentinel_user", "sentinel_password"],
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Self::Server => {
+                "write it as in `redis://user:password@host:6379/0`, with special characters in the password percent-encoded"
+            }
+            Self::Socket => "write it as in `redis+unix:///run/redis.sock?db=1`",
+            Self::Sentinel => {
+                "write it as in `redis+sentinel://user:password@host:26379,host2:26379/service/0`"
+            }
+            Self::Cluster => "write it as in `redis+cluster://user:password@host:6379,host2:6379`",
+        }
+    }
+}
+
+impl<'a> ServerUrl<'a> {
+    pub(crate) fn parse(text: &'a str) -> Result<Self, LockError> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(LockError::invalid(without_a_scheme(text)));
+        };
+        let kind = Kind::of(scheme).ok_or_else(|| LockError::invalid(unknown_scheme(scheme)))?;
+        let malformed = |reason: String| {
+            let example = kind.example();
+            LockError::invalid(format!(
+                "the url `{scheme}://…` is malformed: {reason}; {example}"
+            ))
+        };
+        let parts = Parts::of(rest).map_err(malformed)?;
+        let (user, password) = parts.credentials().map_err(malformed)?;
+        let hosts = match kind {
+            Kind::Socket => Vec::new(),
+            _ => parts.hosts().map_err(malformed)?,
+        };
+        decode(parts.path, "path").map_err(malformed)?;
+        let parameters = parts.parameters().map_err(malformed)?;
+        let url = Self {
+            scheme,
+            kind,
+            user,
+            password,
+            authority: parts.authority,
+            hosts,
+            path: parts.path,
+            parameters,
+        };
+        url.check()?;
+        Ok(url)
+    }
+
+    /// Refuses what is well-formed and means nothing, or two things.
+    fn check(&self) -> Result<(), LockError> {
+        match self.kind {
+            Kind::Socket if !self.user.is_empty() || !self.password.is_empty() => {
+                return Err(self.refused(
+                    "the user and password of a socket stand in the query, as in `redis+unix:///path?user=name&pass=word`",
+                ));
+            }
+            Kind::Socket if !self.authority.is_empty() || self.path.len() < 2 => {
+                return Err(self.refused(
+                    "it needs the whole path of a socket, as in `redis+unix:///run/redis.sock?db=1`",
+                ));
+            }
+            Kind::Server if self.hosts.len() > 1 => {
+                return Err(self.refused(
+                    "it has several hosts: a cluster has a `redis+cluster://` url, sentinels have a `redis+sentinel://` one, \
+                     and independent servers have one url each, with commas between them",
+                ));
+            }
+            _ => {}
+        }
+        let known = self.kind.parameters();
+        for (index, (name, _)) in self.parameters.iter().enumerate() {
+            if !known.contains(&name.as_str()) {
+                return Err(self.unknown(name));
+            }
+            let before = &self.parameters[..index];
+            let twins = |other: &str| other == name || (is_password(other) && is_password(name));
+            if before.iter().any(|(other, _)| twins(other)) {
+                return Err(self.refused(&format!(
+                    "the parameter `{name}` is given twice: write it once"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> LockError {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let shown = if name.len() <= 32 && !name.is_empty() && name.chars().all(is_plain) {
+            format!("the parameter `{name}` is not known here")
+        } else {
+            "a parameter in it is not known here".to_owned()
+        };
+        let bare = name.to_ascii_lowercase().replace(['_', '-'], "");
+        let foreign = FOREIGN
+            .iter()
+            .find_map(|(names, instead)| names.contains(&&*bare).then_some(*instead));
+        let hint = match foreign {
+            Some(instead) => format!(": {instead}"),
+            None if !CREDENTIALS.contains(&&*bare) => String::new(),
+            None if self.kind == Kind::Socket => ": write `user` and `pass`".to_owned(),
+            None => ": it stands before the host, as in `redis://user:password@host`".to_owned(),
+        };
+        let known = self.kind.parameters().join("`, `");
+        self.refused(&format!("{shown}{hint}; known are `{known}`"))
+    }
+
+    /// The scheme without what stands behind its `+`.
+    pub(crate) fn base(&self) -> &'a str {
+        self.scheme.split('+').next().unwrap_or(self.scheme)
+    }
+
+    /// The parts of the path.
+    pub(crate) fn segments(&self) -> Vec<&'a str> {
+        let path = self.path.strip_prefix('/').unwrap_or(self.path);
+        let path = path.strip_suffix('/').unwrap_or(path);
+        if path.is_empty() {
+            Vec::new()
+        } else {
+            path.split('/').collect()
+        }
+    }
+
+    /// The whole path, decoded: of a socket.
+    pub(crate) fn decoded_path(&self) -> String {
+        percent_decode_str(self.path)
+            .decode_utf8_lossy()
+            .into_owned()
+    }
+
+    pub(crate) fn credentials(&self) -> Result<Option<Credentials>, LockError> {
+        match self.kind {
+            Kind::Socket => self.credentials_by("user", &["pass", "password"]),
+            _ => self.both(&self.user, &self.password),
+        }
+    }
+
+    /// Sentinels have users of their own.
+    pub(crate) fn sentinel_credentials(&self) -> Result<Option<Credentials>, LockError> {
+        self.credentials_by("sentinel_user", &["sentinel_password"])
+    }
+
+    fn credentials_by(
+        &self,
+        user: &str,
+        password: &[&str],
+    ) -> Result<Option<Credentials>, LockError> {
+        let password = password.iter().find_map(|name| self.parameter(name));
+        let user = self.parameter(user).unwrap_or_default();
+        self.both(user, password.unwrap_or_default())
+    }
+
+    fn both(&self, user: &str, password: &str) -> Result<Option<Credentials>, LockError> {
+        match (user, password) {
+            ("", "") => Ok(None),
+            (_, "") => Err(self.refused(
+                "it has a user without a password; write `redis://user:password@host`, or `redis://:password@host` where \
+                 there is no user",
+            )),
+            _ => Ok(Some(Credentials::new(user.to_owned(), password.to_owned()))),
+        }
+    }
+
+    /// The number of the database: the one in the path, or `db`.
+    pub(crate) fn database(&self, in_path: Option<&str>) -> Result<u32, LockError> {
+        let number = |text: &str| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = text.parse().ok().filter(|_| digits);
+            number.ok_or_else(|| self.refused("the database is no number, as in `redis://host/0`"))
+        };
+        let in_path = in_path.map(number).transpose()?;
+        let by_name = match self.parameter("db") {
+            Some("") => {
+                return Err(self.refused("`db` is empty: write a number, or leave it out"));
+            }
+            text => text.map(number).transpose()?,
+        };
+        match (in_path, by_name) {
+            (Some(one), Some(other)) if one != other => Err(self.refused(
+                "it names two databases, one in the path and one by `db`: write one of them",
+            )),
+            (one, other) => Ok(one.or(other).unwrap_or(0)),
+        }
+    }
+
+    /// Whether the third version of the protocol is to be spoken; the second is otherwise.
+    pub(crate) fn pushes(&self) -> Result<bool, LockError> {
+        match self.parameter("protocol") {
+            None | Some("3" | "resp3" | "RESP3") => Ok(true),
+            Some("2" | "resp2" | "RESP2") => Ok(false),
+            Some(_) => Err(self.refused("the parameter `protocol` is `2` or `3`")),
+        }
+    }
+
+    fn parameter(&self, wanted: &str) -> Option<&str> {
+        let mut parameters = self.parameters.iter();
+        parameters.find_map(|(name, value)| (name == wanted).then_some(value.as_str()))
+    }
+
+    pub(crate) fn refused(&self, reason: &str) -> LockError {
+        let shown = self.shown();
+        LockError::invalid(format!("the url `{shown}` cannot be used: {reason}"))
+    }
+
+    /// Without the user, the password and the query.
+    pub(crate) fn shown(&self) -> String {
+        let (scheme, path) = (self.scheme, self.path);
+        match (&self.hosts[..], self.kind) {
+            ([(host, port)], Kind::Server) => {
+                let port = port.unwrap_or(DEFAULT_PORT);
+                format!("{scheme}://{}:{port}{path}", in_brackets(host))
+            }
+            (_, Kind::Socket) => format!("{scheme}://{path}"),
+            _ => format!("{scheme}://{}{path}", self.authority),
+        }
+    }
+}
+
+/// A host as it stands in a url.
+pub(crate) fn in_brackets(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
+}
+
+fn is_password(parameter: &str) -> bool {
+    matches!(parameter, "pass" | "password")
+}
+
+/// What stands behind a scheme, as it was written.
+struct Parts<'a> {
+    /// Without the `@`.
+    user: Option<&'a str>,
+    /// Without the user.
+    authority: &'a str,
+    path: &'a str,
+    query: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn of(rest: &'a str) -> Result<Self, String> {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, tail) = rest.split_at(end);
+        // First of all: whatever is told of the rest must not be a part of a password.
+        if tail.contains('@') {
+            return Err(
+                "an `@` stands behind the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
+                 `%40`"
+                    .to_owned(),
+            );
+        }
+        let (user, authority) = match authority.rsplit_once('@') {
+            Some((user, authority)) => (Some(user), authority),
+            None => (None, authority),
+        };
+        if user.is_some_and(|user| user.contains('@')) {
+            return Err("an `@` in the user or password is written `%40`".to_owned());
+        }
+        let (tail, fragment) = match tail.split_once('#') {
+            Some((tail, fragment)) => (tail, Some(fragment)),
+            None => (tail, None),
+        };
+        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+        let parts = Self {
+            user,
+            authority,
+            path,
+            query,
+        };
+        parts.check_characters()?;
+        match fragment {
+            None => Ok(parts),
+            Some("insecure") => Err(
+                "`#insecure` has no meaning here: certificates are always checked, and the builder's `tls` says which ones \
+                 count"
+                    .to_owned(),
+            ),
+            Some(_) => Err("a fragment (`#…`) has no meaning here: leave it out".to_owned()),
+        }
+    }
+
+    fn check_characters(&self) -> Result<(), String> {
+        let parts = [
+            (self.user.unwrap_or_default(), "user or password"),
+            (self.authority, "host"),
+            (self.path, "path"),
+            (self.query, "query"),
+        ];
+        let is_bad = |c: char| c.is_whitespace() || c.is_control();
+        match parts.iter().find(|(text, _)| text.contains(is_bad)) {
+            Some((_, place)) => Err(format!(
+                "there is a space or a control character in the {place}; a space is written `%20`"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn credentials(&self) -> Result<(String, String), String> {
+        let user = self.user.unwrap_or_default();
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        Ok((decode(user, "user")?, decode(password, "password")?))
+    }
+
+    fn hosts(&self) -> Result<Vec<(String, Option<u16>)>, String> {
+        let hosts: Vec<&str> = self.authority.split(',').collect();
+        if hosts.len() > MOST_HOSTS {
+            return Err(format!("it has more than {MOST_HOSTS} hosts"));
+        }
+        let place = |index: usize| match hosts.len() {
+            1 => "the host".to_owned(),
+            _ => format!("host {} of the list", index + 1),
+        };
+        let hosts = hosts.iter().enumerate();
+        hosts
+            .map(|(index, host)| read_host(host, &place(index)))
+            .collect()
+    }
+
+    fn parameters(&self) -> Result<Vec<(String, String)>, String> {
+        let pairs = self.query.split('&').filter(|pair| !pair.is_empty());
+        pairs
+            .map(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                // As in a form: what other libraries do with a query.
+                let decode = |text: &str| decode(&text.replace('+', " "), "query");
+                Ok((decode(name)?, decode(value)?))
+            })
+            .collect()
+    }
+}
+
+/// `place` names the host in an error.
+fn read_host(text: &str, place: &str) -> Result<(String, Option<u16>), String> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (address, port) = rest
+            .split_once(']')
+            .ok_or_else(|| format!("the bracket of {place} is not closed"))?;
+        let address: Ipv6Addr = address
+            .parse()
+            .map_err(|_| format!("between the brackets of {place} stands no IPv6 address"))?;
+        let port = match port.strip_prefix(':') {
+            None if !port.is_empty() => {
+                return Err(format!("behind the bracket of {place} stands no port"));
+            }
+            port => port,
+        };
+        (address.to_string(), port)
+    } else {
+        let (host, port) = match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        };
+        if port.is_some_and(|port| port.contains(':')) {
+            return Err(format!(
+                "{place} has more than one `:`; an IPv6 address stands between brackets, as in `[::1]:6379`"
+            ));
+        }
+        let host = decode(host, "host")?;
+        let is_name = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-._~".contains(c);
+        if host.is_empty() {
+            return Err(format!("{place} is missing"));
+        }
+        if !host.chars().all(is_name) {
+            return Err(format!("{place} has a character that no host has"));
+        }
+        (host, port)
+    };
+    let port = port.map(|port| read_port(port, place)).transpose()?;
+    Ok((host, port))
+}
+
+fn read_port(text: &str, place: &str) -> Result<u16, String> {
+    if text.is_empty() {
+        return Err(format!(
+            "the port of {place} is empty: write a number, or leave the `:` out"
+        ));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("the port of {place} is no number"));
+    }
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("the port of {place} is out of range: 1 to 65535")),
+    }
+}
+
+/// `place` names the part in an error.
+fn decode(text: &str, place: &str) -> Result<String, String> {
+    let mut rest = text.split('%');
+    rest.next();
+    let is_whole = |part: &str| {
+        let digits = part.bytes().take(2).filter(u8::is_ascii_hexdigit);
+        digits.count() == 2
+    };
+    if !rest.all(is_whole) {
+        return Err(format!(
+            "a `%` in the {place} is not followed by two hexadecimal digits; a `%` is written `%25`"
+        ));
+    }
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded =
+        decoded.map_err(|_| format!("what is percent-encoded in the {place} is not UTF-8"))?;
+    if decoded.contains('\0') {
+        return Err(format!("there is a zero byte in the {place}"));
+    }
+    Ok(decoded.into_owned())
+}
+
+fn unknown_scheme(scheme: &str) -> String {
+    let is_one = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    if scheme == "memory" {
+        return "`memory://` stands alone, without a host or a path".to_owned();
+    }
+    if !scheme.is_empty() && scheme.chars().all(is_one) {
+        return format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}");
+    }
+    without_a_scheme("")
+}
+
+/// Nothing of such a text may be shown but a scheme that is known: it may begin with a password.
+fn without_a_scheme(text: &str) -> String {
+    let example = Kind::Server.example();
+    let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
+    if Kind::of(scheme).is_some() {
+        return format!(
+            "the url `{scheme}:…` is malformed: `//` is missing behind `{scheme}:`; {example}"
+        );
+    }
+    format!("the url has no scheme: it begins with {SCHEMES}; {example}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the error says of a url that must be refused, by whatever reads it.
+    fn reason(url: &str) -> String {
+        let refused = ServerUrl::parse(url).and_then(|url| {
+            url.credentials()?;
+            url.pushes()?;
+            let segments = url.segments();
+            url.database(segments.first().copied())
+        });
+        refused.map(drop).expect_err(url).to_string()
+    }
+
+    #[test]
+    fn a_malformed_url_says_where_without_its_secret() {
+        let refused = [
+            ("", "no scheme"),
+            ("127.0.0.1:6379", "no scheme"),
+            ("hunter2@host", "no scheme"),
+            ("redis//:hunter2@host", "no scheme"),
+            ("redis:hunter2@host", "`//` is missing behind `redis:`"),
+            ("redis:/hunter2@host", "`//` is missing behind `redis:`"),
+            ("http://:hunter2@host", "`http://` is no scheme"),
+            ("rediss+unix:///hunter2", "`rediss+unix://` is no scheme"),
+            ("memory://x", "alone"),
+            ("redis://", "the host is missing"),
+            ("redis://:6379", "the host is missing"),
+            ("redis:///3", "the host is missing"),
+            ("redis://:hunter2@", "the host is missing"),
+            ("redis://:hunter2@ho st", "a control character in the host"),
+            ("redis://:hun ter2@host", "in the user or password"),
+            ("redis://:hunter2@host/ 3", "in the path"),
+            ("redis://:hunter2@host?db=\t3", "in the query"),
+            ("redis://:hunter2@ho$t", "a character that no host has"),
+            (
+                "redis://:hunter2@host:port",
+                "the port of the host is no number",
+            ),
+            ("redis://user:hunter2", "the port of the host is no number"),
+            ("redis://:hunter2@host:99999", "out of range"),
+            ("redis://:hunter2@host:0", "out of range"),
+            ("redis://:hunter2@host:", "the port of the host is empty"),
+            (
+                "redis://:hunter2@::1",
+                "an IPv6 address stands between brackets",
+            ),
+            ("redis://:hunter2@fe80::1:6379/0", "between brackets"),
+            (
+                "redis://:hunter2@[::1",
+                "the bracket of the host is not closed",
+            ),
+            ("redis://:hunter2@[hunter2]", "no IPv6 address"),
+            ("redis://:hunter2@[::1]6379", "behind the bracket"),
+            (
+                "redis://:hun%ter2@host",
+                "in the password is not followed by",
+            ),
+            (
+                "redis://us%er:hunter2@host",
+                "in the user is not followed by",
+            ),
+            ("redis://:hunter2@ho%2", "in the host is not followed by"),
+            ("redis://:hunter2@host/%", "in the path is not followed by"),
+            (
+                "redis://:hunter2@host?db=%3",
+                "in the query is not followed by",
+            ),
+            ("redis://:hunter2%ff@host", "in the password is not UTF-8"),
+            ("redis://:hunter2%00@host", "a zero byte in the password"),
+            ("redis://:h@unter2@host", "an `@` in the user or password"),
+            (
+                "redis://:hun/ter2?@host:port",
+                "an `@` stands behind the host",
+            ),
+            (
+                "redis://app:2024/hunter2@db",
+                "an `@` stands behind the host",
+            ),
+            ("redis://h?unter2@db", "an `@` stands behind the host"),
+            ("redis://h#unter2@db", "an `@` stands behind the host"),
+        ];
+        all_are_refused(&refused);
+    }
+
+    #[test]
+    fn what_means_nothing_or_two_things_is_refused() {
+        let refused = [
+            ("redis://hunter2@host", "user without a password"),
+            ("redis://hunter2:@host", "user without a password"),
+            ("redis://:hunter2@a,b", "it has several hosts"),
+            (
+                "redis://:hunter2@host#insecure",
+                "certificates are always checked",
+            ),
+            ("redis://:hunter2@host/3#hunter2", "a fragment"),
+            ("redis://:hunter2@host/db", "database is no number"),
+            ("redis://:hunter2@host/+3", "database is no number"),
+            ("redis://:hunter2@host/99999999999", "database is no number"),
+            ("redis://:hunter2@host?db=hunter2", "database is no number"),
+            ("redis://:hunter2@host?db=", "`db` is empty"),
+            ("redis://:hunter2@host?db", "`db` is empty"),
+            ("redis://:hunter2@host/3?db=4", "two databases"),
+            ("redis://:hunter2@host/0?db=3", "two databases"),
+            ("redis://:hunter2@host?db=3&db=4", "`db` is given twice"),
+            ("redis://:hunter2@host?db=3&db=3", "`db` is given twice"),
+            (
+                "redis://:hunter2@host?protocol=hunter2",
+                "`protocol` is `2` or `3`",
+            ),
+            (
+                "redis://:hunter2@host?protocol=",
+                "`protocol` is `2` or `3`",
+            ),
+            ("redis+unix://host/run/r.sock?pass=hunter2", "whole path"),
+            ("redis+unix:///", "whole path"),
+            ("redis+unix://:hunter2@/run/r.sock", "stand in the query"),
+            (
+                "redis+unix:///s?pass=hunter2&password=hunter2",
+                "given twice",
+            ),
+            ("redis+unix:///s?user=hunter2", "user without a password"),
+        ];
+        all_are_refused(&refused);
+    }
+
+    fn all_are_refused(urls: &[(&str, &str)]) {
+        for (url, says) in urls {
+            let error = reason(url);
+            assert!(error.contains(says), "{url}: {error}");
+            assert!(!error.contains("ter2"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_that_is_not_known_is_named_with_what_to_write_instead() {
+        let unknown = [
+            (
+                "redis+unix:///s?dbb=3",
+                "`dbb` is not known here; known are `db`",
+            ),
+            (
+                "redis://h?DB=3",
+                "`DB` is not known here: the database is `db`",
+            ),
+            (
+                "redis://h?ssl=true",
+                "`ssl` is not known here: a `rediss://` url",
+            ),
+            (
+                "redis://h?ssl_cert_reqs=none",
+                "certificates are always checked",
+            ),
+            ("redis://h?prefix=x", "`key_prefix`"),
+            ("redis://h?keyPrefix=x", "`key_prefix`"),
+            (
+                "redis://h?timeout=5",
+                "`command_timeout` and `connect_timeout`",
+            ),
+            (
+                "redis://h?socket_connect_timeout=5",
+                "the builder's `connect_timeout`",
+            ),
+            (
+                "redis://h?username=x",
+                "`username` is not known here: it stands before the host",
+            ),
+            ("redis://h?password=hunter2", "it stands before the host"),
+            ("redis+unix:///s?username=x", "write `user` and `pass`"),
+            (
+                "redis://h?health_check_interval=5",
+                "`health_check_interval` is not known",
+            ),
+            (
+                "redis://h?sentinel_password=hunter2",
+                "`sentinel_password` is not known",
+            ),
+            (
+                "redis+cluster://h?read_from_replicas=true",
+                "known are `db`, `protocol`",
+            ),
+            ("redis+sentinel://h/m?master_name=x", "behind the hosts"),
+            ("redis://h?=hunter2", "a parameter in it is not known"),
+            ("redis://h?%0Ahunter2%20x", "a parameter in it is not known"),
+        ];
+        all_are_refused(&unknown);
+    }
+}

@@ -1,0 +1,275 @@
+//! A lock that is only tried: while a manager connects, and for a check.
+//!
+//! What a user may do is shown by doing it: a user who lacks a right hears of it before the first lock does.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{
+    runtime::clock::Clock,
+    store::{
+        AcquireOutcome, AcquireRequest, Asks, Backend, Failure, ReleaseOutcome, ReleaseRequest,
+        RenewRequest, Renewed,
+        owner_token::{OwnerTokens, random_name},
+        redis::{
+            Acked, RedisBackend,
+            capabilities::Ways,
+            connection::handshake::Greeting,
+            errors,
+            rights::{self, CHECK},
+            topology::{
+                key_location::Home,
+                slots::{has_tag, tag_in},
+            },
+        },
+    },
+};
+
+/// How long the lock of a check lasts if it is not released.
+const CHECK_TTL: Duration = Duration::from_secs(1);
+
+/// Tries a lock on each server while a manager connects, and tells what was connected to.
+///
+/// Only what no time will mend is a failure: a missing right, or a key that holds something else. The locks themselves ask
+/// again in all other cases.
+pub(super) async fn try_out(backend: &RedisBackend, within: Duration) -> Result<(), Failure> {
+    let started = Clock::Boot.now();
+    let left = || within.saturating_sub(Clock::Boot.now().since(started));
+    let homes = backend.0.servers.each();
+    match timeout(within, try_all(backend, &homes)).await {
+        Ok(Ok(())) => {}
+        Ok(Err((home, failure))) => {
+            return Err(rights::explained(backend, &home, failure, left()).await);
+        }
+        Err(_) => {
+            tracing::warn!(server = ?backend, "no lock could be tried in time; the locks themselves ask again");
+        }
+    }
+    for home in &homes {
+        announce(backend, home, left()).await;
+    }
+    let is_without = |home: &&Home| {
+        let current = home.server.link.snapshot();
+        current.is_some_and(|current| matches!(current.ways, Some(Ways::Commands(_))))
+    };
+    if let Some(home) = homes.iter().find(is_without) {
+        let server = home.server.link.address().shown();
+        let warning = without_scripts(backend, home, left()).await;
+        tracing::warn!(server, "{warning}");
+    }
+    Ok(())
+}
+
+/// All at the same time; returns the first failure that stays.
+async fn try_all(backend: &RedisBackend, homes: &[Home]) -> Result<(), (Home, Failure)> {
+    if let [home] = homes {
+        let tried = try_a_lock(backend, home, Acked::NeedNot).await;
+        return lasting(home.clone(), tried);
+    }
+    let mut trials = JoinSet::new();
+    for home in homes.iter().cloned() {
+        let backend = backend.clone();
+        trials.spawn(async move {
+            let tried = try_a_lock(&backend, &home, Acked::NeedNot).await;
+            lasting(home, tried)
+        });
+    }
+    let mut first = Ok(());
+    // Ends with the last answer, each of which is bounded. One that is not waited for would leave its key to its ttl.
+    while let Some(tried) = trials.join_next().await {
+        first = first.and(tried.unwrap_or(Ok(())));
+    }
+    first
+}
+
+fn lasting<T>(home: Home, tried: Result<T, Failure>) -> Result<(), (Home, Failure)> {
+    match tried {
+        Ok(_) => Ok(()),
+        Err(failure)
+            if errors::lack_of_rights(&failure).is_some()
+                || matches!(failure, Failure::Invalid(_)) =>
+        {
+            Err((home, failure))
+        }
+        Err(failure) => {
+            let server = home.server.link.address().shown();
+            tracing::warn!(
+                server,
+                ?failure,
+                "no lock could be taken just now; the locks themselves ask again"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Does once what every lock does. Whatever ends it half way, the key ends with its ttl.
+pub(super) async fn try_a_lock(
+    backend: &RedisBackend,
+    home: &Home,
+    acked: Acked,
+) -> Result<Option<String>, Failure> {
+    if backend.0.is_one_of_several && home.ways(backend.within()).await? != Ways::Scripts {
+        return Err(errors::denied(
+            "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
+                .to_owned(),
+        ));
+    }
+    let key = key_on(backend, home);
+    let given = backend.0.scope.check_key.as_ref();
+    match given.filter(|given| ***given == *key) {
+        None => lock_and_unlock(backend, key, Busy::IsNone, acked).await,
+        Some(given) => {
+            let tried = lock_and_unlock(backend, key, Busy::IsFine, acked).await;
+            tried.map_err(|failure| match failure {
+                Failure::Invalid(reason) if *reason == *errors::NO_LOCK => Failure::Invalid(
+                    format!(
+                        "`{}` cannot be the check_key: {reason}",
+                        given.escape_debug()
+                    )
+                    .into(),
+                ),
+                other => other,
+            })
+        }
+    }
+}
+
+/// The key of a lock that is tried on a server: one that stands for those of the locks, if there is one here.
+fn key_on(backend: &RedisBackend, home: &Home) -> Arc<str> {
+    let (scope, servers) = (&backend.0.scope, &backend.0.servers);
+    let (prefix, random) = (&scope.prefix, random_name());
+    let key = match &scope.check_key {
+        Some(key) => Some(key.clone()),
+        None if prefix.is_empty() => None,
+        // A brace that the prefix leaves open makes the tag another one, and the key another server's.
+        None if servers.are_several() && !has_tag(prefix) => {
+            Some(format!("{prefix}{CHECK}{{{}}}:{random}", tag_in(home.slot)))
+        }
+        None => Some(format!("{prefix}{CHECK}{random}")),
+    };
+    let is_here = |key: &String| Arc::ptr_eq(&servers.home(key).server, &home.server);
+    let key = key.filter(is_here);
+    key.unwrap_or_else(|| format!("{}{random}", home.names.check))
+        .into()
+}
+
+/// What it means that the lock of a check is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    /// Nothing: others may have it, and all the same is asked of the server.
+    IsFine,
+    /// It cannot be.
+    IsNone,
+}
+
+/// Returns a warning if the lock ended before all was done.
+async fn lock_and_unlock(
+    backend: &RedisBackend,
+    full_key: Arc<str>,
+    busy: Busy,
+    acked: Acked,
+) -> Result<Option<String>, Failure> {
+    let started = Clock::Boot.now();
+    let gone = || match Clock::Boot.now().since(started) {
+        late if late >= CHECK_TTL => Ok(Some(format!(
+            "a lock with a ttl of {CHECK_TTL:?} could not be taken, renewed and released in {late:?}: choose longer ttls, or find \
+             what slows this server down"
+        ))),
+        early => Err(Failure::no_answer(format!(
+            "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
+        ))),
+    };
+    let token = OwnerTokens::of_this_process().next();
+    let request = AcquireRequest {
+        full_key: full_key.clone(),
+        token: token.clone(),
+        ttl: CHECK_TTL,
+        known_fencing: 0,
+        tokens: 1,
+        asks: Asks::Once,
+        entry: 0,
+        trail: Arc::default(),
+    };
+    let is_ours = match backend.take(&request, acked).await?.outcome {
+        AcquireOutcome::Granted(_) => true,
+        AcquireOutcome::Busy(_) if busy == Busy::IsFine => false,
+        AcquireOutcome::Busy(_) => return Err(errors::nonsense("an acquire of a fresh key")),
+    };
+    let renewal = RenewRequest {
+        full_key: full_key.clone(),
+        token: token.clone(),
+        ttl: CHECK_TTL,
+        acquired: Arc::default(),
+    };
+    let renewed = backend.renew(vec![renewal], backend.within()).await?;
+    match renewed.into_iter().next() {
+        Some(Err(failure)) => return Err(failure),
+        Some(Ok(Renewed::NotOurs)) | None if is_ours => return gone(),
+        _ => {}
+    }
+    let release = ReleaseRequest {
+        full_key,
+        token,
+        keep: None,
+        known_fencing: 0,
+        entry: None,
+        trail: Arc::default(),
+        acquired: Arc::default(),
+    };
+    match backend.release(release).await?.outcome {
+        ReleaseOutcome::NotOurs if is_ours => gone(),
+        ReleaseOutcome::Done | ReleaseOutcome::NotOurs => Ok(None),
+    }
+}
+
+/// What a user who may not run scripts is told, the same each time.
+pub(super) async fn without_scripts(
+    backend: &RedisBackend,
+    home: &Home,
+    within: Duration,
+) -> String {
+    let known = &backend.0.without_scripts;
+    if let Some(known) = known.get() {
+        return known.clone();
+    }
+    let told = rights::without_scripts(backend, home, within).await;
+    known.get_or_init(|| told).clone()
+}
+
+/// Tells what was connected to.
+async fn announce(backend: &RedisBackend, home: &Home, within: Duration) {
+    let link = &home.server.link;
+    let Some(current) = link.snapshot() else {
+        return;
+    };
+    let protocol = if current.greeting.is_some() {
+        "RESP3"
+    } else {
+        "RESP2"
+    };
+    let greeting = match current.greeting {
+        Some(greeting) => greeting,
+        None => Greeting::asked(link, within).await,
+    };
+    let scripts = current.ways == Some(Ways::Scripts);
+    // In a cluster, a connection beside this one hears of grants, once something is waited for.
+    let hears = match home.server.listener {
+        None => current.grants,
+        Some(_) => scripts && protocol == "RESP3" && !greeting.is_before(7),
+    };
+    tracing::info!(
+        server = link.address().shown(),
+        kind = greeting.server.as_deref().unwrap_or("unknown"),
+        version = greeting.version.as_deref().unwrap_or("unknown"),
+        protocol,
+        mode = if hears && !backend.0.is_one_of_several {
+            "push"
+        } else {
+            "polling"
+        },
+        scripts,
+        "connected"
+    );
+}

@@ -1,0 +1,349 @@
+//! One of several independent servers: what it is asked, and what it answers.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    error::LockError,
+    inspect::Health,
+    store::{
+        Answer, Backend, Failure, ReleaseRequest, Released, RenewRequest, Renewed,
+        in_flight::{ConnectionId, Trail},
+        owner_token::OwnerToken,
+        redis::{
+            RedisBackend, Settings,
+            connection::{
+                reconnecting::Link,
+                resp::{
+                    Value,
+                    Word::{Joined, Number, Text},
+                },
+            },
+            errors, health, millis, rights,
+            scripts::{AGAIN, Call, INSPECT, PROPOSE},
+            server::Server,
+            topology::{key_location::Servers, slots::Names},
+            trial,
+        },
+    },
+};
+
+/// A server, with the scripts that a single one is asked with, and those for a vote.
+#[derive(Clone)]
+pub(crate) struct Node {
+    backend: RedisBackend,
+    server: (Arc<Server>, Arc<Names>),
+}
+
+/// Stands before the full key, for the name of whoever asked last while another had the lock.
+const MARK: &str = "__lock_core__:asked:";
+
+/// What a client proposes to every server at the same time.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposal {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    pub(crate) ttl: Duration,
+    /// The last of the fencing tokens, and how many.
+    pub(crate) number: u64,
+    pub(crate) count: u32,
+    pub(crate) lock: LockMust,
+    /// Who asks, for others to know.
+    pub(crate) asker: Arc<str>,
+    /// For how long others are to know that it is asked for; zero: not at all.
+    pub(crate) mark: Duration,
+}
+
+/// What a proposal expects of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockMust {
+    BeFreeOrOurs,
+    BeOurs,
+}
+
+/// A server's answer to a proposal. Its times and numbers are in microseconds of its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Vote {
+    /// The lock is the asking one's, with this number.
+    Accepted { clock: u64, wanted: bool },
+    /// The number was not above the counter, or far from the clock; the larger of the two.
+    Refused { least: u64 },
+    /// Another has the lock, for so long (`None`: without an end), or nobody has it who was to have it.
+    Held { least: u64, left: Option<Duration> },
+}
+
+/// What a server says of itself on a new connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Greeting {
+    pub(crate) connection: ConnectionId,
+    /// Random, and another one after each start.
+    pub(crate) run_id: Arc<str>,
+    /// In whole seconds.
+    pub(crate) uptime: Duration,
+    /// In microseconds.
+    pub(crate) clock: Option<u64>,
+}
+
+/// What a server has for a key: the owner token, and for how long, `None`: without an expiry.
+pub(crate) type Seen = Option<(String, Option<Duration>)>;
+
+impl Node {
+    /// Connects with the first request.
+    pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
+        let backend = RedisBackend::one_of_several(url, settings)?;
+        let server = match &backend.0.servers {
+            Servers::One(server, names) if server.link.sentinels().is_none() => {
+                (server.clone(), names.clone())
+            }
+            servers => {
+                return Err(LockError::invalid(format!(
+                    "`{}` is no server that is independent of the others: list single ones",
+                    servers.address().shown()
+                )));
+            }
+        };
+        Ok(Self { backend, server })
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.server.0.link
+    }
+
+    fn names(&self) -> &Names {
+        &self.server.1
+    }
+
+    /// Its address, without its secrets.
+    pub(crate) fn shown(&self) -> &str {
+        self.link().address().shown()
+    }
+
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.link().round_trip()
+    }
+
+    /// Connects, if need be, and makes sure of whom it talks to.
+    pub(crate) async fn greet(&self, within: Duration) -> Result<Greeting, Failure> {
+        let words = [Text("INFO"), Text("server")];
+        let (connection, answer) = self.link().send(&[&words], within, None).await?;
+        let text = match answer {
+            Value::ServerError(error) => {
+                return Err(match error.code() {
+                    "NOAUTH" => errors::wrong_credentials(self.shown()),
+                    "NOPERM" => errors::denied(format!(
+                        "this user of {} may not run INFO, by which a restart is noticed: grant it `+info`",
+                        self.shown()
+                    )),
+                    _ => errors::answered(&error),
+                });
+            }
+            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            _ => return Err(errors::no_redis(self.shown())),
+        };
+        health::look_at_eviction(&self.backend);
+        read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
+    }
+
+    /// Makes sure, once it was greeted, that its user may do what locks take.
+    pub(crate) async fn try_out(&self, within: Duration) -> Result<(), Failure> {
+        trial::try_out(&self.backend, within).await
+    }
+
+    /// Names all that is missing, if the failure is for lack of a right.
+    pub(crate) async fn explained(&self, failure: Failure, within: Duration) -> Failure {
+        rights::explained(
+            &self.backend,
+            &self.backend.0.servers.any(),
+            failure,
+            within,
+        )
+        .await
+    }
+
+    /// `trail` gets to know the connection before the first byte leaves.
+    pub(crate) async fn propose(
+        &self,
+        proposal: &Proposal,
+        within: Duration,
+        trail: Option<&Trail>,
+    ) -> Result<(ConnectionId, Vote), Failure> {
+        let call = Call {
+            keys: &[
+                Text(&proposal.full_key),
+                Text(&self.names().fence),
+                Joined(MARK, &proposal.full_key),
+            ],
+            arguments: &[
+                Text(proposal.token.expose()),
+                Number(millis(proposal.ttl)),
+                Number(proposal.number),
+                Number(proposal.count.into()),
+                Text(match proposal.lock {
+                    LockMust::BeFreeOrOurs => "free",
+                    LockMust::BeOurs => "own",
+                }),
+                Text(&proposal.asker),
+                Number(millis(proposal.mark)),
+            ],
+        };
+        let (connection, answer) = PROPOSE.run(self.link(), call, within, trail).await?;
+        let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
+        Ok((connection, vote))
+    }
+
+    pub(crate) fn renew(
+        &self,
+        batch: Vec<RenewRequest>,
+        within: Duration,
+    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+        self.backend.renew(batch, within)
+    }
+
+    /// Makes the key anew, unless another has it.
+    pub(crate) async fn make_anew(
+        &self,
+        request: &RenewRequest,
+        within: Duration,
+        trail: &Trail,
+    ) -> Result<ConnectionId, Failure> {
+        let call = Call {
+            keys: &[Text(&request.full_key)],
+            arguments: &[Text(request.token.expose()), Number(millis(request.ttl))],
+        };
+        let (connection, _) = AGAIN.run(self.link(), call, within, Some(trail)).await?;
+        Ok(connection)
+    }
+
+    pub(crate) fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+        self.backend.release(request)
+    }
+
+    pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<Seen, Failure> {
+        let call = Call {
+            keys: &[Text(&full_key), Joined(&self.names().queue, &full_key)],
+            arguments: &[],
+        };
+        let (_, answer) = INSPECT
+            .run(
+                self.link(),
+                call,
+                self.link().timing().command_timeout,
+                None,
+            )
+            .await?;
+        read_seen(&answer).ok_or_else(|| errors::nonsense("an inspection"))
+    }
+
+    pub(crate) fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
+        self.backend.force_release(full_key, known_fencing)
+    }
+
+    pub(crate) async fn check(&self) -> Result<Health, Failure> {
+        health::check(&self.backend).await
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+fn read_greeting(connection: ConnectionId, info: &str) -> Option<Greeting> {
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    let uptime = field("uptime_in_seconds")?.parse().ok()?;
+    Some(Greeting {
+        connection,
+        run_id: field("run_id")?.into(),
+        uptime: Duration::from_secs(uptime),
+        // Not told by every server that speaks the protocol; each vote tells it, too.
+        clock: field("server_time_usec").and_then(|time| time.parse().ok()),
+    })
+}
+
+fn read_vote(answer: &Value) -> Option<Vote> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    let number = |number: i64| u64::try_from(number).ok();
+    match parts[..] {
+        [Value::Int(1), Value::Int(clock), Value::Int(wanted)] => Some(Vote::Accepted {
+            clock: number(clock)?,
+            wanted: wanted != 0,
+        }),
+        [Value::Int(0), Value::Int(least)] => Some(Vote::Refused {
+            least: number(least)?,
+        }),
+        [Value::Int(-1), Value::Int(least), Value::Int(left)] => Some(Vote::Held {
+            least: number(least)?,
+            left: match left {
+                -1 => None,
+                -2 => Some(Duration::ZERO),
+                left => Some(Duration::from_millis(number(left)?)),
+            },
+        }),
+        _ => None,
+    }
+}
+
+fn read_seen(answer: &Value) -> Option<Seen> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    match &parts[..] {
+        [] => Some(None),
+        [Value::BulkString(token), Value::Int(millis), _] => {
+            let token = String::from_utf8_lossy(token).into_owned();
+            // A missing expiry is told by a negative number.
+            let left = u64::try_from(*millis).ok().map(Duration::from_millis);
+            Some(Some((token, left)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_the_wrong_form_is_no_vote() {
+        let array =
+            |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
+        for odd in [
+            Value::Nil,
+            Value::Int(1),
+            array(&[]),
+            array(&[1]),
+            array(&[1, 5]),
+            array(&[0, 5, 5]),
+            array(&[0, -5]),
+            array(&[-1, 5]),
+            array(&[-1, 5, -3]),
+            array(&[2, 5, 0]),
+        ] {
+            assert_eq!(read_vote(&odd), None, "{odd:?}");
+        }
+        assert_eq!(read_vote(&array(&[0, 7])), Some(Vote::Refused { least: 7 }));
+        let held = Vote::Held {
+            least: 7,
+            left: None,
+        };
+        assert_eq!(read_vote(&array(&[-1, 7, -1])), Some(held));
+    }
+
+    #[test]
+    fn a_greeting_has_all_that_the_vote_depends_on() {
+        let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17\r\nuptime_in_seconds:3\r\n";
+        let greeting = read_greeting(ConnectionId::new(1), text).expect("whole");
+        assert_eq!((&*greeting.run_id, greeting.clock), ("abc", Some(17)));
+        assert_eq!(greeting.uptime, Duration::from_secs(3));
+        for missing in ["run_id", "uptime_in_seconds"] {
+            let text = text.replace(missing, "other");
+            assert!(read_greeting(ConnectionId::new(1), &text).is_none());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Asking several servers for a lock, and for what its next holders in this process will need.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    fencing::FencingBlock,
+    runtime::jitter::jittered,
+    store::{
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Asks, Busy, Comes, Failure,
+        Others,
+        in_flight::ConnectionId,
+        redis::voting_server::{LockMust, Proposal},
+        redlock::{CLOCK, Servers, ballot::Loss, voting_round::elect},
+    },
+};
+
+pub(super) async fn acquire(
+    servers: &Arc<Servers>,
+    request: AcquireRequest,
+) -> Result<Acquired, Failure> {
+    let AcquireRequest {
+        full_key,
+        trail,
+        ttl,
+        tokens,
+        ..
+    } = request;
+    if request.asks != Asks::Once && servers.courtesy.is_due(&full_key, CLOCK.now()) {
+        let pause = jittered(servers.timing.polling_pause).min(ttl / 4);
+        CLOCK.sleep_until(CLOCK.now().after(pause)).await;
+    }
+    let proposal = Proposal {
+        full_key: full_key.clone(),
+        token: request.token,
+        ttl,
+        number: 0,
+        count: tokens,
+        lock: LockMust::BeFreeOrOurs,
+        asker: servers.name.clone(),
+        mark: servers.mark(request.asks),
+    };
+    let election = elect(
+        servers,
+        proposal,
+        request.known_fencing,
+        Some(trail.clone()),
+    )
+    .await;
+    let lost = match election {
+        Ok(won) => {
+            if won.wanted {
+                servers.courtesy.note(&full_key, CLOCK.now());
+            }
+            trail.departs_on(ConnectionId::ALL);
+            return Ok(Acquired {
+                outcome: AcquireOutcome::Granted(block(won.number, tokens)),
+                connection: ConnectionId::SOME,
+            });
+        }
+        Err(lost) => lost,
+    };
+    if lost.leaves_traces {
+        trail.departs_on(ConnectionId::ALL);
+    }
+    match lost.loss {
+        Loss::Busy(expiry) => Ok(Acquired {
+            outcome: AcquireOutcome::Busy(Busy {
+                expiry,
+                place: None,
+                comes: Comes::WithAnotherToken,
+                counter: None,
+            }),
+            connection: lost.connection(),
+        }),
+        Loss::Silence | Loss::Overtaken => Err(lost.failure(servers.members.len())),
+    }
+}
+
+/// The fencing tokens that a number stands for, of which it is the last.
+fn block(number: u64, count: u32) -> FencingBlock {
+    FencingBlock::new(number + 1 - u64::from(count), count)
+}
+
+/// The block is proposed as the first token is, so that a majority has it all behind its counters before any of it is used.
+pub(super) async fn renew_ahead(
+    servers: &Arc<Servers>,
+    request: AheadRequest,
+) -> Result<Ahead, Failure> {
+    let count = request.tokens;
+    let proposal = Proposal {
+        full_key: request.full_key.clone(),
+        token: request.token,
+        ttl: request.ttl,
+        number: 0,
+        count,
+        lock: LockMust::BeOurs,
+        asker: servers.name.clone(),
+        mark: Duration::ZERO,
+    };
+    match elect(servers, proposal, request.known_fencing, None).await {
+        Ok(won) => {
+            if won.wanted {
+                servers.courtesy.note(&request.full_key, CLOCK.now());
+            }
+            Ok(Ahead::Yes {
+                tokens: block(won.number, count),
+                others: if won.wanted {
+                    Others::Wait
+                } else {
+                    Others::DoNot
+                },
+            })
+        }
+        Err(lost) if lost.is_definitely_not_ours => Ok(Ahead::NotOurs),
+        Err(lost) => Err(lost.failure(servers.members.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_ends_with_the_number_that_was_accepted() {
+        let mut tokens = block(100, 64);
+        assert_eq!(tokens.take().map(u64::from), Some(37));
+        assert_eq!(u64::from(tokens.last()), 100);
+        let mut one = block(100, 1);
+        assert_eq!(one.take().map(u64::from), Some(100));
+        assert!(one.take().is_none());
+    }
+}

@@ -1,0 +1,75 @@
+//! Letting others in. On several servers nobody is told when a lock is let go: waiters ask every now and then, and whoever lets
+//! go and asks again at once would always come first. So the servers remember for a moment who asked, and a process that was
+//! told so while it had the lock waits for about as long as the others do before it asks again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::runtime::clock::Moment;
+
+/// What is older says nothing of who waits now.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Stale entries are swept when there are so many more than after the last sweep.
+const SWEEP_EACH: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct Courtesy(Mutex<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    last: HashMap<Arc<str>, Moment>,
+    sweep_at: usize,
+}
+
+impl Courtesy {
+    /// Another process was heard to ask for a key that this one has.
+    pub(super) fn note(&self, full_key: &Arc<str>, now: Moment) {
+        let mut asked = self.lock();
+        if asked.last.len() >= asked.sweep_at {
+            asked.last.retain(|_, at| now.since(*at) < FRESH);
+            asked.sweep_at = asked.last.len() + SWEEP_EACH;
+        }
+        asked.last.insert(full_key.clone(), now);
+    }
+
+    /// Whether another process is to be let in first; once for each time that one was heard.
+    pub(super) fn is_due(&self, full_key: &str, now: Moment) -> bool {
+        let noted = self.lock().last.remove(full_key);
+        noted.is_some_and(|at| now.since(at) < FRESH)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Asked> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_is_let_in_once_for_each_time_it_was_heard() {
+        let courtesy = Courtesy::default();
+        let start = Moment::from_nanos(0);
+        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
+        courtesy.note(&one, start);
+        assert!(!courtesy.is_due(&two, start));
+        assert!(courtesy.is_due(&one, start) && !courtesy.is_due(&one, start));
+        courtesy.note(&one, start);
+        assert!(!courtesy.is_due(&one, start.after(FRESH)));
+    }
+
+    #[test]
+    fn what_is_stale_takes_no_room() {
+        let courtesy = Courtesy::default();
+        for number in 0..10_000_u32 {
+            let now = Moment::from_nanos(0).after(Duration::from_millis(100) * number);
+            courtesy.note(&number.to_string().into(), now);
+        }
+        assert!(courtesy.lock().last.len() <= SWEEP_EACH + 50);
+    }
+}

@@ -1,0 +1,387 @@
+//! The client's side of a vote on a fencing token: which number to propose, and what the answers add up to. Without any I/O.
+//!
+//! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
+//! accepts nothing that is not above what it accepted before: so whoever asks after another was told "yes" gets a larger
+//! number, whatever was lost, late, repeated or overtaken on the way. `model.rs` checks just this, with this very code.
+
+use std::time::Duration;
+
+use crate::store::{Expiry, redis::voting_server::Vote};
+
+/// Each refusal of a number leads to a new one, at most so often for one request.
+const MOST_PROPOSALS: usize = 4;
+
+/// A clock that is further than this from a majority's is not followed. A server refuses what is twice as far from its own.
+const STRAY_MICROS: u64 = 500_000;
+
+/// One request's votes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ballot {
+    /// Earliest first.
+    proposals: Vec<u64>,
+    servers: Vec<Heard>,
+    /// How many fencing tokens a proposal stands for.
+    count: u32,
+    /// How far a second proposal goes beyond what it must, so that others who propose meanwhile do not overtake it. The next
+    /// one goes twice as far.
+    slack: u64,
+}
+
+/// What one server said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Heard {
+    /// The proposals that it accepted, by their places.
+    accepted: Vec<usize>,
+    /// What it said of the last proposal.
+    last: Last,
+    /// The largest number that it told.
+    least: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Last {
+    /// Nothing yet.
+    #[default]
+    Unheard,
+    Accepted,
+    Refused {
+        least: u64,
+    },
+    Held {
+        left: Option<Duration>,
+    },
+    /// No answer, or none that counts. It is not waited for any more.
+    Silent,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Wait for the next answer.
+    Wait,
+    /// Propose this number to all servers, too.
+    Propose {
+        place: usize,
+        number: u64,
+    },
+    /// A majority accepted this number.
+    Won {
+        number: u64,
+    },
+    Lost(Loss),
+}
+
+/// Why no majority can be had any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Too many servers have another's token in the lock; when enough of these end.
+    Busy(Expiry),
+    /// Too many servers said nothing that counts.
+    Silence,
+    /// Others were given higher numbers, again and again.
+    Overtaken,
+}
+
+impl Ballot {
+    /// `first` is proposed at first, for `count` tokens of which it is the last.
+    pub(crate) fn new(servers: usize, first: u64, count: u32, slack: u64) -> Self {
+        Self {
+            proposals: vec![first],
+            servers: vec![Heard::default(); servers],
+            count,
+            slack,
+        }
+    }
+
+    /// The first step.
+    pub(crate) fn begin(&self) -> Step {
+        Step::Propose {
+            place: 0,
+            number: self.proposals[0],
+        }
+    }
+
+    /// Takes a server's answer to the proposal of this place. An answer may come late, or twice.
+    pub(crate) fn hear(&mut self, server: usize, place: usize, vote: Vote) -> Step {
+        let is_last = place + 1 == self.proposals.len();
+        let heard = &mut self.servers[server];
+        let (said, least) = match vote {
+            Vote::Accepted { clock, .. } => {
+                if !heard.accepted.contains(&place) {
+                    heard.accepted.push(place);
+                    heard.accepted.sort_unstable();
+                }
+                (Last::Accepted, clock.max(self.proposals[place]))
+            }
+            Vote::Refused { least } => (Last::Refused { least }, least),
+            Vote::Held { least, left } => (Last::Held { left }, least),
+        };
+        heard.least = heard.least.max(Some(least));
+        if is_last {
+            heard.last = said;
+        }
+        self.next_step(place)
+    }
+
+    /// A server did not answer in time, or its answer does not count.
+    pub(crate) fn miss(&mut self, server: usize, place: usize) -> Step {
+        if place + 1 == self.proposals.len() {
+            self.servers[server].last = Last::Silent;
+        }
+        self.next_step(place)
+    }
+
+    /// Whether a majority said that another has the lock.
+    pub(crate) fn is_definitely_held(&self) -> bool {
+        let held = |heard: &&Heard| matches!(heard.last, Last::Held { .. });
+        self.servers.iter().filter(held).count() >= self.majority()
+    }
+
+    fn next_step(&mut self, place: usize) -> Step {
+        let accepted = |heard: &&Heard| heard.accepted.contains(&place);
+        if self.servers.iter().filter(accepted).count() >= self.majority() {
+            return Step::Won {
+                number: self.proposals[place],
+            };
+        }
+        let (mut open, mut refused, mut held, mut silent) = (0, 0, 0, 0);
+        let mut overtaken = false;
+        for heard in &self.servers {
+            match heard.last {
+                Last::Unheard | Last::Accepted => open += 1,
+                Last::Held { .. } => held += 1,
+                Last::Silent => silent += 1,
+                Last::Refused { least } => {
+                    refused += 1;
+                    overtaken |= least.abs_diff(self.latest()) < STRAY_MICROS;
+                }
+            }
+        }
+        if silent > self.servers.len() - self.majority() {
+            return Step::Lost(Loss::Silence);
+        }
+        if open + refused < self.majority() {
+            return Step::Lost(match held {
+                0 => Loss::Silence,
+                _ => Loss::Busy(self.busy_for()),
+            });
+        }
+        let is_hopeless = open < self.majority();
+        // A server with a clock of its own does not cost the others a second round. One that was overtaken does at once, even
+        // if the rest may still do: some of the rest may never answer.
+        if (overtaken || is_hopeless) && self.proposals.len() < MOST_PROPOSALS {
+            return self.propose_more();
+        }
+        if is_hopeless {
+            return Step::Lost(Loss::Overtaken);
+        }
+        Step::Wait
+    }
+
+    /// A number above all that was told by servers whose clocks are near those of a majority.
+    fn propose_more(&mut self) -> Step {
+        let mut told: Vec<u64> = self
+            .servers
+            .iter()
+            .filter_map(|heard| heard.least)
+            .collect();
+        told.sort_unstable();
+        let middle = told[(told.len() - 1).min(self.majority() - 1)];
+        let near = told
+            .iter()
+            .rev()
+            .find(|least| least.saturating_sub(middle) < STRAY_MICROS);
+        let least = near
+            .copied()
+            .unwrap_or(middle)
+            .max(self.told_by_ourselves(middle));
+        let place = self.proposals.len();
+        let slack = self.slack << (place - 1);
+        let number = least + u64::from(self.count) + slack;
+        self.proposals.push(number);
+        for heard in &mut self.servers {
+            if heard.last != Last::Silent {
+                heard.last = Last::Unheard;
+            }
+        }
+        Step::Propose { place, number }
+    }
+
+    /// Our own last number, which some may have accepted, unless it was far from the servers' clocks.
+    fn told_by_ourselves(&self, middle: u64) -> u64 {
+        let latest = self.latest();
+        if latest.saturating_sub(middle) < STRAY_MICROS {
+            latest
+        } else {
+            0
+        }
+    }
+
+    /// When so many of the servers are free that a majority can be had.
+    fn busy_for(&self) -> Expiry {
+        let mut left: Vec<Option<Duration>> = Vec::new();
+        let mut open = 0;
+        for heard in &self.servers {
+            match heard.last {
+                Last::Held { left: time } => left.push(time),
+                Last::Silent => {}
+                _ => open += 1,
+            }
+        }
+        // Those without an end are behind all others.
+        left.sort_unstable_by_key(|time| (time.is_none(), *time));
+        let needed = self.majority().saturating_sub(open);
+        match needed.checked_sub(1).and_then(|last| left.get(last)) {
+            Some(Some(time)) => Expiry::In(*time),
+            Some(None) => Expiry::Never,
+            None => Expiry::Unknown,
+        }
+    }
+
+    fn latest(&self) -> u64 {
+        self.proposals[self.proposals.len() - 1]
+    }
+
+    fn majority(&self) -> usize {
+        super::quorum::majority(self.servers.len())
+    }
+}
+
+#[cfg(test)]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000_000;
+    const ACCEPTED: Vote = Vote::Accepted {
+        clock: NOW,
+        wanted: false,
+    };
+
+    fn ballot(servers: usize) -> Ballot {
+        Ballot::new(servers, NOW, 1, 100)
+    }
+
+    fn refused(least: u64) -> Vote {
+        Vote::Refused { least }
+    }
+
+    fn held(seconds: u64) -> Vote {
+        Vote::Held {
+            least: NOW,
+            left: Some(Duration::from_secs(seconds)),
+        }
+    }
+
+    #[test]
+    fn a_majority_wins_without_the_rest() {
+        let mut ballot = ballot(5);
+        assert_eq!(ballot.hear(0, 0, ACCEPTED), Step::Wait);
+        assert_eq!(ballot.hear(0, 0, ACCEPTED), Step::Wait, "twice is once");
+        assert_eq!(ballot.miss(1, 0), Step::Wait);
+        assert_eq!(ballot.hear(2, 0, ACCEPTED), Step::Wait);
+        assert_eq!(ballot.hear(3, 0, ACCEPTED), Step::Won { number: NOW });
+    }
+
+    #[test]
+    fn a_refusal_leads_to_a_higher_number_for_all_and_the_first_may_still_win() {
+        let mut ballot = ballot(3);
+        let second = NOW + 700 + 1 + 100;
+        let step = Step::Propose {
+            place: 1,
+            number: second,
+        };
+        assert_eq!(ballot.hear(0, 0, refused(NOW + 700)), step);
+        assert_eq!(ballot.hear(1, 1, ACCEPTED), Step::Wait);
+        assert_eq!(ballot.hear(2, 0, ACCEPTED), Step::Wait, "of another number");
+        let mut with_the_first = ballot.clone();
+        assert_eq!(
+            with_the_first.hear(1, 0, ACCEPTED),
+            Step::Won { number: NOW }
+        );
+        assert_eq!(ballot.hear(0, 1, ACCEPTED), Step::Won { number: second });
+    }
+
+    #[test]
+    fn a_clock_of_its_own_is_not_followed_and_costs_nothing() {
+        let mut ballot = ballot(3);
+        let stray = NOW + 3_000_000;
+        assert_eq!(ballot.hear(0, 0, refused(stray)), Step::Wait);
+        assert_eq!(ballot.hear(1, 0, ACCEPTED), Step::Wait);
+        let Step::Propose { number, .. } = ballot.clone().hear(2, 0, refused(NOW + 5)) else {
+            panic!("no higher number");
+        };
+        assert!(number < NOW + 1000, "{}", number - NOW);
+        assert_eq!(ballot.hear(2, 0, ACCEPTED), Step::Won { number: NOW });
+    }
+
+    #[test]
+    fn an_estimate_that_went_astray_is_given_up_for_the_servers_time() {
+        let mut ballot = Ballot::new(3, NOW + 9_000_000, 1, 100);
+        assert_eq!(ballot.hear(0, 0, refused(NOW)), Step::Wait);
+        let step = ballot.hear(1, 0, refused(NOW + 10));
+        let number = NOW + 10 + 1 + 100;
+        assert_eq!(step, Step::Propose { place: 1, number });
+    }
+
+    #[test]
+    fn a_block_begins_above_what_was_told() {
+        let mut ballot = Ballot::new(3, NOW, 64, 0);
+        let number = NOW + 7 + 64;
+        assert_eq!(
+            ballot.hear(0, 0, refused(NOW + 7)),
+            Step::Propose { place: 1, number }
+        );
+    }
+
+    #[test]
+    fn others_are_overtaken_by_more_and_more_and_not_for_ever() {
+        let mut ballot = ballot(3);
+        let mut told = NOW;
+        for place in 1..MOST_PROPOSALS {
+            told += 1000;
+            let Step::Propose { number, .. } = ballot.hear(0, place - 1, refused(told)) else {
+                panic!("no proposal {place}");
+            };
+            assert_eq!(number, told + 1 + (100 << (place - 1)));
+        }
+        let last = MOST_PROPOSALS - 1;
+        assert_eq!(ballot.hear(0, last, refused(told + 1000)), Step::Wait);
+        let step = ballot.hear(1, last, refused(told + 1000));
+        assert_eq!(step, Step::Lost(Loss::Overtaken));
+    }
+
+    #[test]
+    fn a_lock_is_busy_until_a_majority_of_the_servers_is_free() {
+        let mut ballot = ballot(5);
+        assert_eq!(ballot.hear(0, 0, held(7)), Step::Wait);
+        assert_eq!(ballot.hear(1, 0, ACCEPTED), Step::Wait);
+        assert_eq!(ballot.hear(2, 0, held(3)), Step::Wait);
+        assert_eq!(ballot.hear(3, 0, ACCEPTED), Step::Wait);
+        let mut endless = ballot.clone();
+        let soonest = Loss::Busy(Expiry::In(Duration::from_secs(3)));
+        assert_eq!(ballot.hear(4, 0, held(5)), Step::Lost(soonest));
+        let without_an_end = Vote::Held {
+            least: NOW,
+            left: None,
+        };
+        assert_eq!(endless.hear(4, 0, without_an_end), Step::Lost(soonest));
+        let mut all = self::ballot(3);
+        assert_eq!(all.hear(0, 0, without_an_end), Step::Wait);
+        let never = Loss::Busy(Expiry::Never);
+        assert_eq!(all.hear(1, 0, without_an_end), Step::Lost(never));
+    }
+
+    #[test]
+    fn too_much_silence_is_no_busy_lock() {
+        let mut ballot = ballot(3);
+        assert_eq!(ballot.hear(0, 0, held(7)), Step::Wait);
+        let mut busy = ballot.clone();
+        assert!(matches!(busy.miss(1, 0), Step::Lost(Loss::Busy(_))));
+        let mut ballot = self::ballot(3);
+        assert_eq!(ballot.miss(0, 0), Step::Wait);
+        assert_eq!(ballot.miss(1, 0), Step::Lost(Loss::Silence));
+    }
+}

@@ -1,0 +1,262 @@
+//! All that can happen to two acquisitions on three servers, the second begun after the first was granted: with every order of
+//! messages, each of them lost, late, or delivered again and again. The clients' rule is the one that is shipped; the servers'
+//! is that of `propose.lua`, without its clock and without the lock itself: a server that has another's lock accepts nothing,
+//! which is as if the message were lost, and larger tokens do not depend on mutual exclusion.
+//!
+//! A message that was sent can be delivered from then on, any number of times: that is late, overtaken, and repeated. One that
+//! is never delivered is lost; the time-out that follows can only end a ballot without a token.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::store::redlock::ballot::*;
+
+const SERVERS: usize = 3;
+
+/// Whoever asks first, and whoever asks after the first was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Client {
+    First,
+    Second,
+}
+
+/// The tokens of the two, the second of which is not larger.
+type Counterexample = (u64, u64);
+
+/// Visits everything that can be reached from a state; stops at the first counterexample.
+fn explore<S: Clone + Eq + std::hash::Hash>(
+    start: impl IntoIterator<Item = S>,
+    next: impl Fn(&S, &mut Vec<S>) -> Result<(), Counterexample>,
+) -> (usize, Option<Counterexample>) {
+    let mut seen = HashSet::new();
+    let mut open: Vec<S> = Vec::new();
+    open.extend(start.into_iter().filter(|state| seen.insert(state.clone())));
+    let mut reached = Vec::new();
+    while let Some(state) = open.pop() {
+        if let Err(found) = next(&state, &mut reached) {
+            return (seen.len(), Some(found));
+        }
+        open.extend(reached.drain(..).filter(|state| seen.insert(state.clone())));
+    }
+    (seen.len(), None)
+}
+
+/// Whether a server accepts this number, given its counter.
+type Rule = fn(number: u64, counter: u64) -> bool;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Server {
+    counter: u64,
+    /// To the client that asks now, by the places of its proposals; not heard yet.
+    answers: BTreeSet<(usize, Vote)>,
+    /// Which of its proposals were delivered.
+    delivered: BTreeSet<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Proposing {
+    servers: Vec<Server>,
+    client: Client,
+    ballot: Ballot,
+    /// Of the first client, while the second asks: they may still arrive.
+    late: Vec<u64>,
+    first_token: u64,
+    repeats_left: usize,
+}
+
+/// So many proposals a client: each one more only repeats what the second one is to the first.
+const PROPOSALS: usize = 2;
+
+/// So many messages of each client are delivered once more, and answered once more. Those of the first client that arrive while
+/// the second asks are so without a bound: nobody hears the answers.
+const REPEATS: usize = 1;
+
+impl Proposing {
+    fn start(counters: [u64; SERVERS], first: u64) -> Self {
+        let server = |counter| Server {
+            counter,
+            ..Server::default()
+        };
+        Self {
+            servers: counters.map(server).to_vec(),
+            client: Client::First,
+            ballot: Ballot::new(SERVERS, first, 1, 0),
+            late: Vec::new(),
+            first_token: 0,
+            repeats_left: REPEATS,
+        }
+    }
+
+    /// The servers are alike, so their order makes no difference.
+    fn in_order(mut self) -> Self {
+        let mut pairs: Vec<_> = self.servers.into_iter().zip(self.ballot.servers).collect();
+        pairs.sort_unstable();
+        (self.servers, self.ballot.servers) = pairs.into_iter().unzip();
+        self
+    }
+
+    fn next(&self, rule: Rule, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
+        for (index, server) in self.servers.iter().enumerate() {
+            for (place, number) in self.ballot.proposals.iter().enumerate() {
+                let mut state = self.clone();
+                if !state.servers[index].delivered.insert(place) {
+                    let Some(left) = self.repeats_left.checked_sub(1) else {
+                        continue;
+                    };
+                    state.repeats_left = left;
+                }
+                let vote = state.servers[index].hear(*number, rule);
+                state.servers[index].answers.insert((place, vote));
+                reached.push(state.in_order());
+            }
+            for number in &self.late {
+                let mut state = self.clone();
+                state.servers[index].hear(*number, rule);
+                reached.push(state.in_order());
+            }
+            for answer in &server.answers {
+                let mut state = self.clone();
+                state.servers[index].answers.remove(answer);
+                let (place, vote) = *answer;
+                match state.ballot.hear(index, place, vote) {
+                    Step::Won { number } => state.end(number, reached)?,
+                    Step::Propose { place, .. } if place == PROPOSALS => {}
+                    Step::Propose { .. } | Step::Wait => reached.push(state.in_order()),
+                    Step::Lost(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The client has its token: the second one begins, with any estimate of the time, or it is over.
+    fn end(self, token: u64, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
+        if self.client == Client::Second {
+            return if token > self.first_token {
+                Ok(())
+            } else {
+                Err((self.first_token, token))
+            };
+        }
+        let counters = [0, 1, 2].map(|server| self.servers[server].counter);
+        let second = (1..=token + 1).map(|estimate| Self {
+            client: Client::Second,
+            late: self.ballot.proposals.clone(),
+            first_token: token,
+            ..Self::start(counters, estimate)
+        });
+        reached.extend(second.map(Self::in_order));
+        Ok(())
+    }
+}
+
+impl Server {
+    /// As in `propose.lua`.
+    fn hear(&mut self, number: u64, rule: Rule) -> Vote {
+        if !rule(number, self.counter) {
+            return Vote::Refused {
+                least: self.counter,
+            };
+        }
+        self.counter = number;
+        Vote::Accepted {
+            clock: 0,
+            wanted: false,
+        }
+    }
+}
+
+/// Counters that an earlier request has left, in every combination up to the order of the servers.
+fn proposing(rule: Rule) -> (usize, Option<Counterexample>) {
+    let counters = [[0, 0, 0], [0, 0, 1], [0, 1, 1]];
+    let start = counters.map(|counters| Proposing::start(counters, 1));
+    explore(start, |state, reached| state.next(rule, reached))
+}
+
+#[test]
+fn a_later_acquisition_has_a_larger_token_whatever_happens_to_the_messages() {
+    let (states, found) = proposing(|number, counter| number > counter);
+    assert_eq!(found, None);
+    assert!(states > 10_000, "{states} states are not all there are");
+}
+
+#[test]
+fn servers_that_accept_a_number_again_are_found_out() {
+    let (_, found) = proposing(|number, counter| number >= counter);
+    assert!(found.is_some());
+}
+
+/// A protocol that suggests itself: each server counts for itself, and the largest count of a majority is the token.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Counting {
+    counters: [u64; SERVERS],
+    client: Client,
+    first_token: u64,
+    answers: BTreeSet<(usize, u64)>,
+    /// What the first client writes back when it has its token, without waiting for an answer, which would be a second round
+    /// trip.
+    written_back: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriteBack {
+    No,
+    Yes,
+}
+
+impl Counting {
+    fn next(&self, back: WriteBack, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
+        for server in 0..SERVERS {
+            // One request a server, without a repetition: it breaks all the same.
+            if self.answers.iter().all(|(other, _)| *other != server) {
+                let mut state = self.clone();
+                state.counters[server] += 1;
+                state.answers.insert((server, state.counters[server]));
+                reached.push(state);
+            }
+            if let Some(token) = self.written_back {
+                let mut state = self.clone();
+                state.counters[server] = state.counters[server].max(token);
+                reached.push(state);
+            }
+        }
+        if self.answers.len() < SERVERS.div_ceil(2) {
+            return Ok(());
+        }
+        let token = self.answers.iter().map(|(_, count)| *count).max();
+        let token = token.expect("a majority is not empty");
+        match self.client {
+            Client::First => reached.push(Self {
+                client: Client::Second,
+                first_token: token,
+                answers: BTreeSet::new(),
+                written_back: (back == WriteBack::Yes).then_some(token),
+                ..self.clone()
+            }),
+            Client::Second if token <= self.first_token => return Err((self.first_token, token)),
+            Client::Second => {}
+        }
+        Ok(())
+    }
+}
+
+fn counting(back: WriteBack) -> Option<Counterexample> {
+    let start = Counting {
+        // An earlier request has reached one server alone.
+        counters: [1, 0, 0],
+        client: Client::First,
+        first_token: 0,
+        answers: BTreeSet::new(),
+        written_back: None,
+    };
+    explore([start], |state, reached| state.next(back, reached)).1
+}
+
+#[test]
+fn the_largest_of_the_servers_own_counters_does_not_grow() {
+    assert!(counting(WriteBack::No).is_some());
+}
+
+#[test]
+fn the_largest_of_the_servers_own_counters_does_not_grow_even_if_it_is_written_back() {
+    assert!(counting(WriteBack::Yes).is_some());
+}

@@ -1,0 +1,146 @@
+//! What operators ask several servers.
+
+use std::sync::Arc;
+
+use crate::{
+    inspect::{Health, Sighting},
+    store::{
+        Failure,
+        redlock::{
+            Servers,
+            quorum::{self, Verdict, reached_by_majority},
+            server::Member,
+            voting_round::{self, no_majority},
+        },
+    },
+};
+
+/// A server's clock may differ from a majority's by this much before it is mentioned. Beyond twice as much it cannot vote.
+const CLOCK_TOLERANCE_MICROS: u64 = 500_000;
+
+pub(super) async fn inspect(
+    servers: &Arc<Servers>,
+    full_key: Arc<str>,
+) -> Result<Option<Sighting>, Failure> {
+    let mut answers = servers.ask_all(|_, member| {
+        let full_key = full_key.clone();
+        async move { member.node.see(full_key).await }
+    });
+    let (mut seen, mut failures) = (Vec::new(), Vec::new());
+    while let Some((_, answer)) = answers.recv().await {
+        match answer {
+            Ok(one) => seen.push(one),
+            Err(failure) => failures.push(failure),
+        }
+        if let Some(found) = quorum::whose(servers.members.len(), &seen, failures.len()) {
+            return Ok(found.map(|(token, left)| Sighting::new(token, left, 0)));
+        }
+    }
+    match failures
+        .iter()
+        .find(|failure| matches!(failure, Failure::Invalid(_)))
+    {
+        Some(failure) => Err(failure.clone()),
+        None => Err(Failure::no_answer(no_majority(
+            servers.members.len(),
+            &failures,
+        ))),
+    }
+}
+
+/// Waits for all servers, since whoever forces a release looks next whether it is free.
+pub(super) async fn force_release(
+    servers: &Arc<Servers>,
+    full_key: Arc<str>,
+    known_fencing: u64,
+) -> Result<(), Failure> {
+    let mut answers = servers.ask_all(|_, member| {
+        let full_key = full_key.clone();
+        async move { member.node.force_release(full_key, known_fencing).await }
+    });
+    let (mut tally, mut failures) = (servers.tally(), Vec::new());
+    while let Some((_, answer)) = answers.recv().await {
+        match answer {
+            Ok(()) => tally.yes(),
+            Err(failure @ Failure::Invalid(_)) => return Err(failure),
+            Err(failure) => {
+                tally.silent();
+                failures.push(failure);
+            }
+        }
+    }
+    match tally.verdict() {
+        Some(Verdict::Yes) => Ok(()),
+        _ => Err(Failure::no_answer(no_majority(
+            servers.members.len(),
+            &failures,
+        ))),
+    }
+}
+
+/// A minority that does not work is worth a warning, since one more is an outage.
+pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
+    let mut answers = servers.ask_all(|_, member| async move {
+        let waits = member.greet().await?;
+        let health = member.node.check().await?;
+        Ok::<_, Failure>((waits, health))
+    });
+    let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some((server, answer)) = answers.recv().await {
+        let name = servers.members[server].node.shown();
+        match answer {
+            Ok((waits, health)) => {
+                let own = health.warnings.into_iter();
+                warnings.extend(own.map(|warning| format!("{name}: {warning}")));
+                if waits.is_zero() {
+                    times.push(health.round_trip);
+                } else {
+                    warnings.push(format!(
+                        "{name} was started lately and may have forgotten locks; it votes in {waits:?}"
+                    ));
+                }
+            }
+            Err(failure) => {
+                warnings.push(format!(
+                    "{name} does not vote: {}",
+                    voting_round::reason(&failure)
+                ));
+                failures.push(failure);
+            }
+        }
+    }
+    warnings.extend(clock_warnings(servers));
+    warnings.extend(servers.scope.warning());
+    if let Some(round_trip) = reached_by_majority(servers.members.len(), times) {
+        return Ok(Health {
+            round_trip,
+            warnings,
+        });
+    }
+    let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
+    let none = || Failure::no_answer(warnings.join("; "));
+    Err(failures.into_iter().find(invalid).unwrap_or_else(none))
+}
+
+/// A server whose clock is far from the others' refuses what they accept.
+fn clock_warnings(servers: &Servers) -> Vec<String> {
+    let ahead: Vec<i64> = servers
+        .members
+        .iter()
+        .filter_map(|member| member.ahead())
+        .collect();
+    let Some(middle) = reached_by_majority(servers.members.len(), ahead) else {
+        return Vec::new();
+    };
+    let far = |member: &&Arc<Member>| {
+        let ahead = member.ahead();
+        ahead.is_some_and(|ahead| ahead.abs_diff(middle) > CLOCK_TOLERANCE_MICROS)
+    };
+    let warning = |member: &Arc<Member>| {
+        format!(
+            "the clock of {} is not that of the others: synchronise it, or it cannot vote",
+            member.node.shown()
+        )
+    };
+    servers.members.iter().filter(far).map(warning).collect()
+}

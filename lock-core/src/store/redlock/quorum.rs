@@ -1,0 +1,160 @@
+//! Counting what several servers said of one question.
+
+use std::time::Duration;
+
+use crate::store::redis::voting_server::Seen;
+
+/// How many are more than half.
+pub(crate) const fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
+/// The answers to one question so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    servers: usize,
+    yes: usize,
+    no: usize,
+    silent: usize,
+}
+
+/// What the answers add up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A majority said so.
+    Yes,
+    No,
+    /// Neither can have a majority any more.
+    Nobody,
+}
+
+impl Tally {
+    pub(crate) fn of(servers: usize) -> Self {
+        Self {
+            servers,
+            yes: 0,
+            no: 0,
+            silent: 0,
+        }
+    }
+
+    pub(crate) fn yes(&mut self) {
+        self.yes += 1;
+    }
+
+    pub(crate) fn no(&mut self) {
+        self.no += 1;
+    }
+
+    /// There is no answer, or none that counts.
+    pub(crate) fn silent(&mut self) {
+        self.silent += 1;
+    }
+
+    /// `None` while the answers that are still to come may decide.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let needed = majority(self.servers);
+        let open = self.servers - self.yes - self.no - self.silent;
+        if self.yes >= needed {
+            Some(Verdict::Yes)
+        } else if self.no >= needed {
+            Some(Verdict::No)
+        } else if self.yes + open < needed && self.no + open < needed {
+            Some(Verdict::Nobody)
+        } else {
+            None
+        }
+    }
+}
+
+/// What a majority reaches: the `majority`-th smallest of what is known of each server, if so many are known.
+pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<T>) -> Option<T> {
+    known.sort_unstable();
+    known.get(majority(servers) - 1).copied()
+}
+
+/// Who has a lock, by what `seen` servers say and `silent` ones do not; for how long a majority has it. `None` while more
+/// answers may decide, or if they never will.
+#[expect(clippy::option_option, reason = "undecided, or nobody has it")]
+pub(crate) fn whose(
+    servers: usize,
+    seen: &[Seen],
+    silent: usize,
+) -> Option<Option<(&str, Option<Duration>)>> {
+    let needed = majority(servers);
+    let open = servers - seen.len() - silent;
+    let mut most = 0;
+    for (token, _) in seen.iter().flatten() {
+        let with_it = seen.iter().flatten().filter(|(other, _)| other == token);
+        // Without an end is longer than all.
+        let mut left: Vec<_> = with_it
+            .map(|(_, left)| left.unwrap_or(Duration::MAX))
+            .collect();
+        most = most.max(left.len());
+        if left.len() >= needed {
+            left.sort_unstable();
+            let left = left[left.len() - needed];
+            return Some(Some((
+                token,
+                Some(left).filter(|left| *left != Duration::MAX),
+            )));
+        }
+    }
+    // What the silent ones have may make a majority of it.
+    (most + open + silent < needed).then_some(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(yes: usize, no: usize, silent: usize) -> Option<Verdict> {
+        Tally {
+            servers: 5,
+            yes,
+            no,
+            silent,
+        }
+        .verdict()
+    }
+
+    #[test]
+    fn a_majority_decides_as_soon_as_it_is_one() {
+        assert_eq!(tally(3, 0, 0), Some(Verdict::Yes));
+        assert_eq!(tally(3, 2, 0), Some(Verdict::Yes));
+        assert_eq!(tally(0, 3, 0), Some(Verdict::No));
+        assert_eq!(tally(2, 2, 0), None);
+        assert_eq!(tally(2, 0, 2), None);
+    }
+
+    #[test]
+    fn no_majority_is_no_word() {
+        assert_eq!(tally(2, 2, 1), Some(Verdict::Nobody));
+        assert_eq!(tally(0, 0, 3), Some(Verdict::Nobody));
+        assert_eq!(tally(2, 0, 3), Some(Verdict::Nobody));
+    }
+
+    #[test]
+    fn the_slowest_of_the_fastest_majority_counts() {
+        assert_eq!(reached_by_majority(5, vec![9, 1, 7, 3, 5]), Some(5));
+        assert_eq!(reached_by_majority(5, vec![9, 1, 7]), Some(9));
+        assert_eq!(reached_by_majority(5, vec![9, 1]), None);
+    }
+
+    #[test]
+    fn a_lock_is_whose_a_majority_has_it_for_as_long_as_a_majority_does() {
+        let of =
+            |token: &str, seconds| Some((token.to_owned(), Some(Duration::from_secs(seconds))));
+        let seen = [of("a", 9), of("b", 5), of("a", 7), of("a", 8)];
+        let third = Duration::from_secs(7);
+        assert_eq!(whose(5, &seen, 0), Some(Some(("a", Some(third)))));
+        assert_eq!(whose(5, &seen[..3], 2), None, "the silent ones may have it");
+        assert_eq!(whose(5, &[None, of("b", 5), None], 0), None, "two to come");
+        assert_eq!(whose(5, &[None, of("b", 5), None, None], 0), Some(None));
+        let endless = Some(("a".to_owned(), None));
+        let seen = [endless.clone(), endless.clone(), endless];
+        assert_eq!(whose(5, &seen, 0), Some(Some(("a", None))));
+        let split = [of("a", 1), of("a", 1), of("b", 1), of("b", 1), None];
+        assert_eq!(whose(5, &split, 0), Some(None), "nobody has a majority");
+    }
+}

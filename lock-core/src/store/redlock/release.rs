@@ -1,0 +1,108 @@
+//! Letting go of a lock on several servers.
+
+use std::sync::Arc;
+
+use crate::store::{
+    Failure, ReleaseOutcome, ReleaseRequest, Released,
+    in_flight::ConnectionId,
+    redlock::{
+        Servers,
+        in_flight::{Duty, Track},
+        quorum::Verdict,
+        server::Member,
+        voting_round::no_majority,
+    },
+};
+
+/// Asks all servers that may have it and have not answered for good, and returns as soon as a majority let go. What is known of
+/// one server is kept on the trail of the acquire, so that a repeated release asks the others only.
+pub(super) async fn release(
+    servers: &Arc<Servers>,
+    request: ReleaseRequest,
+) -> Result<Released, Failure> {
+    let count = servers.members.len();
+    let duties: Vec<Duty> = request
+        .acquired
+        .tracks(count)
+        .iter()
+        .map(Track::close)
+        .collect();
+    let mut tally = servers.tally();
+    for duty in &duties {
+        match duty {
+            Duty::Done(ReleaseOutcome::Done) => tally.yes(),
+            Duty::Done(ReleaseOutcome::NotOurs) | Duty::Nothing => tally.no(),
+            Duty::Ask | Duty::AskAgain => {}
+        }
+    }
+    // Whoever waits for the word has it: this is for those that have not answered.
+    let was_decided = tally.verdict().is_some();
+    if duties.iter().any(|duty| duty.is_open()) {
+        request.trail.departs_on(ConnectionId::ALL);
+    }
+    let mut answers = servers.ask_all(|server, member| {
+        let (request, duty) = (request.clone(), duties[server]);
+        async move { let_go(&member, server, count, request, duty).await }
+    });
+    let mut failures = Vec::new();
+    while let Some((_, answer)) = answers.recv().await {
+        match answer {
+            None => {}
+            Some(Ok(ReleaseOutcome::Done)) => tally.yes(),
+            Some(Ok(ReleaseOutcome::NotOurs)) => tally.no(),
+            Some(Err(failure)) => {
+                tally.silent();
+                failures.push(failure);
+            }
+        }
+        if !was_decided && tally.verdict().is_some() {
+            break;
+        }
+    }
+    let outcome = match tally.verdict() {
+        Some(Verdict::Yes) => ReleaseOutcome::Done,
+        Some(Verdict::No) => ReleaseOutcome::NotOurs,
+        _ => return Err(Failure::no_answer(no_majority(count, &failures))),
+    };
+    let is_over = |duty: Duty| !duty.is_open();
+    let tracks = request.acquired.tracks(count);
+    let all = tracks.iter().all(|track| is_over(track.close()));
+    Ok(Released {
+        outcome,
+        connection: if all {
+            ConnectionId::ALL
+        } else {
+            ConnectionId::SOME
+        },
+    })
+}
+
+/// Releases at one server, if there is anything to release.
+async fn let_go(
+    member: &Member,
+    server: usize,
+    count: usize,
+    request: ReleaseRequest,
+    duty: Duty,
+) -> Option<Result<ReleaseOutcome, Failure>> {
+    if !duty.is_open() {
+        return None;
+    }
+    let acquired = request.acquired.clone();
+    // The way of this request is nobody's concern: what it may have done is what was asked for.
+    let request = ReleaseRequest {
+        entry: None,
+        trail: Arc::default(),
+        ..request
+    };
+    Some(match member.node.release(request).await {
+        Ok(Released {
+            outcome,
+            connection,
+        }) => {
+            acquired.tracks(count)[server].released(duty, connection, outcome);
+            Ok(outcome)
+        }
+        Err(failure) => Err(failure),
+    })
+}

@@ -1,0 +1,83 @@
+//! Keeping a lock on several servers.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use crate::store::{
+    Failure, RenewRequest, Renewed,
+    redlock::{
+        Servers,
+        quorum::{Tally, Verdict},
+        voting_round::no_majority,
+    },
+};
+
+/// Tells the word of the majorities as soon as there is one for each; then makes the keys anew at servers that have lost them.
+pub(super) async fn renew(
+    servers: Arc<Servers>,
+    batch: Vec<RenewRequest>,
+    within: Duration,
+    tell: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
+) {
+    let mut answers = servers.ask_all(|_, member| {
+        let batch = batch.clone();
+        async move { member.node.renew(batch, within).await }
+    });
+    let mut tallies = vec![servers.tally(); batch.len()];
+    let mut missing = Vec::new();
+    let mut failures = Vec::new();
+    let mut tell = Some(tell);
+    while let Some((server, answer)) = answers.recv().await {
+        let said = answer.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
+        for (index, tally) in tallies.iter_mut().enumerate() {
+            match said.get(index) {
+                Some(Ok(Renewed::Yes)) => tally.yes(),
+                Some(Ok(Renewed::NotOurs)) => {
+                    tally.no();
+                    missing.push((server, index));
+                }
+                Some(Err(failure)) => {
+                    tally.silent();
+                    failures.push(failure.clone());
+                }
+                None => tally.silent(),
+            }
+        }
+        if tallies.iter().all(|tally| tally.verdict().is_some())
+            && let Some(tell) = tell.take()
+        {
+            let word = |tally: &Tally| match tally.verdict() {
+                Some(Verdict::Yes) => Ok(Renewed::Yes),
+                Some(Verdict::No) => Ok(Renewed::NotOurs),
+                _ => Err(Failure::no_answer(no_majority(
+                    servers.members.len(),
+                    &failures,
+                ))),
+            };
+            // Nobody listens any more if the manager ended.
+            drop(tell.send(tallies.iter().map(word).collect()));
+        }
+    }
+    for (server, index) in missing {
+        if tallies[index].verdict() == Some(Verdict::Yes) {
+            make_anew(&servers, server, &batch[index]).await;
+        }
+    }
+}
+
+/// A majority has just renewed it, so nobody else can have it: a server that lost it, or was not reached before, counts for it
+/// from the next renewal on.
+async fn make_anew(servers: &Servers, server: usize, request: &RenewRequest) {
+    let track = &request.acquired.tracks(servers.members.len())[server];
+    // Not after its release has begun: nobody would take it back.
+    let Some(visit) = track.visit() else { return };
+    let node = &servers.members[server].node;
+    let within = servers.patience(request.ttl);
+    match node.make_anew(request, within, &track.trail).await {
+        Ok(connection) => visit.answered(connection),
+        Err(failure) => {
+            tracing::debug!(server = node.shown(), ?failure, "a key was not made anew");
+        }
+    }
+}

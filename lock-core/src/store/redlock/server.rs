@@ -1,0 +1,250 @@
+//! One of the servers, as this process knows it: who it is, since when it may vote, what its clock says.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    error::LockError,
+    runtime::clock::{Clock, Moment},
+    store::{
+        Failure,
+        in_flight::ConnectionId,
+        redis::{
+            Settings,
+            voting_server::{Node, Proposal, Vote},
+        },
+        redlock::{
+            in_flight::Track,
+            restart_quarantine::{self, RunIds, Seen},
+        },
+        timing::Timing,
+    },
+};
+
+const CLOCK: Clock = Clock::Boot;
+
+#[derive(Debug)]
+pub(super) struct Member {
+    /// In the list.
+    place: usize,
+    pub(super) node: Node,
+    timing: Timing,
+    /// How long it must have been up.
+    quarantine: Duration,
+    run_ids: Arc<Mutex<RunIds>>,
+    /// What it said when it was last greeted, and on which connection.
+    standing: Mutex<Option<Standing>>,
+    /// How far its clock is ahead of ours, in microseconds; `i64::MIN` if not known.
+    ahead: AtomicI64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    connection: ConnectionId,
+    votes_from: Moment,
+}
+
+const UNKNOWN: i64 = i64::MIN;
+
+impl Member {
+    pub(super) fn new(
+        place: usize,
+        url: &str,
+        settings: &Settings,
+        quarantine: Duration,
+        run_ids: Arc<Mutex<RunIds>>,
+    ) -> Result<Self, LockError> {
+        Ok(Self {
+            place,
+            node: Node::new(url, settings)?,
+            timing: settings.timing,
+            quarantine,
+            run_ids,
+            standing: Mutex::new(None),
+            ahead: AtomicI64::new(UNKNOWN),
+        })
+    }
+
+    /// Connects, if need be, and makes sure of whom it talks to; returns for how long it will not vote.
+    pub(super) async fn greet(&self) -> Result<Duration, Failure> {
+        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        let standing = self.ask_standing(within).await?;
+        Ok(standing.votes_from.since(CLOCK.now()))
+    }
+
+    /// The same for the first time; also makes sure that its user may do what locks take.
+    pub(super) async fn connect(&self) -> Result<(), Failure> {
+        let started = CLOCK.now();
+        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        let left = || within.saturating_sub(CLOCK.now().since(started));
+        match self.ask_standing(within).await {
+            Ok(_) => self.node.try_out(left()).await,
+            Err(failure) => Err(self.node.explained(failure, left()).await),
+        }
+    }
+
+    /// Has it vote, if its vote counts.
+    ///
+    /// A vote counts only on a connection on which the server said, before or after, that it has been up for long enough: the
+    /// process at the other end of a connection is the same from its begin to its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// The track, if there is one, knows of what may have been done.
+    pub(super) async fn vote(
+        &self,
+        proposal: &Proposal,
+        within: Duration,
+        track: Option<&Track>,
+    ) -> Result<Vote, Failure> {
+        let started = CLOCK.now();
+        let left = || within.saturating_sub(CLOCK.now().since(started));
+        let standing = match self.standing() {
+            Some(standing) => standing,
+            None => self.ask_standing(within).await?,
+        };
+        self.require_vote(standing, CLOCK.now())?;
+        let visit =
+            match track {
+                Some(track) => Some(track.visit().ok_or_else(|| {
+                    Failure::no_answer("this request was taken back before it left")
+                })?),
+                None => None,
+            };
+        let sent = CLOCK.now();
+        let trail = track.map(|track| &track.trail);
+        let answer = self.node.propose(proposal, left(), trail).await;
+        let (connection, vote) = match answer {
+            Ok(answer) => answer,
+            Err(failure) => {
+                // The next connection is not the one that was greeted.
+                if !failure.is_definite() {
+                    self.forget_standing(standing);
+                }
+                return Err(failure);
+            }
+        };
+        if let Some(visit) = visit {
+            visit.answered(connection);
+        }
+        self.learn_clock(vote);
+        if connection != standing.connection {
+            let standing = self.ask_standing(left()).await?;
+            if connection != standing.connection {
+                return Err(Failure::no_answer(format!(
+                    "{} was connected to anew while it voted",
+                    self.node.shown()
+                )));
+            }
+            self.require_vote(standing, sent)?;
+        }
+        Ok(vote)
+    }
+
+    /// What its clock says now, in microseconds, if that is known.
+    pub(super) fn clock(&self) -> Option<u64> {
+        match self.ahead.load(Ordering::Relaxed) {
+            UNKNOWN => None,
+            ahead => own_micros().checked_add_signed(ahead),
+        }
+    }
+
+    /// How far its clock is ahead of ours, if that is known.
+    pub(super) fn ahead(&self) -> Option<i64> {
+        Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
+    }
+
+    async fn ask_standing(&self, within: Duration) -> Result<Standing, Failure> {
+        let asked = CLOCK.now();
+        let greeting = self.node.greet(within).await?;
+        if let Some(clock) = greeting.clock {
+            self.set_clock(clock);
+        }
+        let votes_from =
+            restart_quarantine::votes_from(CLOCK.now(), greeting.uptime, self.quarantine);
+        let seen = self
+            .run_ids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .note(self.place, &greeting.run_id);
+        let waits = votes_from.since(asked);
+        match seen {
+            Seen::SameAs(twin) => {
+                return Err(Failure::Invalid(
+                    format!(
+                        "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
+                        self.node.shown(),
+                        twin + 1
+                    )
+                    .into(),
+                ));
+            }
+            Seen::Restarted => tracing::warn!(
+                server = self.node.shown(),
+                "the server was started anew and may have forgotten locks; it votes again in {waits:?}"
+            ),
+            Seen::First if !waits.is_zero() => tracing::warn!(
+                server = self.node.shown(),
+                "the server was started lately and may have forgotten locks; it votes in {waits:?}"
+            ),
+            Seen::First | Seen::Again => {}
+        }
+        let standing = Standing {
+            connection: greeting.connection,
+            votes_from,
+        };
+        *self.lock_standing() = Some(standing);
+        Ok(standing)
+    }
+
+    fn require_vote(&self, standing: Standing, at: Moment) -> Result<(), Failure> {
+        if standing.votes_from <= at {
+            return Ok(());
+        }
+        Err(Failure::NotNow(Arc::from(Box::<
+            dyn std::error::Error + Send + Sync,
+        >::from(format!(
+            "{} was started lately and may have forgotten locks; it votes in {:?}",
+            self.node.shown(),
+            standing.votes_from.since(at)
+        )))))
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        *self.lock_standing()
+    }
+
+    /// Unless another one was learnt meanwhile.
+    fn forget_standing(&self, old: Standing) {
+        let mut standing = self.lock_standing();
+        if standing.is_some_and(|standing| standing.connection == old.connection) {
+            *standing = None;
+        }
+    }
+
+    fn learn_clock(&self, vote: Vote) {
+        // A refusal may tell a counter that is ahead of the clock.
+        if let Vote::Accepted { clock, .. } = vote {
+            self.set_clock(clock);
+        }
+    }
+
+    fn set_clock(&self, clock: u64) {
+        let ahead = i128::from(clock) - i128::from(own_micros());
+        let ahead = i64::try_from(ahead).unwrap_or(UNKNOWN);
+        self.ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    fn lock_standing(&self) -> MutexGuard<'_, Option<Standing>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn own_micros() -> u64 {
+    CLOCK.now().as_nanos() / 1000
+}

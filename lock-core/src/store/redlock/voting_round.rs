@@ -1,0 +1,198 @@
+//! Putting a proposal to all servers at the same time, until a majority has spoken.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
+
+use crate::{
+    runtime::executor::spawn_beside,
+    store::{
+        Failure,
+        in_flight::{ConnectionId, Trail},
+        redis::voting_server::{Proposal, Vote},
+        redlock::{
+            Servers,
+            ballot::{Ballot, Loss, Step},
+            in_flight::Track,
+        },
+    },
+};
+
+/// What a majority accepted.
+pub(super) struct Won {
+    /// The last of the fencing tokens.
+    pub(super) number: u64,
+    /// Whether another process asks for the lock.
+    pub(super) wanted: bool,
+}
+
+/// Why there was no majority, and what each server said that did not vote.
+pub(super) struct Lost {
+    pub(super) loss: Loss,
+    /// Whether a majority said that the lock is not the asking one's, which had to have it.
+    pub(super) is_definitely_not_ours: bool,
+    failures: Vec<Failure>,
+    /// Whether some server may have taken the lock for us.
+    pub(super) leaves_traces: bool,
+}
+
+type Heard = (usize, usize, Result<Vote, Failure>);
+
+/// Asks until it is decided. Answers that come later are noted on the trail, and are of no other consequence.
+///
+/// # Cancel safety
+///
+/// What is under way goes on. The trail knows of it, so that a release finds out.
+pub(super) async fn elect(
+    servers: &Arc<Servers>,
+    proposal: Proposal,
+    known: u64,
+    trail: Option<Arc<Trail>>,
+) -> Result<Won, Lost> {
+    let first = servers.next_number(known, proposal.count);
+    let count = servers.members.len();
+    let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
+    let (tell, mut answers) = mpsc::unbounded_channel::<Heard>();
+    let (mut failures, mut wanted, mut accepted) = (Vec::new(), false, false);
+    let mut unanswered = 0;
+    let mut step = ballot.begin();
+    // Bounded by the ballot: a few proposals, and an answer or a time-out of each server to each.
+    let loss = loop {
+        step = match step {
+            Step::Propose { place, number } => {
+                let proposal = Proposal {
+                    number,
+                    ..proposal.clone()
+                };
+                propose(servers, place, &proposal, trail.as_ref(), &tell);
+                unanswered += count;
+                Step::Wait
+            }
+            Step::Wait => match answers.recv().await {
+                Some((server, place, Ok(vote))) => {
+                    unanswered -= 1;
+                    if let Vote::Accepted { wanted: asks, .. } = vote {
+                        accepted = true;
+                        wanted |= asks;
+                    }
+                    ballot.hear(server, place, vote)
+                }
+                Some((server, place, Err(failure))) => {
+                    unanswered -= 1;
+                    failures.push(failure);
+                    ballot.miss(server, place)
+                }
+                // The sender is here, in `tell`.
+                None => break Loss::Silence,
+            },
+            // A majority with clocks far behind would give out a number that is no larger than one before.
+            Step::Won { number } if number - u64::from(proposal.count) < known => {
+                break Loss::Overtaken;
+            }
+            Step::Won { number } => return Ok(Won { number, wanted }),
+            Step::Lost(loss) => break loss,
+        };
+    };
+    let traces = |trail: &Arc<Trail>| {
+        // What has not been answered may not even have left, and will unless the release forbids it.
+        let tracks = trail.tracks(count);
+        // An earlier round with this token, or this one.
+        !trail.is_empty()
+            || accepted
+            || unanswered > 0
+            || tracks.iter().any(|track| !track.is_settled())
+            || !failures.is_empty() && tracks.iter().any(Track::is_touched)
+    };
+    Err(Lost {
+        loss,
+        is_definitely_not_ours: ballot.is_definitely_held(),
+        leaves_traces: trail.as_ref().is_some_and(traces),
+        failures,
+    })
+}
+
+/// Sends it to all. Each server has its own time, since one that hangs must not keep the others.
+fn propose(
+    servers: &Arc<Servers>,
+    place: usize,
+    proposal: &Proposal,
+    trail: Option<&Arc<Trail>>,
+    tell: &mpsc::UnboundedSender<Heard>,
+) {
+    let count = servers.members.len();
+    let within = servers.patience(proposal.ttl);
+    for (server, member) in servers.members.iter().enumerate() {
+        let (member, proposal) = (member.clone(), proposal.clone());
+        let (trail, tell) = (trail.cloned(), tell.clone());
+        spawn_beside(async move {
+            let track = trail.as_ref().map(|trail| &trail.tracks(count)[server]);
+            let answer = member.vote(&proposal, within, track).await;
+            // Nobody listens any more once it is decided.
+            drop(tell.send((server, place, answer)));
+        });
+    }
+}
+
+impl Lost {
+    /// As a failure. Nobody knows what was done if some server may have taken the lock.
+    pub(super) fn failure(&self, servers: usize) -> Failure {
+        let what = match self.loss {
+            Loss::Overtaken => {
+                "the servers gave higher fencing tokens to others, or their clocks differ"
+                    .to_owned()
+            }
+            Loss::Silence | Loss::Busy(_) => no_majority(servers, &self.failures),
+        };
+        if self.leaves_traces {
+            return Failure::no_answer(what);
+        }
+        let all =
+            |is: fn(&Failure) -> bool| !self.failures.is_empty() && self.failures.iter().all(is);
+        if all(|failure| matches!(failure, Failure::Invalid(_))) {
+            return self.failures[0].clone();
+        }
+        if all(|failure| !failure.is_transient()) {
+            return Failure::Refused(Arc::from(Box::<dyn Error + Send + Sync>::from(what)));
+        }
+        Failure::not_now(what)
+    }
+
+    /// The connections that the answers came on.
+    pub(super) fn connection(&self) -> ConnectionId {
+        if self.leaves_traces {
+            ConnectionId::SOME
+        } else {
+            ConnectionId::ALL
+        }
+    }
+}
+
+/// What is said where too few servers answered.
+pub(super) fn no_majority(servers: usize, failures: &[Failure]) -> String {
+    let mut reasons: Vec<String> = failures.iter().map(reason).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    format!(
+        "no majority of the {servers} servers answered: {}",
+        reasons.join("; ")
+    )
+}
+
+pub(super) fn reason(failure: &Failure) -> String {
+    match failure {
+        Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+            source.to_string()
+        }
+        Failure::Invalid(reason) => reason.to_string(),
+    }
+}
+
+/// How long one server may take to answer about a lock with this ttl: a small part of it, but time enough for a few round
+/// trips.
+pub(super) fn patience(ttl: Duration, round_trip: Duration, most: Duration) -> Duration {
+    let enough = (round_trip * 4).max(Duration::from_millis(20));
+    (ttl / 10)
+        .max(enough)
+        .min(Duration::from_millis(500))
+        .min(most)
+}

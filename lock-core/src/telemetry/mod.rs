@@ -1,0 +1,190 @@
+//! What is told to those who listen: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
+//!
+//! A wait and a hold are watched from one place each, the [`Place`](crate::place::Place) and the
+//! [`Holding`](crate::holding::Holding). While nobody listens, watching is a look at whether somebody does, and eight empty
+//! bytes.
+//!
+//! Nothing is told under a lock of ours, so that whoever listens may take locks of his own and ask for ours. And a listener
+//! that panics in the middle of a hand-over must not end it half way: then the lock would be nobody's, or two tasks'.
+
+use std::{mem, time::Duration};
+
+use tracing::{Level, Span};
+
+use crate::{
+    error::{LeaseLost, LockError},
+    fencing::FencingToken,
+    key::LockKey,
+    runtime::{
+        catch_panic::safely,
+        clock::{Clock, Moment},
+    },
+};
+
+#[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
+mod figures;
+
+/// How a lock went from one holder to the next.
+#[derive(Clone, Copy)]
+pub(crate) enum HandOff {
+    /// From task to task, without a message.
+    Local,
+    /// By the server, from another process.
+    Remote,
+}
+
+/// A task that waits.
+#[derive(Default)]
+pub(crate) struct Wait(Watched);
+
+/// A task that holds a lock.
+#[derive(Default)]
+pub(crate) struct Hold(Watched);
+
+/// In a box, since thousands may wait: `None` if nobody listens, or when it is over.
+type Watched = Option<Box<Watch>>;
+
+struct Watch {
+    key: LockKey,
+    span: Span,
+    since: Moment,
+    clock: Clock,
+}
+
+impl Watch {
+    fn so_far(&self) -> Duration {
+        self.clock.now().since(self.since)
+    }
+}
+
+fn span(watched: &Watched) -> Span {
+    match watched {
+        Some(watch) => watch.span.clone(),
+        None => Span::none(),
+    }
+}
+
+/// Whether anybody listens to waits and holds.
+fn listened_to() -> bool {
+    figures::ARE_KEPT || tracing::enabled!(Level::DEBUG)
+}
+
+impl Wait {
+    pub(crate) fn begin(key: &LockKey, clock: &Clock) -> Self {
+        if !listened_to() {
+            return Self(None);
+        }
+        figures::wait_begins(key);
+        Self(Some(Box::new(Watch {
+            key: key.clone(),
+            span: tracing::debug_span!("lock_wait", %key, template = key.template()),
+            since: clock.now(),
+            clock: clock.clone(),
+        })))
+    }
+
+    /// For what is polled while it waits.
+    pub(crate) fn span(&self) -> Span {
+        span(&self.0)
+    }
+
+    /// The lock was granted.
+    pub(crate) fn granted(&mut self, fencing_token: FencingToken) -> Hold {
+        let Some(watch) = self.0.take() else {
+            return Hold(None);
+        };
+        let (waited, fencing_token) = (watch.so_far(), u64::from(fencing_token));
+        watch
+            .span
+            .in_scope(|| tracing::debug!(key = %watch.key, ?waited, fencing_token, "acquired"));
+        let Watch { key, clock, .. } = *watch;
+        figures::wait_ends(&key, waited);
+        figures::hold_begins(&key);
+        Hold(Some(Box::new(Watch {
+            span: tracing::debug_span!("lock_hold", %key, template = key.template(), fencing_token),
+            since: clock.now(),
+            key,
+            clock,
+        })))
+    }
+
+    /// The wait ended without the lock.
+    pub(crate) fn failed(&mut self, error: &LockError) {
+        if let Some(watch) = self.0.take() {
+            let waited = watch.so_far();
+            watch
+                .span
+                .in_scope(|| tracing::debug!(key = %watch.key, ?waited, %error, "not acquired"));
+            figures::wait_ends(&watch.key, waited);
+            figures::refused(&watch.key, error);
+        }
+    }
+}
+
+impl Drop for Wait {
+    /// The future was dropped: a time-out of its caller, or a client that hung up.
+    fn drop(&mut self) {
+        if let Some(watch) = self.0.take() {
+            let waited = watch.so_far();
+            safely(|| {
+                watch
+                    .span
+                    .in_scope(|| tracing::debug!(key = %watch.key, ?waited, "stopped waiting"));
+                figures::wait_ends(&watch.key, waited);
+                figures::abandoned(&watch.key);
+                drop(watch);
+            });
+        }
+    }
+}
+
+impl Hold {
+    /// For what runs under the lock.
+    pub(crate) fn span(&self) -> Span {
+        span(&self.0)
+    }
+
+    /// The lock is let go, to the next task or to the server.
+    pub(crate) fn end(&mut self) {
+        drop(mem::take(self));
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(watch) = self.0.take() {
+            let held = watch.so_far();
+            safely(|| {
+                watch
+                    .span
+                    .in_scope(|| tracing::debug!(key = %watch.key, ?held, "released"));
+                figures::hold_ends(&watch.key, held);
+                // The span closes here, which may be told, too.
+                drop(watch);
+            });
+        }
+    }
+}
+
+/// A task was refused before it could wait.
+pub(crate) fn refused(key: &LockKey, error: &LockError) {
+    tracing::debug!(%key, %error, "not acquired");
+    figures::refused(key, error);
+}
+
+/// A lease ended before it was released.
+pub(crate) fn lost(key: &LockKey, reason: LeaseLost) {
+    safely(|| {
+        tracing::warn!(%key, %reason, "lease lost");
+        figures::lost(key, reason);
+    });
+}
+
+pub(crate) fn handed_on(key: &LockKey, how: HandOff) {
+    safely(|| figures::handed_on(key, how));
+}
+
+/// Says once what the figures mean, to a recorder that is there already.
+pub(crate) fn describe() {
+    figures::describe();
+}

@@ -1,0 +1,252 @@
+//! The in-memory backend with faults on demand: what stands behind [`Faults`](crate::Faults).
+//!
+//! A request is refused, or executed when it arrives; only its answer can be late. So what was asked first is done first,
+//! whatever the delays are, as on one connection.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use crate::{
+    inspect::{Health, Holder, Sighting},
+    runtime::{
+        clock::{Clock, Moment},
+        executor::Spawner,
+    },
+    store::{
+        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Backend, Busy,
+        Comes, Expiry, Failure, ReleaseRequest, Released, RenewRequest, Renewed, Source, Then,
+        in_flight::ConnectionId, memory::MemoryBackend,
+    },
+};
+
+/// What the holder elsewhere renews its lease to, if no end was said.
+const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct FaultyBackend {
+    memory: MemoryBackend,
+    clock: Clock,
+    command_timeout: Duration,
+    plan: Mutex<Plan>,
+}
+
+/// What is to go wrong.
+#[derive(Debug, Default)]
+struct Plan {
+    unavailable_until: Option<Moment>,
+    delay: Duration,
+    /// The keys that a holder elsewhere has, and until when.
+    elsewhere: HashMap<Arc<str>, Moment>,
+}
+
+/// What becomes of a request that arrives now.
+enum Fate {
+    Served,
+    Late(Duration),
+    Refused(Failure),
+}
+
+impl FaultyBackend {
+    pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
+        Self {
+            memory: MemoryBackend::new(clock.clone()),
+            clock,
+            command_timeout,
+            plan: Mutex::default(),
+        }
+    }
+
+    /// Nobody has the key any more.
+    pub(crate) fn take_away(&self, full_key: Arc<str>) {
+        self.lock().elsewhere.remove(&full_key);
+        drop(self.memory.force_release(full_key, 0));
+    }
+
+    /// A holder elsewhere has the key from now on, whoever had it.
+    pub(crate) fn occupy(&self, full_key: Arc<str>, span: Option<Duration>) {
+        let until = self.end_of(span);
+        self.lock().elsewhere.insert(full_key.clone(), until);
+        // Afterwards: nobody gets it in between.
+        drop(self.memory.force_release(full_key, 0));
+    }
+
+    pub(crate) fn go_away(&self, span: Option<Duration>) {
+        let until = self.end_of(span);
+        self.lock().unavailable_until = Some(until);
+    }
+
+    pub(crate) fn delay(&self, by: Duration) {
+        self.lock().delay = by;
+    }
+
+    pub(crate) fn heal(&self) {
+        *self.lock() = Plan::default();
+    }
+
+    fn end_of(&self, span: Option<Duration>) -> Moment {
+        span.map_or(Moment::NEVER, |span| self.clock.now().after(span))
+    }
+
+    fn fate(&self) -> Fate {
+        let plan = self.lock();
+        if plan
+            .unavailable_until
+            .is_some_and(|until| self.clock.now() < until)
+        {
+            return Fate::Refused(Failure::NotNow(told(
+                "the test made the backend unavailable",
+            )));
+        }
+        if plan.delay.is_zero() {
+            Fate::Served
+        } else {
+            Fate::Late(plan.delay)
+        }
+    }
+
+    /// For how long a holder elsewhere has the key, as it seems now.
+    fn elsewhere(&self, full_key: &str) -> Option<Duration> {
+        let until = *self.lock().elsewhere.get(full_key)?;
+        let left = until.since(self.clock.now());
+        let left = if until == Moment::NEVER {
+            LEASE_ELSEWHERE
+        } else {
+            left
+        };
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn take(&self, request: AcquireRequest) -> Answer<Acquired> {
+        let Some(left) = self.elsewhere(&request.full_key) else {
+            return self.memory.acquire(request);
+        };
+        request.trail.departs_on(ConnectionId::LOCAL);
+        let busy = Busy {
+            expiry: Expiry::In(left),
+            place: None,
+            // A holder elsewhere tells nobody here when it lets go.
+            comes: Comes::ByAsking,
+            counter: None,
+        };
+        Box::pin(std::future::ready(Ok(Acquired {
+            outcome: AcquireOutcome::Busy(busy),
+            connection: ConnectionId::LOCAL,
+        })))
+    }
+
+    /// Asks, and has the answer come as it is planned.
+    fn answer<T: Send + 'static>(
+        &self,
+        within: Duration,
+        ask: impl FnOnce() -> Answer<T>,
+    ) -> Answer<T> {
+        match self.fate() {
+            Fate::Served => ask(),
+            Fate::Late(delay) => late(ask(), delay, within),
+            Fate::Refused(failure) => Box::pin(std::future::ready(Err(failure))),
+        }
+    }
+
+    fn answer_at_once<T: Send + 'static>(&self, ask: impl FnOnce() -> Answer<T>, then: Then<T>) {
+        match self.fate() {
+            Fate::Served => {
+                // Polled here, since a guard may be dropped where there is no runtime.
+                let mut answer = ask();
+                let polled = answer
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()));
+                match polled {
+                    Poll::Ready(answer) => then(answer),
+                    Poll::Pending => Spawner::Caller.spawn(async move { then(answer.await) }),
+                }
+            }
+            Fate::Late(delay) => {
+                let answer = late(ask(), delay, self.command_timeout);
+                Spawner::Caller.spawn(async move { then(answer.await) });
+            }
+            Fate::Refused(failure) => then(Err(failure)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nobody waits for an answer longer than `within`, as with a server.
+fn late<T: Send + 'static>(answer: Answer<T>, delay: Duration, within: Duration) -> Answer<T> {
+    Box::pin(async move {
+        tokio::time::sleep(delay.min(within)).await;
+        if delay >= within {
+            return Err(Failure::NoAnswer(told("the test made the answer late")));
+        }
+        answer.await
+    })
+}
+
+fn told(reason: &'static str) -> Source {
+    Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(reason))
+}
+
+impl Backend for FaultyBackend {
+    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
+        self.answer(self.command_timeout, || self.take(request))
+    }
+
+    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+        self.answer_at_once(|| self.take(request.clone()), then);
+    }
+
+    fn renew(
+        &self,
+        batch: Vec<RenewRequest>,
+        within: Duration,
+    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+        self.answer(within, || self.memory.renew(batch, within))
+    }
+
+    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
+        self.answer(self.command_timeout, || self.memory.renew_ahead(request))
+    }
+
+    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+        self.answer(self.command_timeout, || self.memory.release(request))
+    }
+
+    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+        self.answer_at_once(|| self.memory.release(request.clone()), then);
+    }
+
+    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
+        self.answer(self.command_timeout, || {
+            let Some(left) = self.elsewhere(&full_key) else {
+                return self.memory.inspect(full_key);
+            };
+            let sighting = Sighting {
+                remaining: Some(left),
+                holder: Holder::Foreign,
+                waiting: 0,
+            };
+            Box::pin(std::future::ready(Ok(Some(sighting))))
+        })
+    }
+
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
+        self.answer(self.command_timeout, || {
+            self.lock().elsewhere.remove(&full_key);
+            self.memory.force_release(full_key, known_fencing)
+        })
+    }
+
+    fn check(&self) -> Answer<Health> {
+        self.answer(self.command_timeout, || self.memory.check())
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.lock().delay
+    }
+}

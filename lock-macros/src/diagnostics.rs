@@ -1,0 +1,41 @@
+//! Errors on the words that the user wrote, and what to write instead.
+
+use proc_macro2::Span;
+use syn::{Error, Expr, Result};
+
+pub(crate) fn refuse<T>(at: Span, reason: impl std::fmt::Display) -> Result<T> {
+    Err(Error::new(at, reason))
+}
+
+/// The candidate that is closest to a word, if any is close at all.
+pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a str> {
+    let close = |edits| {
+        let mut candidates = candidates.iter().map(String::as_str);
+        candidates.find(|one| within(edits, word.as_bytes(), one.as_bytes()))
+    };
+    (0..=word.len().max(3) / 3).find_map(close)
+}
+
+/// Whether so many edits make one word of another; swapping two neighbours is one.
+fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
+    let Some(less) = edits.checked_sub(1) else {
+        return one == other;
+    };
+    match (one, other) {
+        ([x, one @ ..], [y, other @ ..]) if x == y => within(edits, one, other),
+        ([x, y, one @ ..], [v, w, other @ ..]) if (x, y) == (w, v) => within(less, one, other),
+        // Replaced, lost or added.
+        ([_, tail @ ..], [_, end @ ..]) => {
+            within(less, tail, end) || within(less, tail, other) || within(less, one, end)
+        }
+        _ => one.len().max(other.len()) <= edits,
+    }
+}
+
+/// Takes away the invisible group in which a literal stands that comes through `$key:literal` or `$key:expr`.
+pub(crate) fn ungrouped(mut value: Expr) -> Expr {
+    while let Expr::Group(group) = value {
+        value = *group.expr;
+    }
+    value
+}
