@@ -125,7 +125,7 @@ impl Lease {
         };
         let batch = self.leases.all().iter().map(compare).collect();
         let answers = engine
-            .ask(|backend| backend.renew(batch, engine.timing.command_timeout))
+            .ask(|store| store.renew(batch, engine.timing.command_timeout))
             .await
             .map_err(|error| error.about(self.key()))?;
         let mut answers = answers.into_iter();

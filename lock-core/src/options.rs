@@ -40,7 +40,7 @@ pub(crate) const RESERVED: &str = "__lock_core__:";
 pub struct LockOptions {
     ttl: Option<Duration>,
     wait: Option<Wait>,
-    renewal: Renew,
+    renewal: AutoRenew,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
     on_lost: OnLost,
@@ -56,7 +56,7 @@ pub(crate) enum Wait {
 
 /// Whether a lease is kept alive while it is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Renew {
+pub(crate) enum AutoRenew {
     #[default]
     On,
     Off,
@@ -82,7 +82,7 @@ impl LockOptions {
         Self {
             ttl: Some(ttl),
             wait: None,
-            renewal: Renew::On,
+            renewal: AutoRenew::On,
             max_hold: None,
             min_hold: None,
             on_lost: OnLost::Cancel,
@@ -132,7 +132,7 @@ impl LockOptions {
     /// lock. It saves one message each third of the ttl. With renewal, a body that hangs keeps the lock;
     /// [`max_hold`](Self::max_hold) bounds that, too.
     pub const fn without_renewal(mut self) -> Self {
-        self.renewal = Renew::Off;
+        self.renewal = AutoRenew::Off;
         self
     }
 
@@ -169,7 +169,7 @@ impl LockOptions {
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
     pub(crate) wait: Wait,
-    pub(crate) renew: Renew,
+    pub(crate) renew: AutoRenew,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) on_lost: OnLost,

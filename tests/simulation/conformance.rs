@@ -30,12 +30,12 @@ macro_rules! scripts {
 
 const ACQUIRE: &str = scripts!("acquire_short.lua", "queue.lua", "acquire.lua");
 const RELEASE: &str = scripts!("release_short.lua", "queue.lua", "release.lua");
-const AHEAD: &str = scripts!("queue.lua", "ahead.lua");
+const PREFETCH: &str = scripts!("queue.lua", "prefetch.lua");
 const FORCE_RELEASE: &str = scripts!("queue.lua", "force_release.lua");
 const RENEW: &str = scripts!("renew.lua");
 const INSPECT: &str = scripts!("inspect.lua");
 const PROPOSE: &str = scripts!("propose.lua");
-const AGAIN: &str = scripts!("again.lua");
+const RESTORE: &str = scripts!("restore.lua");
 
 #[test]
 fn the_modelled_server_answers_as_a_real_one() {
@@ -187,12 +187,12 @@ impl Command {
                 &[token, "60000", known, count, mode, entry],
             ),
             4..8 => (RELEASE, &three, &release[..chance.pick(&[2, 2, 3, 4])]),
-            8 => (AHEAD, &three, &[token, ttl, known, "1"]),
+            8 => (PREFETCH, &three, &[token, ttl, known, "1"]),
             9 => (FORCE_RELEASE, &three, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
             11 => (INSPECT, &["2", lock, "queue"], &[]),
             12 => return Self::proposal(chance, token, ttl, ends_soon),
-            _ => (AGAIN, &["1", lock], &[token, ttl]),
+            _ => (RESTORE, &["1", lock], &[token, ttl]),
         };
         Self::call(chance, text, keys, arguments, ends_soon)
     }

@@ -25,11 +25,11 @@ use crate::{
         tally::Tally,
         timer::Alarm,
     },
-    store::{Answer, Backend, grants::Grants, owner_token::OwnerTokens, timing::Timing},
+    store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
 };
 
 pub(crate) struct Engine {
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) spawner: Spawner,
     pub(crate) clock: Clock,
     pub(crate) alarm: Alarm,
@@ -48,7 +48,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         grants: Arc<Grants>,
         spawner: Spawner,
         clock: Clock,
@@ -57,12 +57,12 @@ impl Engine {
     ) -> Self {
         Self {
             renewal: Renewal::new(
-                backend.clone(),
+                store.clone(),
                 grants.clone(),
                 spawner.clone(),
                 clock.clone(),
             ),
-            backend,
+            store,
             grants,
             spawner,
             clock,
@@ -104,11 +104,11 @@ impl Engine {
     /// Dropping the future does not take the question back.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Backend) -> Answer<T>,
+        question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
     ) -> Result<T, LockError> {
         self.check_process()?;
         let (sender, answer) = oneshot::channel();
-        let question = question(&*self.backend);
+        let question = question(&*self.store);
         self.spawner.spawn(async move {
             // Nobody listens any more: then nobody needs the answer.
             drop(sender.send(question.await));
@@ -159,7 +159,7 @@ impl Drop for Engine {
     /// parent has, too.
     fn drop(&mut self) {
         if !self.origin.is_here() {
-            mem::forget((self.backend.clone(), self.spawner.clone()));
+            mem::forget((self.store.clone(), self.spawner.clone()));
         }
     }
 }

@@ -18,12 +18,12 @@ use crate::{
         key_state::{Next, Seat, Slot, Turn},
         prefetch,
         registry::{Arbiter, Limits, forget},
-        release::{Release, Reply},
+        release::{PendingRelease, Reply},
         wait_queue::Waiter,
     },
-    options::Renew,
+    options::AutoRenew,
     runtime::clock::Moment,
-    store::Others,
+    store::Contended,
     telemetry::{self, HandOff},
 };
 
@@ -33,7 +33,7 @@ pub(crate) struct Batch {
     /// How often, and since when, since the server gave it to us or said that nobody else waits.
     handed: u32,
     since: Moment,
-    others: Others,
+    contended: Contended,
     /// When the server last said so.
     news: Moment,
 }
@@ -44,19 +44,19 @@ impl Batch {
         Self {
             handed: 0,
             since: now,
-            others: Others::Wait,
+            contended: Contended::OthersWaiting,
             news: now,
         }
     }
 
     /// Whether one more hand-over keeps other processes waiting for too long. While nobody else waits, old news end it.
     fn may_go_on(&self, now: Moment, limits: &Limits) -> bool {
-        match self.others {
-            Others::Wait => {
+        match self.contended {
+            Contended::OthersWaiting => {
                 self.handed < limits.handoffs && now.since(self.since) < limits.handoff_time
             }
             // Twice the time, since an answer takes some of it.
-            Others::DoNot => now.since(self.news) < limits.handoff_time.saturating_mul(2),
+            Contended::NoneWaiting => now.since(self.news) < limits.handoff_time.saturating_mul(2),
         }
     }
 
@@ -65,12 +65,12 @@ impl Batch {
     }
 
     /// The bound counts from when the others are first heard of.
-    fn hear(&mut self, others: Others, now: Moment) {
-        if others == Others::DoNot || self.others == Others::DoNot {
+    fn hear(&mut self, contended: Contended, now: Moment) {
+        if contended == Contended::NoneWaiting || self.contended == Contended::NoneWaiting {
             self.handed = 0;
             self.since = now;
         }
-        self.others = others;
+        self.contended = contended;
         self.news = now;
     }
 }
@@ -153,13 +153,13 @@ impl Arbiter {
             return Pass::No;
         };
         let alike = waiter.terms.ttl == tenure.ttl
-            && waiter.terms.renew == Renew::On
-            && tenure.renew() == Renew::On;
+            && waiter.terms.renew == AutoRenew::On
+            && tenure.renew() == AutoRenew::On;
         let kept = leaving.kept_until().is_some_and(|until| now < until);
         if !alike
             || kept
             || !tenure.is_fresh(now)
-            || !tenure.trail.is_single()
+            || !tenure.in_flight.is_on_one_connection()
             || !turn.batch.may_go_on(now, &self.limits)
         {
             return Pass::No;
@@ -202,16 +202,16 @@ impl Arbiter {
     pub(crate) fn end_asking(
         self: &Arc<Self>,
         tenure: &Arc<Tenure>,
-        answer: Option<(FencingBlock, Others)>,
+        answer: Option<(FencingBlock, Contended)>,
     ) {
         let mut slots = self.lock();
         let Some(turn) = slots.turn_of(tenure) else {
             return;
         };
         turn.asking = false;
-        if let Some((tokens, others)) = answer {
+        if let Some((tokens, contended)) = answer {
             turn.next_tokens = tokens;
-            turn.batch.hear(others, self.engine.clock.now());
+            turn.batch.hear(contended, self.engine.clock.now());
         }
         let between = std::mem::take(&mut turn.between);
         let last = turn.lease.clone();
@@ -227,7 +227,7 @@ impl Arbiter {
             Next::HasIt => {}
             next => {
                 self.give_back(last, None, next, None);
-                self.engine.backend.flush();
+                self.engine.store.flush();
             }
         }
     }
@@ -243,7 +243,7 @@ impl Arbiter {
         let tenure = &lease.tenure;
         self.engine.renewal.forget(tenure);
         // The release is started before the next seeker is, so that it reaches the connection first.
-        Release::of(lease, lost).start(&self.engine, reply);
+        PendingRelease::of(lease, lost).start(&self.engine, reply);
         if let Next::Seeks(signal) = next {
             acquire_loop::start(self, &tenure.key, signal);
         }
@@ -276,7 +276,7 @@ mod tests {
         assert!(batch.may_go_on(at(0), &LIMITS));
         batch.handed = 3;
         assert!(!batch.may_go_on(at(0), &LIMITS));
-        batch.hear(Others::Wait, at(1));
+        batch.hear(Contended::OthersWaiting, at(1));
         assert!(
             !batch.may_go_on(at(1), &LIMITS),
             "hearing of them again is no new beginning"
@@ -287,12 +287,12 @@ mod tests {
     fn while_nobody_waits_a_batch_goes_on_as_long_as_that_is_known() {
         let mut batch = Batch::new(at(0));
         batch.handed = 1000;
-        batch.hear(Others::DoNot, at(10));
+        batch.hear(Contended::NoneWaiting, at(10));
         batch.handed = 1000;
         assert!(batch.may_go_on(at(49), &LIMITS));
         assert!(!batch.may_go_on(at(50), &LIMITS));
         assert!(!batch.is_stale(at(29), &LIMITS) && batch.is_stale(at(30), &LIMITS));
-        batch.hear(Others::Wait, at(30));
+        batch.hear(Contended::OthersWaiting, at(30));
         assert!(
             batch.may_go_on(at(49), &LIMITS),
             "the bound counts from when they are heard of"

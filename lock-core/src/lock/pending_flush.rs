@@ -6,7 +6,7 @@
 
 use std::task::{Context, Poll};
 
-use crate::store::Backend;
+use crate::store::Store;
 
 /// A request that was made at once and may not have been handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Leaving {
 
 impl Leaving {
     /// Ready when the backend sees to the request.
-    pub(crate) fn poll(&mut self, backend: &dyn Backend, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, store: &dyn Store, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Made => {
                 *self = Self::Yielding;
@@ -27,16 +27,16 @@ impl Leaving {
                 Poll::Pending
             }
             Self::Yielding | Self::Left => {
-                self.now(backend);
+                self.now(store);
                 Poll::Ready(())
             }
         }
     }
 
     /// For whoever cannot wait, or goes away.
-    pub(crate) fn now(&mut self, backend: &dyn Backend) {
+    pub(crate) fn now(&mut self, store: &dyn Store) {
         if std::mem::replace(self, Self::Left) != Self::Left {
-            backend.flush();
+            store.flush();
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::{
     error::LeaseLost,
     lock::{context::validity, held::server_lease::Tenure, registry::Arbiter},
-    store::{Ahead, AheadRequest},
+    store::{Prefetch, Prefetched},
 };
 
 /// How many fencing tokens are taken ahead at the most. Those that are not used are lost, and the server gives no more than
@@ -27,21 +27,21 @@ pub(crate) fn ask(arbiter: &Arc<Arbiter>, tenure: &Arc<Tenure>) {
         let engine = &arbiter.engine;
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = engine.clock.now();
-        let request = AheadRequest {
+        let request = Prefetch {
             full_key: tenure.full_key.clone(),
             token: tenure.token.clone(),
             ttl: tenure.ttl,
             known_fencing: engine.known_fencing(),
             tokens: BLOCK,
         };
-        let answer = match engine.backend.renew_ahead(request).await {
-            Ok(Ahead::Yes { tokens, others }) => {
+        let answer = match engine.store.prefetch(request).await {
+            Ok(Prefetched::Tokens { tokens, contended }) => {
                 engine.learn_fencing(tokens.last());
                 tenure.renewed_until(validity(sent, tenure.ttl));
-                Some((tokens, others))
+                Some((tokens, contended))
             }
             // The task that has it then, or had it, hears of it; a release that came first is no loss.
-            Ok(Ahead::NotOurs) => {
+            Ok(Prefetched::NotOurs) => {
                 tenure.lose(LeaseLost::TakenAway);
                 None
             }

@@ -200,7 +200,7 @@ impl Arbiter {
         let signal = slot.seek();
         drop(slots);
         acquire_loop::start(self, key, signal);
-        self.engine.backend.flush();
+        self.engine.store.flush();
     }
 
     /// For the seeker: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
@@ -405,7 +405,7 @@ impl OnLoss for Arbiter {
         drop(slots);
         if let Next::Seeks(signal) = next {
             acquire_loop::start(&self, &lease.tenure.key, signal);
-            self.engine.backend.flush();
+            self.engine.store.flush();
         }
     }
 

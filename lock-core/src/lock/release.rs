@@ -14,7 +14,7 @@ use crate::{
     lock::{context::Engine, held::lease_state::LeaseState},
     runtime::{catch_panic::safely, clock::Moment, jitter::jittered, tally::Open},
     store::{
-        Failure, ReleaseOutcome, ReleaseRequest, Released, grants::EntryNumber, in_flight::Trail,
+        Failure, Release, ReleaseOutcome, Released, grants::EntryNumber, in_flight::InFlight,
         owner_token::OwnerToken,
     },
 };
@@ -36,7 +36,7 @@ struct Tries {
 }
 
 impl Tries {
-    fn count(&mut self, failure: &Failure, departures: &Trail) {
+    fn count(&mut self, failure: &Failure, departures: &InFlight) {
         self.all += 1;
         self.may_have_done_it |= !failure.is_definite() && !departures.is_empty();
         self.refused += u32::from(!failure.is_transient());
@@ -44,13 +44,13 @@ impl Tries {
 }
 
 /// What is to be given back.
-pub(crate) struct Release {
+pub(crate) struct PendingRelease {
     pub(crate) key: LockKey,
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     /// The entry that may stand in the queue for this token; `None` after a normal end, since a granted entry stands in none.
     pub(crate) entry: Option<EntryNumber>,
-    pub(crate) trail: Arc<Trail>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) ttl: Duration,
     /// Until when `min_hold` keeps the key.
     pub(crate) kept_until: Option<Moment>,
@@ -63,7 +63,7 @@ pub(crate) struct Release {
 /// Whoever waits for the word on a release; nobody, if the guard was dropped.
 pub(crate) type Reply = Option<oneshot::Sender<Result<(), LockError>>>;
 
-impl Release {
+impl PendingRelease {
     pub(crate) fn of(lease: &LeaseState, lost: Option<LeaseLost>) -> Self {
         let tenure = &lease.tenure;
         Self {
@@ -71,8 +71,8 @@ impl Release {
             full_key: tenure.full_key.clone(),
             token: tenure.token.clone(),
             // A copy of the entry that left on another connection may still be put into the queue.
-            entry: (!tenure.trail.is_single()).then_some(tenure.entry),
-            trail: tenure.trail.clone(),
+            entry: (!tenure.in_flight.is_on_one_connection()).then_some(tenure.entry),
+            in_flight: tenure.in_flight.clone(),
             ttl: tenure.ttl,
             kept_until: lease.kept_until(),
             valid_until: tenure.valid_until(),
@@ -93,20 +93,20 @@ impl Release {
         };
         let request = work.release.request(engine, &work.departures);
         let then = move |answer| work.begin_with(answer);
-        engine.backend.release_at_once(&request, Box::new(then));
+        engine.store.release_at_once(&request, Box::new(then));
     }
 
-    fn request(&self, engine: &Engine, departures: &Arc<Trail>) -> ReleaseRequest {
+    fn request(&self, engine: &Engine, departures: &Arc<InFlight>) -> Release {
         let now = engine.clock.now();
         let keep = self.kept_until.map(|until| until.since(now));
-        ReleaseRequest {
+        Release {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             keep: keep.filter(|keep| !keep.is_zero()),
             known_fencing: engine.known_fencing(),
             entry: self.entry,
-            trail: departures.clone(),
-            acquired: self.trail.clone(),
+            in_flight: departures.clone(),
+            acquire_in_flight: self.in_flight.clone(),
         }
     }
 
@@ -130,7 +130,7 @@ impl Release {
         let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {
             (Some(reason), _) => lost(reason),
-            (None, ReleaseOutcome::Done) => Ok(()),
+            (None, ReleaseOutcome::Released) => Ok(()),
             (None, ReleaseOutcome::NotOurs) if engine.clock.now() >= self.valid_until => {
                 lost(LeaseLost::Expired)
             }
@@ -142,11 +142,11 @@ impl Release {
 
 /// A release under way.
 struct Work {
-    release: Release,
+    release: PendingRelease,
     engine: Arc<Engine>,
     started: Moment,
     /// The connections that the tries left on.
-    departures: Arc<Trail>,
+    departures: Arc<InFlight>,
     so_far: Tries,
     reply: Reply,
     /// A shutdown waits for it.
@@ -173,7 +173,7 @@ impl Work {
         let mut pause = FIRST_PAUSE;
         loop {
             let request = self.release.request(&self.engine, &self.departures);
-            let answer = self.engine.backend.release(request).await;
+            let answer = self.engine.store.release(request).await;
             if self.is_settled_by(answer) {
                 return;
             }
@@ -195,7 +195,7 @@ impl Work {
                     .release
                     .verdict(released.outcome, &self.so_far, &self.engine);
                 tell(&mut self.reply, word);
-                return self.release.trail.is_settled_by(released.connection);
+                return self.release.in_flight.is_settled_by(released.connection);
             }
             Err(failure) => failure,
         };

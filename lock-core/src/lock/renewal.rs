@@ -19,14 +19,14 @@ use crate::{
         context::validity,
         held::{lease_state::LeaseState, server_lease::Tenure},
     },
-    options::Renew,
+    options::AutoRenew,
     runtime::{
         clock::{Clock, Moment},
         executor::{Spawner, spawn_beside},
         jitter::jittered,
         timer_queue::Schedule,
     },
-    store::{Backend, Failure, Renewed, grants::Grants},
+    store::{Failure, Renewed, Store, grants::Grants},
 };
 
 /// Renewals that come due within this time go out in one message.
@@ -48,14 +48,14 @@ pub(crate) struct Renewal {
 #[derive(Clone)]
 struct Rounds {
     held: Arc<Schedule<Arc<Tenure>>>,
-    backend: Arc<dyn Backend>,
+    store: Arc<dyn Store>,
     grants: Arc<Grants>,
     clock: Clock,
 }
 
 impl Renewal {
     pub(crate) fn new(
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         grants: Arc<Grants>,
         spawner: Spawner,
         clock: Clock,
@@ -63,7 +63,7 @@ impl Renewal {
         Self {
             rounds: Rounds {
                 held: Arc::new(Schedule::new()),
-                backend,
+                store,
                 grants,
                 clock,
             },
@@ -153,7 +153,7 @@ impl Drop for Running {
 enum Look {
     /// There is nothing to look after any more.
     Over,
-    Renew,
+    RenewNow,
     /// Nothing to do before this moment.
     Later(Moment),
 }
@@ -166,7 +166,7 @@ impl Rounds {
             let mut batches: BTreeMap<Duration, Vec<Arc<Tenure>>> = BTreeMap::new();
             let due = tokio::select! {
                 biased;
-                since = self.grants.unsettled() => self.all_from_before(since),
+                since = self.grants.connection_change() => self.all_from_before(since),
                 due = self.held.due(&self.clock, BATCHED_WITHIN) => due,
             };
             for tenure in due {
@@ -175,7 +175,7 @@ impl Rounds {
                 match self.look(&tenure) {
                     Look::Over => {}
                     Look::Later(moment) => self.plan(&tenure, moment),
-                    Look::Renew => {
+                    Look::RenewNow => {
                         self.plan(&tenure, Moment::NEVER);
                         batches
                             .entry(self.patience(&tenure))
@@ -200,7 +200,7 @@ impl Rounds {
     fn all_from_before(&self, since: Moment) -> Vec<Arc<Tenure>> {
         let (mut all, now) = (self.held.snapshot(), self.clock.now());
         all.retain(|tenure| tenure.valid_until() < validity(since, tenure.ttl));
-        for tenure in all.iter().filter(|tenure| tenure.renew() == Renew::On) {
+        for tenure in all.iter().filter(|tenure| tenure.renew() == AutoRenew::On) {
             tenure.renew_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         all
@@ -232,12 +232,12 @@ impl Rounds {
         if soon < renew_at {
             return Look::Later(renew_at);
         }
-        Look::Renew
+        Look::RenewNow
     }
 
     /// How long one attempt may take: a tenth of the ttl, but time enough for a few round trips.
     fn patience(&self, tenure: &Tenure) -> Duration {
-        let enough = (self.backend.round_trip() * 4).max(Duration::from_millis(20));
+        let enough = (self.store.round_trip() * 4).max(Duration::from_millis(20));
         (tenure.ttl / 10)
             .max(enough)
             .min(Duration::from_millis(500))
@@ -250,7 +250,7 @@ impl Rounds {
             .iter()
             .map(|tenure| tenure.renew_request(tenure.ttl))
             .collect();
-        match self.backend.renew(batch, within).await {
+        match self.store.renew(batch, within).await {
             Ok(answers) => {
                 for (tenure, answer) in tenures.iter().zip(answers) {
                     self.apply(tenure, sent, answer, within);
@@ -273,7 +273,7 @@ impl Rounds {
     ) {
         match answer {
             // An answer that came after the lease ran out changes nothing: the end is looked at first.
-            Ok(Renewed::Yes) => {
+            Ok(Renewed::Extended) => {
                 tenure.renewed_until(validity(sent, tenure.ttl));
                 self.plan_renewal(tenure);
             }
@@ -288,7 +288,7 @@ impl Rounds {
 
     /// Plans the next renewal, or the end where there is to be none.
     fn plan_renewal(&self, tenure: &Arc<Tenure>) {
-        if tenure.renew() == Renew::Off {
+        if tenure.renew() == AutoRenew::Off {
             tenure
                 .renew_at
                 .store(Moment::NEVER.as_nanos(), Ordering::Relaxed);

@@ -88,8 +88,8 @@ impl Place {
             self.check_process()?;
         }
         if self.leaving != Leaving::Left {
-            let backend = &*self.arbiter.engine.backend;
-            if self.leaving.poll(backend, context).is_pending() {
+            let store = &*self.arbiter.engine.store;
+            if self.leaving.poll(store, context).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -198,6 +198,6 @@ impl Drop for Place {
             }
             drop(self.leave());
         }
-        self.leaving.now(&*self.arbiter.engine.backend);
+        self.leaving.now(&*self.arbiter.engine.store);
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     manager::{Inner, LockManager},
     options::{Defaults, Wait, check_key, check_prefix},
     runtime::{clock::Clock, executor::Spawner, timer::Alarm},
-    store::{Backend, grants::Grants, memory::MemoryBackend, timing::Timing},
+    store::{Store, grants::Grants, memory::MemoryStore, timing::Timing},
     telemetry,
 };
 
@@ -341,8 +341,8 @@ impl LockManagerBuilder {
     #[must_use]
     pub fn in_memory(self) -> LockManager {
         let clock = Clock::tokio();
-        let backend = Arc::new(MemoryBackend::new(clock.clone()));
-        self.with_the_caller(backend, clock)
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        self.with_the_caller(store, clock)
     }
 
     /// Makes a manager whose locks are inside this process, and a handle that has things go wrong; see
@@ -350,33 +350,33 @@ impl LockManagerBuilder {
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn in_memory_with_faults(self) -> (LockManager, crate::Faults) {
-        use crate::testing::{Faults, faulty_store::FaultyBackend};
+        use crate::testing::{Faults, faulty_store::FaultyStore};
 
         let clock = Clock::tokio();
-        let backend = FaultyBackend::new(clock.clone(), self.timing.command_timeout);
-        let backend = Arc::new(backend);
-        let manager = self.with_the_caller(backend.clone(), clock);
-        let faults = Faults::new(manager.inner.arbiter.clone(), backend);
+        let store = FaultyStore::new(clock.clone(), self.timing.command_timeout);
+        let store = Arc::new(store);
+        let manager = self.with_the_caller(store.clone(), clock);
+        let faults = Faults::new(manager.inner.arbiter.clone(), store);
         (manager, faults)
     }
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
-        use crate::store::redis::RedisBackend;
+        use crate::store::redis::RedisStore;
 
         let grants = Arc::<Grants>::default();
-        let backend = RedisBackend::new(url, &self.settings()?, grants.clone())?;
-        let manager = self.on_a_thread(Arc::new(backend.clone()), grants)?;
+        let store = RedisStore::new(url, &self.settings()?, grants.clone())?;
+        let manager = self.on_a_thread(Arc::new(store.clone()), grants)?;
         manager
             .engine()
-            .ask(|_| Box::pin(async move { backend.greet().await }))
+            .ask(|_| Box::pin(async move { store.greet().await }))
             .await?;
         Ok(manager)
     }
 
     #[cfg(feature = "redis")]
     async fn connect_to_servers(mut self, urls: Vec<String>) -> Result<LockManager, LockError> {
-        use crate::store::redlock::{RedlockBackend, restart_quarantine};
+        use crate::store::redlock::{RedlockStore, restart_quarantine};
 
         let max_ttl = *self
             .defaults
@@ -392,11 +392,11 @@ impl LockManagerBuilder {
                 "min_replicas_acked is for a primary with replicas, and several independent servers have none",
             ));
         }
-        let backend = RedlockBackend::new(&urls, &self.settings()?, quarantine)?;
-        let manager = self.on_a_thread(Arc::new(backend.clone()), Arc::default())?;
+        let store = RedlockStore::new(&urls, &self.settings()?, quarantine)?;
+        let manager = self.on_a_thread(Arc::new(store.clone()), Arc::default())?;
         manager
             .engine()
-            .ask(|_| Box::pin(async move { backend.greet().await }))
+            .ask(|_| Box::pin(async move { store.greet().await }))
             .await?;
         Ok(manager)
     }
@@ -442,16 +442,16 @@ impl LockManagerBuilder {
     }
 
     /// A manager that works on its caller's runtime.
-    fn with_the_caller(self, backend: Arc<dyn Backend>, clock: Clock) -> LockManager {
+    fn with_the_caller(self, store: Arc<dyn Store>, clock: Clock) -> LockManager {
         let alarm = Alarm::of_the_caller(clock.clone());
-        self.finish(backend, Arc::default(), Spawner::Caller, clock, alarm)
+        self.finish(store, Arc::default(), Spawner::Caller, clock, alarm)
     }
 
     /// A manager with a thread of its own.
     #[cfg(feature = "redis")]
     fn on_a_thread(
         self,
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         grants: Arc<Grants>,
     ) -> Result<LockManager, LockError> {
         use crate::runtime::io_thread::IoThread;
@@ -461,7 +461,7 @@ impl LockManagerBuilder {
         let clock = Clock::Boot;
         let alarm = Alarm::of_a_thread(clock.clone());
         spawner.spawn(alarm.ring());
-        Ok(self.finish(backend, grants, spawner, clock, alarm))
+        Ok(self.finish(store, grants, spawner, clock, alarm))
     }
 
     #[cfg(not(feature = "redis"))]
@@ -482,7 +482,7 @@ impl LockManagerBuilder {
 
     fn finish(
         self,
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         grants: Arc<Grants>,
         spawner: Spawner,
         clock: Clock,
@@ -491,7 +491,7 @@ impl LockManagerBuilder {
         let defaults = self.check().map(|()| self.defaults);
         telemetry::describe();
         let engine = Arc::new(Engine::new(
-            backend,
+            store,
             grants,
             spawner,
             clock,

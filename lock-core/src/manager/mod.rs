@@ -332,7 +332,7 @@ impl LockManager {
         let full_key = self.inner.arbiter.full_key(&key);
         let sighting = self
             .engine()
-            .ask(|backend| backend.inspect(full_key))
+            .ask(|store| store.inspect(full_key))
             .await
             .map_err(|error| error.about(&key))?;
         let tasks = self.inner.arbiter.waiters(&key);
@@ -361,7 +361,7 @@ impl LockManager {
         check_key(&self.inner.arbiter.prefix, &key)?;
         let full_key = self.inner.arbiter.full_key(&key);
         engine
-            .ask(|backend| backend.force_release(full_key, engine.known_fencing()))
+            .ask(|store| store.force_release(full_key, engine.known_fencing()))
             .await
             .map_err(|error| error.about(&key))
     }
@@ -384,7 +384,7 @@ impl LockManager {
     /// Dropping the future does not take back what was asked. The check goes on and releases its lock; if it cannot, the key
     /// ends with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
-        self.engine().ask(|backend| backend.check()).await
+        self.engine().ask(|store| store.check()).await
     }
 
     /// Ends the manager in order: before a process ends.
@@ -508,7 +508,7 @@ impl LockManager {
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("backend", &self.engine().backend)
+            .field("backend", &self.engine().store)
             .field("prefix", &self.inner.arbiter.prefix)
             .finish_non_exhaustive()
     }

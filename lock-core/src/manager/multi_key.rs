@@ -12,7 +12,7 @@ use crate::{
         reentry,
     },
     manager::{LockManager, acquire::Taking},
-    options::{LockOptions, MOST_KEYS, Renew, Terms, check_key},
+    options::{AutoRenew, LockOptions, MOST_KEYS, Terms, check_key},
     runtime::clock::Moment,
 };
 
@@ -148,7 +148,7 @@ impl LockManager {
         }
         // While the others are waited for, those that were taken must not run out.
         let mut each = Terms {
-            renew: Renew::On,
+            renew: AutoRenew::On,
             ..terms
         };
         // Bounded: for each round a lease was lost while this task stood in line for another key, or was not polled.
@@ -160,7 +160,7 @@ impl LockManager {
             if leases.ended().is_none() {
                 for lease in leases.all() {
                     lease.begin();
-                    if terms.renew == Renew::Off {
+                    if terms.renew == AutoRenew::Off {
                         self.engine().renewal.stop(&lease.tenure);
                     }
                 }

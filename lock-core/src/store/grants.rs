@@ -25,9 +25,9 @@ pub(crate) struct Grants {
     /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should its channel ever be
     /// ours as well.
     last_number: AtomicU64,
-    unsettled: Notify,
+    connection_change: Notify,
     /// When that was told last, in nanoseconds of the clock.
-    unsettled_at: AtomicU64,
+    changed_at: AtomicU64,
     /// In order, so that those who are roused together always ask in the same one: first come, first served.
     waiting: Mutex<BTreeMap<EntryNumber, Arc<Inbox>>>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Grants {
 struct Inbox {
     /// By which a grant is known to be for this entry, and to come from the server.
     token: OwnerToken,
-    news: Notify,
+    wake_up: Notify,
     arrived: Mutex<Arrived>,
 }
 
@@ -52,7 +52,7 @@ struct Arrived {
 /// A grant, as a message tells it.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Message<'a> {
+pub(crate) struct GrantMessage<'a> {
     pub(crate) number: EntryNumber,
     pub(crate) fencing: FencingToken,
     pub(crate) proof: &'a str,
@@ -61,16 +61,16 @@ pub(crate) struct Message<'a> {
 /// What a message is worth.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counts {
+pub(crate) enum MessageKind {
     /// It is a grant.
-    AsAGrant,
+    Grant,
     /// It is a reason to ask.
-    AsAHint,
+    Hint,
 }
 
 /// One entry; forgotten when dropped.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct QueueEntry {
     number: EntryNumber,
     inbox: Arc<Inbox>,
     grants: Arc<Grants>,
@@ -80,23 +80,23 @@ impl Default for Grants {
     fn default() -> Self {
         Self {
             last_number: AtomicU64::new(random_number()),
-            unsettled: Notify::new(),
-            unsettled_at: AtomicU64::new(0),
+            connection_change: Notify::new(),
+            changed_at: AtomicU64::new(0),
             waiting: Mutex::default(),
         }
     }
 }
 
 impl Grants {
-    pub(crate) fn entry(self: &Arc<Self>, token: &OwnerToken) -> Entry {
+    pub(crate) fn entry(self: &Arc<Self>, token: &OwnerToken) -> QueueEntry {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let inbox = Arc::new(Inbox {
             token: token.clone(),
-            news: Notify::new(),
+            wake_up: Notify::new(),
             arrived: Mutex::default(),
         });
         self.lock().insert(number, inbox.clone());
-        Entry {
+        QueueEntry {
             number,
             inbox,
             grants: self.clone(),
@@ -109,7 +109,7 @@ impl Grants {
     /// A message that the server's scripts did not write, or that was sent before, is dropped: it costs no command, however
     /// often it comes.
     #[cfg(feature = "redis")]
-    pub(crate) fn deliver(&self, message: Message<'_>, counts: Counts) {
+    pub(crate) fn deliver(&self, message: GrantMessage<'_>, kind: MessageKind) {
         let inbox = self.lock().get(&message.number).cloned();
         let Some(inbox) = inbox else { return };
         if inbox.token.proof_of(message.fencing) != message.proof {
@@ -120,34 +120,33 @@ impl Grants {
             return;
         }
         arrived.newest = message.fencing.into();
-        if counts == Counts::AsAGrant {
+        if kind == MessageKind::Grant {
             arrived.granted = Some(message.fencing);
         }
         drop(arrived);
-        inbox.news.notify_one();
+        inbox.wake_up.notify_one();
     }
 
     /// There is a new connection, and messages may have been missed: everybody shall ask.
     #[cfg(feature = "redis")]
-    pub(crate) fn rouse_all(&self, now: Moment) {
-        self.unsettle(now);
+    pub(crate) fn wake_all(&self, now: Moment) {
+        self.note_connection_change(now);
         for inbox in self.lock().values() {
-            inbox.news.notify_one();
+            inbox.wake_up.notify_one();
         }
     }
 
     /// The connection is gone: what is held shall be renewed, which makes a new one.
     #[cfg(feature = "redis")]
-    pub(crate) fn unsettle(&self, now: Moment) {
-        self.unsettled_at
-            .fetch_max(now.as_nanos(), Ordering::AcqRel);
-        self.unsettled.notify_one();
+    pub(crate) fn note_connection_change(&self, now: Moment) {
+        self.changed_at.fetch_max(now.as_nanos(), Ordering::AcqRel);
+        self.connection_change.notify_one();
     }
 
     /// Waits for a connection to end, or for a new one; returns when that was. For one task.
-    pub(crate) async fn unsettled(&self) -> Moment {
-        self.unsettled.notified().await;
-        Moment::from_nanos(self.unsettled_at.load(Ordering::Acquire))
+    pub(crate) async fn connection_change(&self) -> Moment {
+        self.connection_change.notified().await;
+        Moment::from_nanos(self.changed_at.load(Ordering::Acquire))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<EntryNumber, Arc<Inbox>>> {
@@ -161,7 +160,7 @@ impl Inbox {
     }
 }
 
-impl Entry {
+impl QueueEntry {
     pub(crate) fn number(&self) -> EntryNumber {
         self.number
     }
@@ -169,13 +168,13 @@ impl Entry {
     /// Waits for news: a grant, if there is one, or a reason to ask.
     ///
     /// Dropping the future loses no grant.
-    pub(crate) async fn news(&self) -> Option<FencingToken> {
-        self.inbox.news.notified().await;
+    pub(crate) async fn wake_up(&self) -> Option<FencingToken> {
+        self.inbox.wake_up.notified().await;
         self.inbox.lock().granted.take()
     }
 }
 
-impl Drop for Entry {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.grants.lock().remove(&self.number);
     }

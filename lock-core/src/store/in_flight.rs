@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "redis")]
-use crate::store::redlock::in_flight::Track;
+use crate::store::redlock::in_flight::ServerInFlight;
 
 /// One connection to the backend, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,21 +45,21 @@ impl ConnectionId {
 
 /// The connections that requests with one owner token left on: none, one, or several.
 #[derive(Debug, Default)]
-pub(crate) struct Trail {
+pub(crate) struct InFlight {
     connection: AtomicU64,
     /// The same for each server, where a backend has several.
     #[cfg(feature = "redis")]
-    tracks: OnceLock<Box<[Track]>>,
+    of_servers: OnceLock<Box<[ServerInFlight]>>,
 }
 
 const NONE: u64 = 0;
 
 const SEVERAL: u64 = u64::MAX;
 
-impl Trail {
+impl InFlight {
     /// Notes a departure. Called before the first byte leaves, by whoever sends with this token, one
     /// after the other.
-    pub(crate) fn departs_on(&self, connection: ConnectionId) {
+    pub(crate) fn note_sent_on(&self, connection: ConnectionId) {
         let before = self.connection.load(Ordering::Acquire);
         let after = if before == NONE || before == connection.0 {
             connection.0
@@ -75,19 +75,19 @@ impl Trail {
     }
 
     /// Forgets what left: all of it has a definite answer.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn note_all_answered(&self) {
         self.connection.store(NONE, Ordering::Release);
     }
 
     /// The only connection that something left on which is not settled.
     #[cfg(feature = "redis")]
-    pub(crate) fn single(&self) -> Option<ConnectionId> {
+    pub(crate) fn only_connection(&self) -> Option<ConnectionId> {
         let connection = self.connection.load(Ordering::Acquire);
         (connection != NONE && connection != SEVERAL).then_some(ConnectionId(connection))
     }
 
     /// Whether everything that is not settled left on one connection.
-    pub(crate) fn is_single(&self) -> bool {
+    pub(crate) fn is_on_one_connection(&self) -> bool {
         self.connection.load(Ordering::Acquire) != SEVERAL
     }
 
@@ -97,15 +97,15 @@ impl Trail {
         if connection == ConnectionId::SOME {
             return false;
         }
-        let trail = self.connection.load(Ordering::Acquire);
-        trail == NONE || trail == connection.0
+        let in_flight = self.connection.load(Ordering::Acquire);
+        in_flight == NONE || in_flight == connection.0
     }
 
     /// What left for each of `servers` servers.
     #[cfg(feature = "redis")]
-    pub(crate) fn tracks(&self, servers: usize) -> &[Track] {
-        self.tracks
-            .get_or_init(|| (0..servers).map(|_| Track::default()).collect())
+    pub(crate) fn of_servers(&self, servers: usize) -> &[ServerInFlight] {
+        self.of_servers
+            .get_or_init(|| (0..servers).map(|_| ServerInFlight::default()).collect())
     }
 }
 
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn an_answer_settles_only_what_left_on_its_own_connection() {
         let (first, second) = (ConnectionId(1), ConnectionId(2));
-        let trail = Trail::default();
-        assert!(trail.is_empty() && trail.is_settled_by(second));
-        trail.departs_on(first);
-        trail.departs_on(first);
-        assert!(trail.is_settled_by(first) && !trail.is_settled_by(second));
-        trail.departs_on(second);
-        assert!(!trail.is_settled_by(first) && !trail.is_settled_by(second));
+        let in_flight = InFlight::default();
+        assert!(in_flight.is_empty() && in_flight.is_settled_by(second));
+        in_flight.note_sent_on(first);
+        in_flight.note_sent_on(first);
+        assert!(in_flight.is_settled_by(first) && !in_flight.is_settled_by(second));
+        in_flight.note_sent_on(second);
+        assert!(!in_flight.is_settled_by(first) && !in_flight.is_settled_by(second));
     }
 }

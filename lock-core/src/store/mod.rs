@@ -14,7 +14,7 @@ use crate::{
     inspect::{Health, Sighting},
     store::{
         grants::EntryNumber,
-        in_flight::{ConnectionId, Trail},
+        in_flight::{ConnectionId, InFlight},
         owner_token::OwnerToken,
     },
 };
@@ -30,56 +30,56 @@ pub(crate) mod redlock;
 pub(crate) mod timing;
 
 /// What a backend returns.
-pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// What is done with an answer, where the manager's work runs or on the spot. It must not block.
 pub(crate) type Then<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
-pub(crate) trait Backend: fmt::Debug + Send + Sync {
+pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost). Else
     /// takes a place in its queue, or checks on that place, as the request says.
-    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired>;
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
 
     /// The same without a future: the request leaves with the next [`flush`](Self::flush). If it cannot be sent at once,
     /// `then` is called with a definite failure before this returns.
-    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>);
+    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>);
 
     /// Renews leases, all in one message; never shortens one, never makes a missing key anew (except at a minority of several
     /// servers, while a majority has it). One result a request.
     fn renew(
         &self,
-        batch: Vec<RenewRequest>,
+        batch: Vec<Renew>,
         within: Duration,
-    ) -> Answer<Vec<Result<Renewed, Failure>>>;
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>>;
 
     /// Renews one lease and takes fencing tokens ahead, for tasks to which it is handed without a message.
-    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead>;
+    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched>;
 
     /// Lets go of the key if it holds this token, and of the place in its queue; grants it to the next waiter.
-    fn release(&self, request: ReleaseRequest) -> Answer<Released>;
+    fn release(&self, request: Release) -> StoreFuture<Released>;
 
     /// The same without a future, as with [`acquire_at_once`](Self::acquire_at_once).
-    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>);
+    fn release_at_once(&self, request: &Release, then: Then<Released>);
 
     /// Has requests leave that were made at once, now or with the next answers. Never waits; callable from any thread. Without
     /// it they leave late, but they leave.
     fn flush(&self) {}
 
     /// Looks at a key.
-    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>>;
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
 
     /// Deletes a key, whoever holds it, and grants it to the next waiter.
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()>;
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
 
     /// Tries everything that the manager needs from the backend.
-    fn check(&self) -> Answer<Health>;
+    fn check(&self) -> StoreFuture<Health>;
 
     /// How long a request and its answer take, as measured lately; zero if not known.
     fn round_trip(&self) -> Duration;
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct AcquireRequest {
+pub(crate) struct Acquire {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
@@ -87,26 +87,26 @@ pub(crate) struct AcquireRequest {
     pub(crate) known_fencing: u64,
     /// How many fencing tokens would be of use.
     pub(crate) tokens: u32,
-    pub(crate) asks: Asks,
+    pub(crate) queue_mode: QueueMode,
     /// By which a grant names this entry.
     pub(crate) entry: EntryNumber,
     /// Where the backend notes each connection that the request leaves on, before its first byte does.
-    pub(crate) trail: Arc<Trail>,
+    pub(crate) in_flight: Arc<InFlight>,
 }
 
 /// What an acquire does about a lock that is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum QueueMode {
     /// Nothing.
-    Once,
+    DoNotQueue,
     /// Takes a place in the queue, for the first time with this entry.
-    ToWait,
+    JoinQueue,
     /// Makes sure of its place, which is this one if it was told one.
-    AfterIts(Place),
+    CheckPosition(QueuePosition),
 }
 
 /// A place in the queue of a backend; none is known before the first check.
-pub(crate) type Place = Option<NonZeroU64>;
+pub(crate) type QueuePosition = Option<NonZeroU64>;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acquired {
@@ -124,8 +124,8 @@ pub(crate) enum AcquireOutcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Busy {
     pub(crate) expiry: Expiry,
-    pub(crate) place: Place,
-    pub(crate) comes: Comes,
+    pub(crate) position: QueuePosition,
+    pub(crate) wake_up: WakeUpMode,
     /// The fencing counter at the time of this word, if it was told: what was granted before has a token up to it, and what
     /// is granted later a larger one.
     pub(crate) counter: Option<u64>,
@@ -142,24 +142,24 @@ pub(crate) enum Expiry {
 
 /// How a waiter gets to know that a lock is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comes {
+pub(crate) enum WakeUpMode {
     /// By a grant.
-    ByGrant,
+    Push,
     /// Only by asking: the holder is another library, or there is no way for a grant.
-    ByAsking,
+    Poll,
     /// By asking with another owner token each time: some of several servers may have taken this one.
-    WithAnotherToken,
+    PollWithNewToken,
 }
 
 impl Busy {
     /// Whether the token that was asked with is not to be asked with again.
-    pub(crate) fn needs_another_token(&self) -> bool {
-        self.comes == Comes::WithAnotherToken
+    pub(crate) fn needs_new_token(&self) -> bool {
+        self.wake_up == WakeUpMode::PollWithNewToken
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct AheadRequest {
+pub(crate) struct Prefetch {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
@@ -168,10 +168,10 @@ pub(crate) struct AheadRequest {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ahead {
-    Yes {
+pub(crate) enum Prefetched {
+    Tokens {
         tokens: FencingBlock,
-        others: Others,
+        contended: Contended,
     },
     /// As with [`Renewed::NotOurs`].
     NotOurs,
@@ -179,29 +179,29 @@ pub(crate) enum Ahead {
 
 /// Whether other processes wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Others {
-    Wait,
-    DoNot,
+pub(crate) enum Contended {
+    OthersWaiting,
+    NoneWaiting,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct RenewRequest {
+pub(crate) struct Renew {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
     /// That of the acquire: one of several servers may have the key made anew.
-    pub(crate) acquired: Arc<Trail>,
+    pub(crate) acquire_in_flight: Arc<InFlight>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    Yes,
+    Extended,
     /// The key is gone or another's: the lease is lost, whatever comes later.
     NotOurs,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct ReleaseRequest {
+pub(crate) struct Release {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     /// Instead of deleting the key, lets it expire after this long.
@@ -210,9 +210,9 @@ pub(crate) struct ReleaseRequest {
     /// The place in the queue that may be left for this token.
     pub(crate) entry: Option<EntryNumber>,
     /// As with an acquire.
-    pub(crate) trail: Arc<Trail>,
+    pub(crate) in_flight: Arc<InFlight>,
     /// That of the acquire.
-    pub(crate) acquired: Arc<Trail>,
+    pub(crate) acquire_in_flight: Arc<InFlight>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -223,7 +223,7 @@ pub(crate) struct Released {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
-    Done,
+    Released,
     NotOurs,
 }
 
@@ -261,7 +261,7 @@ impl Failure {
 
     /// For a request that was executed in part.
     #[cfg(feature = "redis")]
-    pub(crate) fn after_all(self) -> Self {
+    pub(crate) fn executed_in_part(self) -> Self {
         match self {
             Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {
                 Self::NoAnswer(source)

@@ -17,9 +17,9 @@ use crate::{
         executor::Spawner,
     },
     store::{
-        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Backend, Busy,
-        Comes, Expiry, Failure, ReleaseRequest, Released, RenewRequest, Renewed, Source, Then,
-        in_flight::ConnectionId, memory::MemoryBackend,
+        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, Release,
+        Released, Renew, Renewed, Source, Store, StoreFuture, Then, WakeUpMode,
+        in_flight::ConnectionId, memory::MemoryStore,
     },
 };
 
@@ -27,8 +27,8 @@ use crate::{
 const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(crate) struct FaultyBackend {
-    memory: MemoryBackend,
+pub(crate) struct FaultyStore {
+    memory: MemoryStore,
     clock: Clock,
     command_timeout: Duration,
     plan: Mutex<Plan>,
@@ -50,10 +50,10 @@ enum Fate {
     Refused(Failure),
 }
 
-impl FaultyBackend {
+impl FaultyStore {
     pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
         Self {
-            memory: MemoryBackend::new(clock.clone()),
+            memory: MemoryStore::new(clock.clone()),
             clock,
             command_timeout,
             plan: Mutex::default(),
@@ -120,16 +120,16 @@ impl FaultyBackend {
         (!left.is_zero()).then_some(left)
     }
 
-    fn take(&self, request: AcquireRequest) -> Answer<Acquired> {
+    fn take(&self, request: Acquire) -> StoreFuture<Acquired> {
         let Some(left) = self.elsewhere(&request.full_key) else {
             return self.memory.acquire(request);
         };
-        request.trail.departs_on(ConnectionId::LOCAL);
+        request.in_flight.note_sent_on(ConnectionId::LOCAL);
         let busy = Busy {
             expiry: Expiry::In(left),
-            place: None,
+            position: None,
             // A holder elsewhere tells nobody here when it lets go.
-            comes: Comes::ByAsking,
+            wake_up: WakeUpMode::Poll,
             counter: None,
         };
         Box::pin(std::future::ready(Ok(Acquired {
@@ -142,8 +142,8 @@ impl FaultyBackend {
     fn answer<T: Send + 'static>(
         &self,
         within: Duration,
-        ask: impl FnOnce() -> Answer<T>,
-    ) -> Answer<T> {
+        ask: impl FnOnce() -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
         match self.fate() {
             Fate::Served => ask(),
             Fate::Late(delay) => late(ask(), delay, within),
@@ -151,7 +151,11 @@ impl FaultyBackend {
         }
     }
 
-    fn answer_at_once<T: Send + 'static>(&self, ask: impl FnOnce() -> Answer<T>, then: Then<T>) {
+    fn answer_at_once<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce() -> StoreFuture<T>,
+        then: Then<T>,
+    ) {
         match self.fate() {
             Fate::Served => {
                 // Polled here, since a guard may be dropped where there is no runtime.
@@ -178,7 +182,11 @@ impl FaultyBackend {
 }
 
 /// Nobody waits for an answer longer than `within`, as with a server.
-fn late<T: Send + 'static>(answer: Answer<T>, delay: Duration, within: Duration) -> Answer<T> {
+fn late<T: Send + 'static>(
+    answer: StoreFuture<T>,
+    delay: Duration,
+    within: Duration,
+) -> StoreFuture<T> {
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
         if delay >= within {
@@ -192,36 +200,36 @@ fn told(reason: &'static str) -> Source {
     Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(reason))
 }
 
-impl Backend for FaultyBackend {
-    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
+impl Store for FaultyStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         self.answer(self.command_timeout, || self.take(request))
     }
 
-    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
         self.answer_at_once(|| self.take(request.clone()), then);
     }
 
     fn renew(
         &self,
-        batch: Vec<RenewRequest>,
+        batch: Vec<Renew>,
         within: Duration,
-    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         self.answer(within, || self.memory.renew(batch, within))
     }
 
-    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
-        self.answer(self.command_timeout, || self.memory.renew_ahead(request))
+    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
+        self.answer(self.command_timeout, || self.memory.prefetch(request))
     }
 
-    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+    fn release(&self, request: Release) -> StoreFuture<Released> {
         self.answer(self.command_timeout, || self.memory.release(request))
     }
 
-    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+    fn release_at_once(&self, request: &Release, then: Then<Released>) {
         self.answer_at_once(|| self.memory.release(request.clone()), then);
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         self.answer(self.command_timeout, || {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
@@ -235,14 +243,14 @@ impl Backend for FaultyBackend {
         })
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         self.answer(self.command_timeout, || {
             self.lock().elsewhere.remove(&full_key);
             self.memory.force_release(full_key, known_fencing)
         })
     }
 
-    fn check(&self) -> Answer<Health> {
+    fn check(&self) -> StoreFuture<Health> {
         self.answer(self.command_timeout, || self.memory.check())
     }
 

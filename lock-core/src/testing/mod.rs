@@ -6,7 +6,7 @@ use crate::{
     error::LeaseLost,
     key::{IntoLockKey, LockKey},
     lock::{held::server_lease::Tenure, key_state::Seat, registry::Arbiter},
-    testing::faulty_store::FaultyBackend,
+    testing::faulty_store::FaultyStore,
 };
 
 pub(crate) mod faulty_store;
@@ -130,12 +130,12 @@ pub(crate) mod faulty_store;
 #[derive(Clone)]
 pub struct Faults {
     arbiter: Arc<Arbiter>,
-    backend: Arc<FaultyBackend>,
+    store: Arc<FaultyStore>,
 }
 
 impl Faults {
-    pub(crate) fn new(arbiter: Arc<Arbiter>, backend: Arc<FaultyBackend>) -> Self {
-        Self { arbiter, backend }
+    pub(crate) fn new(arbiter: Arc<Arbiter>, store: Arc<FaultyStore>) -> Self {
+        Self { arbiter, store }
     }
 
     /// Takes a lock away from its holder, as an operator does who deletes the key.
@@ -183,12 +183,12 @@ impl Faults {
     /// Acquires ask again until their wait is over; leases that are held last until their ttl, and are renewed if it ends in
     /// time.
     pub fn unavailable(&self) {
-        self.backend.go_away(None);
+        self.store.go_away(None);
     }
 
     /// Has every request refused for so long; see [`unavailable`](Self::unavailable).
     pub fn unavailable_for(&self, span: Duration) {
-        self.backend.go_away(Some(span));
+        self.store.go_away(Some(span));
     }
 
     /// Has every answer come so much later than its request, until [`heal`](Self::heal).
@@ -197,14 +197,14 @@ impl Faults {
     /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) is none, though the request was executed. A renewal has
     /// less time: 500 ms at most, so from there on leases run out.
     pub fn delay(&self, by: Duration) {
-        self.backend.delay(by);
+        self.store.delay(by);
     }
 
     /// Ends what is going wrong: everybody elsewhere lets go, and the backend answers again, at once.
     ///
     /// A lease that was lost stays lost.
     pub fn heal(&self) {
-        self.backend.heal();
+        self.store.heal();
     }
 
     #[track_caller]
@@ -213,12 +213,12 @@ impl Faults {
             panic!("nobody holds the lock `{key}` through this manager");
         };
         // Before the holder knows: then whoever waits here finds it free.
-        self.backend.take_away(self.arbiter.full_key(key));
+        self.store.take_away(self.arbiter.full_key(key));
         tenure.lose(reason);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
-        self.backend.occupy(self.arbiter.full_key(key), span);
+        self.store.occupy(self.arbiter.full_key(key), span);
         // Looked for afterwards: whoever took it in between has lost it too.
         if let Some(tenure) = self.tenure_of(key) {
             tenure.lose(LeaseLost::TakenAway);

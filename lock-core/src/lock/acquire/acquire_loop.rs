@@ -24,7 +24,7 @@ use crate::{
     },
     options::Terms,
     runtime::{clock::Moment, jitter::jittered, tally::Open},
-    store::{Acquired, Busy, Comes, Expiry, Failure},
+    store::{Acquired, Busy, Expiry, Failure, WakeUpMode},
     telemetry::{self, HandOff},
 };
 
@@ -64,7 +64,7 @@ pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) 
         .insert(Attempt::new(engine, arbiter.full_key(key)));
     let (request, question) = attempt.prepare(engine, &terms, tokens(behind));
     let then = move |answer| seeker.begin_with(question, answer);
-    engine.backend.acquire_at_once(&request, Box::new(then));
+    engine.store.acquire_at_once(&request, Box::new(then));
 }
 
 /// Tokens ahead are of use only where somebody stands behind.
@@ -119,7 +119,7 @@ impl Seeker {
             // It could not be sent at once, or its answer did not come: asking again is safe.
             Reply::Failed(_) => None,
             // It barged in, or has no fencing token: that is undone before anybody hears of it.
-            Reply::Busy(busy) if busy.needs_another_token() => {
+            Reply::Busy(busy) if busy.needs_new_token() => {
                 if let Some(attempt) = self.attempt.take() {
                     attempt.take_back(&engine, &self.key);
                 }
@@ -151,7 +151,7 @@ impl Seeker {
                     failures = 0;
                     self.was_busy = true;
                     let until = busy.expiry.moment(self.now(), terms.ttl);
-                    if busy.needs_another_token()
+                    if busy.needs_new_token()
                         && let Some(attempt) = self.attempt.take()
                     {
                         // At once, so that two who have a part of the servers each do not keep each other out.
@@ -221,20 +221,20 @@ impl Seeker {
     /// Waits for a grant, at most for so long.
     async fn pause(&self, pause: Duration, heeds: Heeds) -> Pause {
         let clock = &self.arbiter.engine.clock;
-        let news = async {
+        let wake_up = async {
             let Some(attempt) = &self.attempt else {
                 return std::future::pending().await;
             };
             loop {
-                let news = attempt.entry.news().await;
-                if news.is_some() || heeds == Heeds::All {
-                    return news;
+                let wake_up = attempt.entry.wake_up().await;
+                if wake_up.is_some() || heeds == Heeds::All {
+                    return wake_up;
                 }
             }
         };
         tokio::select! {
             biased;
-            news = news => news.map_or(Pause::Over, Pause::Granted),
+            wake_up = wake_up => wake_up.map_or(Pause::Over, Pause::Granted),
             () = self.arbiter.deserted(&self.key, &self.signal) => Pause::Over,
             () = clock.sleep_until(clock.now().after(pause)) => Pause::Over,
         }
@@ -290,10 +290,10 @@ impl Seeker {
     /// Until the place is to be checked: at a beat, or when the holder's lease must have ended. Where no grant will come,
     /// after the pause of the builder.
     fn checking_pause(&self, busy: &Busy) -> Duration {
-        let pause = match (busy.comes, busy.expiry) {
-            (Comes::ByGrant, Expiry::Unknown) => jittered(FIRST_CHECK),
+        let pause = match (busy.wake_up, busy.expiry) {
+            (WakeUpMode::Push, Expiry::Unknown) => jittered(FIRST_CHECK),
             // Sooner than the beat, so that two late ones are not yet two missed ones.
-            (Comes::ByGrant, _) => BEAT * 4 / 5 + jittered(BEAT / 10),
+            (WakeUpMode::Push, _) => BEAT * 4 / 5 + jittered(BEAT / 10),
             _ => jittered(self.arbiter.engine.timing.polling_pause),
         };
         match busy.expiry {

@@ -12,13 +12,13 @@ use crate::{
     lock::{
         context::{Engine, validity},
         held::server_lease::Grant,
-        release::Release,
+        release::PendingRelease,
     },
     options::{Terms, Wait},
     runtime::clock::Moment,
     store::{
-        AcquireOutcome, AcquireRequest, Acquired, Asks, Busy, Comes, Expiry, Failure, RenewRequest,
-        Renewed, grants::Entry, in_flight::Trail, owner_token::OwnerToken,
+        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, QueueMode, Renew, Renewed,
+        WakeUpMode, grants::QueueEntry, in_flight::InFlight, owner_token::OwnerToken,
     },
 };
 
@@ -26,9 +26,9 @@ use crate::{
 pub(crate) struct Attempt {
     full_key: Arc<str>,
     token: OwnerToken,
-    pub(crate) entry: Entry,
-    trail: Arc<Trail>,
-    asks: Asks,
+    pub(crate) entry: QueueEntry,
+    in_flight: Arc<InFlight>,
+    queue_mode: QueueMode,
     /// The last ttl asked for, which only grows: for so long a request that is executed late can block others.
     pub(crate) ttl: Duration,
     /// The ttl that a grant by a message certainly has.
@@ -46,12 +46,12 @@ pub(crate) struct Attempt {
 /// A question that has left.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
-    asks: Asks,
+    queue_mode: QueueMode,
     ttl: Duration,
     /// Before it was handed over: the server's time starts later than this, never earlier.
     sent: Moment,
     was_armed: bool,
-    asked_before: Asks,
+    queue_mode_before: QueueMode,
 }
 
 /// What one round ended with.
@@ -80,8 +80,8 @@ impl Attempt {
             full_key,
             entry: engine.grants.entry(&token),
             token,
-            trail: Arc::default(),
-            asks: Asks::Once,
+            in_flight: Arc::default(),
+            queue_mode: QueueMode::DoNotQueue,
             ttl: Duration::ZERO,
             queued_ttl: Duration::ZERO,
             waits_since: Moment::from_nanos(0),
@@ -97,7 +97,7 @@ impl Attempt {
     /// Armed from before the first byte leaves until a definite answer to every request that left.
     pub(crate) async fn ask(&mut self, engine: &Engine, terms: &Terms, tokens: u32) -> Round {
         let (request, question) = self.prepare(engine, terms, tokens);
-        let answer = engine.backend.acquire(request).await;
+        let answer = engine.store.acquire(request).await;
         let reply = self.read(engine, question, answer);
         self.make_sure(engine, reply).await
     }
@@ -108,36 +108,36 @@ impl Attempt {
         engine: &Engine,
         terms: &Terms,
         tokens: u32,
-    ) -> (AcquireRequest, Question) {
-        let asks = match (self.asks, terms.wait) {
-            (Asks::AfterIts(place), _) => Asks::AfterIts(place),
-            (_, Wait::No) => Asks::Once,
-            (_, Wait::For(_) | Wait::Forever) => Asks::ToWait,
+    ) -> (Acquire, Question) {
+        let queue_mode = match (self.queue_mode, terms.wait) {
+            (QueueMode::CheckPosition(position), _) => QueueMode::CheckPosition(position),
+            (_, Wait::No) => QueueMode::DoNotQueue,
+            (_, Wait::For(_) | Wait::Forever) => QueueMode::JoinQueue,
         };
         let question = Question {
-            asks,
+            queue_mode,
             ttl: terms.ttl,
             sent: engine.clock.now(),
             was_armed: std::mem::replace(&mut self.armed, true),
-            asked_before: self.asks,
+            queue_mode_before: self.queue_mode,
         };
-        if asks == Asks::ToWait {
+        if queue_mode == QueueMode::JoinQueue {
             // Only the first request of its kind may put an entry into the queue without looking for one.
-            self.asks = Asks::AfterIts(None);
+            self.queue_mode = QueueMode::CheckPosition(None);
             self.waits_since = question.sent;
             self.known_since = engine.known_fencing();
             self.queued_ttl = terms.ttl;
         }
         self.ttl = terms.ttl;
-        let request = AcquireRequest {
+        let request = Acquire {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl: terms.ttl,
             known_fencing: engine.known_fencing(),
             tokens,
-            asks,
+            queue_mode,
             entry: self.entry.number(),
-            trail: self.trail.clone(),
+            in_flight: self.in_flight.clone(),
         };
         (request, question)
     }
@@ -152,15 +152,15 @@ impl Attempt {
         let acquired = match answer {
             Ok(acquired) => acquired,
             Err(failure) => {
-                if failure.is_definite() || self.trail.is_empty() {
+                if failure.is_definite() || self.in_flight.is_empty() {
                     self.armed = question.was_armed;
-                    self.asks = question.asked_before;
+                    self.queue_mode = question.queue_mode_before;
                 }
                 return Reply::Failed(failure);
             }
         };
-        if self.trail.is_settled_by(acquired.connection) {
-            self.trail.settle();
+        if self.in_flight.is_settled_by(acquired.connection) {
+            self.in_flight.note_all_answered();
             self.armed = false;
         }
         match acquired.outcome {
@@ -168,12 +168,12 @@ impl Attempt {
                 Reply::Granted(self.grant(engine, question.sent, question.ttl, tokens))
             }
             AcquireOutcome::Busy(busy) => {
-                if busy.needs_another_token() {
+                if busy.needs_new_token() {
                     // The key, or those of some servers, may hold this token.
                     self.armed = true;
-                } else if question.asks != Asks::Once {
+                } else if question.queue_mode != QueueMode::DoNotQueue {
                     self.armed = true;
-                    self.asks = Asks::AfterIts(busy.place);
+                    self.queue_mode = QueueMode::CheckPosition(busy.position);
                     if let Some(counter) = busy.counter {
                         // The entry is in the queue, as it was sent. A message of an earlier grant may still be on its way, or
                         // may have come while the question was: its token tells.
@@ -197,8 +197,8 @@ impl Attempt {
             // data. Asking again, with the same owner token, takes a larger.
             return Round::Busy(Busy {
                 expiry: Expiry::In(Duration::ZERO),
-                place: None,
-                comes: Comes::ByGrant,
+                position: None,
+                wake_up: WakeUpMode::Push,
                 counter: None,
             });
         }
@@ -221,7 +221,7 @@ impl Attempt {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             entry: self.entry.number(),
-            trail: self.trail.clone(),
+            in_flight: self.in_flight.clone(),
             tokens,
             ttl,
             valid_until: validity(since, ttl),
@@ -253,23 +253,23 @@ impl Attempt {
     }
 
     async fn confirm(&self, engine: &Engine, ttl: Duration) -> Result<(), Round> {
-        let request = RenewRequest {
+        let request = Renew {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
-            acquired: self.trail.clone(),
+            acquire_in_flight: self.in_flight.clone(),
         };
         let renewed = engine
-            .backend
+            .store
             .renew(vec![request], engine.timing.command_timeout)
             .await;
         match renewed.map(|answers| answers.into_iter().next()) {
-            Ok(Some(Ok(Renewed::Yes))) => Ok(()),
+            Ok(Some(Ok(Renewed::Extended))) => Ok(()),
             // Expired while the answer was on its way: as if it had been busy, and about to be free.
             Ok(Some(Ok(Renewed::NotOurs)) | None) => Err(Round::Busy(Busy {
                 expiry: Expiry::In(Duration::ZERO),
-                place: None,
-                comes: Comes::ByGrant,
+                position: None,
+                wake_up: WakeUpMode::Push,
                 counter: None,
             })),
             Ok(Some(Err(failure))) | Err(failure) => Err(Round::Failed(failure)),
@@ -281,19 +281,19 @@ impl Attempt {
         if !self.armed {
             return;
         }
-        let release = Release {
+        let release = PendingRelease {
             key: key.clone(),
             full_key: self.full_key,
             token: self.token,
             entry: Some(self.entry.number()),
-            trail: self.trail,
+            in_flight: self.in_flight,
             ttl: self.ttl,
             kept_until: None,
             valid_until: engine.clock.now(),
             lost: None,
         };
         release.start(engine, None);
-        engine.backend.flush();
+        engine.store.flush();
     }
 }
 
@@ -303,13 +303,13 @@ mod tests {
     use crate::{
         options::{Defaults, LockOptions},
         runtime::{clock::Clock, executor::Spawner, timer::Alarm},
-        store::{in_flight::ConnectionId, memory::MemoryBackend, timing::Timing},
+        store::{in_flight::ConnectionId, memory::MemoryStore, timing::Timing},
     };
 
     fn engine() -> Engine {
         let clock = Clock::tokio();
         Engine::new(
-            Arc::new(MemoryBackend::new(clock.clone())),
+            Arc::new(MemoryStore::new(clock.clone())),
             Arc::default(),
             Spawner::Caller,
             clock.clone(),
@@ -322,8 +322,8 @@ mod tests {
         Acquired {
             outcome: AcquireOutcome::Busy(Busy {
                 expiry: Expiry::Unknown,
-                place: None,
-                comes: Comes::ByGrant,
+                position: None,
+                wake_up: WakeUpMode::Push,
                 counter,
             }),
             connection: ConnectionId::LOCAL,

@@ -142,7 +142,7 @@ impl Future for Releasing {
         }
         if this.leaving != Leaving::Left {
             // Whichever it is, the answer is still to come, and wakes.
-            let _left = this.leaving.poll(&*engine.backend, context);
+            let _left = this.leaving.poll(&*engine.store, context);
         }
         Poll::Pending
     }
@@ -153,7 +153,7 @@ impl Drop for Releasing {
         let engine = &self.holding.arbiter.engine;
         if matches!(self.word, Word::Coming(_)) && self.leaving != Leaving::Left && engine.is_here()
         {
-            self.leaving.now(&*engine.backend);
+            self.leaving.now(&*engine.store);
         }
     }
 }
@@ -176,7 +176,7 @@ impl Drop for Holding {
     fn drop(&mut self) {
         if let Left::ToGiveBack { next, lost, _held } = self.leave() {
             self.arbiter.give_back(&self.lease, lost, next, None);
-            self.arbiter.engine.backend.flush();
+            self.arbiter.engine.store.flush();
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     lock::{context::Engine, held::server_lease::Tenure},
-    options::{Renew, Terms},
+    options::{AutoRenew, Terms},
     runtime::{catch_panic::safely, clock::Moment},
     store::{Failure, Renewed},
     telemetry,
@@ -228,7 +228,7 @@ impl LeaseState {
 
     /// Whether it can be expected to last so long at all times.
     pub(crate) fn check_length(&self, at_least: Duration) -> Result<(), LockError> {
-        if self.tenure.renew() == Renew::On && at_least > self.terms.ttl / 2 {
+        if self.tenure.renew() == AutoRenew::On && at_least > self.terms.ttl / 2 {
             return Err(LockError::invalid(format!(
                 "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
                  twice that time",
@@ -253,7 +253,7 @@ impl LeaseState {
     /// Takes the server's word on whether the key is still ours.
     pub(crate) fn hear(&self, word: Option<Result<Renewed, Failure>>) -> Result<(), LockError> {
         match word {
-            Some(Ok(Renewed::Yes)) => Ok(()),
+            Some(Ok(Renewed::Extended)) => Ok(()),
             Some(Ok(Renewed::NotOurs)) => {
                 self.tenure.lose(LeaseLost::TakenAway);
                 Err(self.lost_error(self.end(LeaseLost::TakenAway)))

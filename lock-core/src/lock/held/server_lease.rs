@@ -15,9 +15,9 @@ use crate::{
     fencing::FencingBlock,
     key::LockKey,
     lock::{context::Engine, held::lease_state::LeaseState},
-    options::{Renew, Terms},
+    options::{AutoRenew, Terms},
     runtime::{clock::Moment, timer_queue::Ticket},
-    store::{RenewRequest, grants::EntryNumber, in_flight::Trail, owner_token::OwnerToken},
+    store::{Renew, grants::EntryNumber, in_flight::InFlight, owner_token::OwnerToken},
 };
 
 /// What was won: the facts of a grant, before it belongs to anyone.
@@ -26,7 +26,7 @@ pub(crate) struct Grant {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) entry: EntryNumber,
-    pub(crate) trail: Arc<Trail>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) tokens: FencingBlock,
     pub(crate) ttl: Duration,
     /// Until when it is certain that the server has it.
@@ -45,7 +45,7 @@ pub(crate) struct Tenure {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) entry: EntryNumber,
-    pub(crate) trail: Arc<Trail>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) ttl: Duration,
     /// Cleared once, if at all.
     renewed: AtomicBool,
@@ -68,9 +68,9 @@ impl Tenure {
             full_key: grant.full_key.clone(),
             token: grant.token.clone(),
             entry: grant.entry,
-            trail: grant.trail.clone(),
+            in_flight: grant.in_flight.clone(),
             ttl: terms.ttl,
-            renewed: AtomicBool::new(terms.renew == Renew::On),
+            renewed: AtomicBool::new(terms.renew == AutoRenew::On),
             engine,
             valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
             lost: OnceLock::new(),
@@ -141,11 +141,11 @@ impl Tenure {
         self.valid_until().since(now) >= self.ttl / 2
     }
 
-    pub(crate) fn renew(&self) -> Renew {
+    pub(crate) fn renew(&self) -> AutoRenew {
         if self.renewed.load(Ordering::Relaxed) {
-            Renew::On
+            AutoRenew::On
         } else {
-            Renew::Off
+            AutoRenew::Off
         }
     }
 
@@ -154,12 +154,12 @@ impl Tenure {
         self.renewed.store(false, Ordering::Relaxed);
     }
 
-    pub(crate) fn renew_request(&self, ttl: Duration) -> RenewRequest {
-        RenewRequest {
+    pub(crate) fn renew_request(&self, ttl: Duration) -> Renew {
+        Renew {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
-            acquired: self.trail.clone(),
+            acquire_in_flight: self.in_flight.clone(),
         }
     }
 

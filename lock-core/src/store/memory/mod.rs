@@ -12,13 +12,13 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::clock::{Clock, Moment, wall_clock},
     store::{
-        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Backend, Busy,
-        Comes, Expiry, Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest,
-        Renewed, Then, in_flight::ConnectionId,
+        Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
+        Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture, Then, WakeUpMode,
+        in_flight::ConnectionId,
     },
 };
 
-pub(crate) struct MemoryBackend {
+pub(crate) struct MemoryStore {
     clock: Clock,
     state: Mutex<State>,
 }
@@ -39,13 +39,13 @@ struct Entry {
 const SMALLEST_SWEEP: usize = 64;
 
 /// Never shows what is locked: the entries hold owner tokens.
-impl fmt::Debug for MemoryBackend {
+impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryBackend").finish_non_exhaustive()
     }
 }
 
-impl MemoryBackend {
+impl MemoryStore {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -57,17 +57,17 @@ impl MemoryBackend {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, request: &AcquireRequest) -> Acquired {
-        request.trail.departs_on(ConnectionId::LOCAL);
+    fn take(&self, request: &Acquire) -> Acquired {
+        request.in_flight.note_sent_on(ConnectionId::LOCAL);
         let now = self.clock.now();
         let mut state = self.lock();
         let token = request.token.expose();
         let outcome = match state.alive(&request.full_key, now) {
             Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
                 expiry: Expiry::In(entry.expires.since(now)),
-                place: None,
+                position: None,
                 // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
-                comes: Comes::ByGrant,
+                wake_up: WakeUpMode::Push,
                 counter: None,
             }),
             _ => {
@@ -88,8 +88,8 @@ impl MemoryBackend {
         }
     }
 
-    fn let_go(&self, request: &ReleaseRequest) -> Released {
-        request.trail.departs_on(ConnectionId::LOCAL);
+    fn let_go(&self, request: &Release) -> Released {
+        request.in_flight.note_sent_on(ConnectionId::LOCAL);
         let now = self.clock.now();
         let mut state = self.lock();
         let outcome = match state.alive(&request.full_key, now) {
@@ -102,7 +102,7 @@ impl MemoryBackend {
                     }
                     None => drop(state.entries.remove(&request.full_key)),
                 }
-                ReleaseOutcome::Done
+                ReleaseOutcome::Released
             }
             _ => ReleaseOutcome::NotOurs,
         };
@@ -113,12 +113,12 @@ impl MemoryBackend {
         }
     }
 
-    fn renew_one(&self, request: &RenewRequest) -> Renewed {
+    fn renew_one(&self, request: &Renew) -> Renewed {
         let now = self.clock.now();
         match self.lock().alive(&request.full_key, now) {
             Some(entry) if entry.token == request.token.expose() => {
                 entry.expires = entry.expires.max(now.after(request.ttl));
-                Renewed::Yes
+                Renewed::Extended
             }
             _ => Renewed::NotOurs,
         }
@@ -153,24 +153,24 @@ impl State {
 }
 
 /// Everything is answered at once.
-fn at_once<T: Send + 'static>(answer: T) -> Answer<T> {
+fn at_once<T: Send + 'static>(answer: T) -> StoreFuture<T> {
     Box::pin(std::future::ready(Ok::<T, Failure>(answer)))
 }
 
-impl Backend for MemoryBackend {
-    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
+impl Store for MemoryStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         at_once(self.take(&request))
     }
 
-    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
         then(Ok(self.take(request)));
     }
 
     fn renew(
         &self,
-        batch: Vec<RenewRequest>,
+        batch: Vec<Renew>,
         _within: Duration,
-    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         at_once(
             batch
                 .iter()
@@ -179,43 +179,43 @@ impl Backend for MemoryBackend {
         )
     }
 
-    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
+    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
         let now = self.clock.now();
         let mut state = self.lock();
         let ahead = match state.alive(&request.full_key, now) {
             Some(entry) if entry.token == request.token.expose() => {
                 entry.expires = entry.expires.max(now.after(request.ttl));
-                Ahead::Yes {
+                Prefetched::Tokens {
                     tokens: state.take_fencing(request.known_fencing, request.tokens),
-                    others: Others::DoNot,
+                    contended: Contended::NoneWaiting,
                 }
             }
-            _ => Ahead::NotOurs,
+            _ => Prefetched::NotOurs,
         };
         at_once(ahead)
     }
 
-    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+    fn release(&self, request: Release) -> StoreFuture<Released> {
         at_once(self.let_go(&request))
     }
 
-    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+    fn release_at_once(&self, request: &Release, then: Then<Released>) {
         then(Ok(self.let_go(request)));
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         let now = self.clock.now();
         let mut state = self.lock();
         let entry = state.alive(&full_key, now);
         at_once(entry.map(|entry| Sighting::new(&entry.token, Some(entry.expires.since(now)), 0)))
     }
 
-    fn force_release(&self, full_key: Arc<str>, _known_fencing: u64) -> Answer<()> {
+    fn force_release(&self, full_key: Arc<str>, _known_fencing: u64) -> StoreFuture<()> {
         self.lock().entries.remove(&full_key);
         at_once(())
     }
 
-    fn check(&self) -> Answer<Health> {
+    fn check(&self) -> StoreFuture<Health> {
         at_once(Health {
             round_trip: Duration::ZERO,
             warnings: Vec::new(),

@@ -4,7 +4,7 @@ use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use crate::store::{
     Failure, Source,
-    in_flight::{ConnectionId, Trail},
+    in_flight::{ConnectionId, InFlight},
     owner_token::redact,
     redis::{
         connection::{
@@ -247,19 +247,19 @@ pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
 pub(super) fn of_answer(
     value: Value,
     connection: ConnectionId,
-    trail: &Trail,
+    in_flight: &InFlight,
 ) -> Result<Value, Failure> {
     let answer = of_value(value);
     if answer.as_ref().is_err_and(Failure::is_definite) {
-        settle(trail, connection);
+        note_answered(in_flight, connection);
     }
     answer
 }
 
 /// A request on this connection was answered for good.
-pub(super) fn settle(trail: &Trail, connection: ConnectionId) {
-    if trail.is_settled_by(connection) {
-        trail.settle();
+pub(super) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
+    if in_flight.is_settled_by(connection) {
+        in_flight.note_all_answered();
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     store::{
         Failure,
         redis::{
-            Acked, RedisBackend,
+            Acked, RedisStore,
             capabilities::Ways,
             connection::{
                 reconnecting::Link,
@@ -33,38 +33,34 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
 /// Tries a lock on each server, and reads the settings that can hurt locks: five commands a server
 /// where scripts run, and three more if it has forgotten them.
-pub(super) async fn check(backend: &RedisBackend) -> Result<Health, Failure> {
+pub(super) async fn check(store: &RedisStore) -> Result<Health, Failure> {
     let mut health = Health {
         round_trip: Duration::ZERO,
         warnings: Vec::new(),
     };
-    for home in backend.0.servers.each() {
-        if let Err(failure) = check_one(backend, &home, &mut health).await {
-            let within = backend.0.timing.connect_timeout + backend.within();
-            return Err(rights::explained(backend, &home, failure, within).await);
+    for home in store.0.servers.each() {
+        if let Err(failure) = check_one(store, &home, &mut health).await {
+            let within = store.0.timing.connect_timeout + store.within();
+            return Err(rights::explained(store, &home, failure, within).await);
         }
     }
     Ok(health)
 }
 
-async fn check_one(
-    backend: &RedisBackend,
-    home: &Home,
-    health: &mut Health,
-) -> Result<(), Failure> {
-    let slow = trial::try_a_lock(backend, home, Acked::Must).await?;
-    let (link, within) = (&home.server.link, backend.within());
+async fn check_one(store: &RedisStore, home: &Home, health: &mut Health) -> Result<(), Failure> {
+    let slow = trial::try_a_lock(store, home, Acked::Must).await?;
+    let (link, within) = (&home.server.link, store.within());
     let sent = Clock::Boot.now();
     let clock = clock_warning(link, within).await?;
     health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
     let eviction = eviction_warning(link, within).await?;
     let scripts = match home.ways(within).await? {
         Ways::Scripts => None,
-        Ways::Commands(_) => Some(trial::without_scripts(backend, home, within).await),
+        Ways::Commands(_) => Some(trial::without_scripts(store, home, within).await),
     };
     let warnings = [slow, clock, eviction, scripts].into_iter().flatten();
     health.warnings.extend(warnings.map(|warning| {
-        if backend.0.servers.are_several() {
+        if store.0.servers.are_several() {
             format!("{}: {warning}", link.address().shown())
         } else {
             warning
@@ -93,12 +89,12 @@ async fn clock_warning(link: &Arc<Link>, within: Duration) -> Result<Option<Stri
 
 /// Warns about an eviction policy, once a manager and server, apart from whoever connects. What cannot be known is not told:
 /// a check tells it.
-pub(super) fn look_at_eviction(backend: &RedisBackend) {
-    if backend.0.looked.swap(true, Ordering::Relaxed) {
+pub(super) fn look_at_eviction(store: &RedisStore) {
+    if store.0.looked.swap(true, Ordering::Relaxed) {
         return;
     }
-    for Home { server, .. } in backend.0.servers.each() {
-        let within = backend.within();
+    for Home { server, .. } in store.0.servers.each() {
+        let within = store.within();
         spawn_beside(async move {
             if let Ok(Eviction::Threatens(policy)) = eviction(&server.link, within).await {
                 let server = server.link.address().shown();

@@ -16,8 +16,8 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::{clock::Clock, executor::spawn_beside},
     store::{
-        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend,
-        Failure, ReleaseRequest, Released, RenewRequest, Renewed, Then, grants::Grants,
+        Acquire, AcquireOutcome, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release,
+        Released, Renew, Renewed, Store, StoreFuture, Then, grants::Grants,
         owner_token::random_name, timing::Timing,
     },
 };
@@ -51,8 +51,8 @@ use connection::resp::{
 };
 use contention::Contention;
 use fencing_counter::Last;
-use scripts::replies::{read_acquired, read_ahead, read_plain, read_released, read_sighting};
-use scripts::{ACQUIRE, AHEAD, Call, FORCE_RELEASE, INSPECT, RELEASE};
+use scripts::replies::{read_acquired, read_plain, read_prefetched, read_released, read_sighting};
+use scripts::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE};
 use server::{Making, Server};
 use topology::Topology;
 use topology::cluster::Cluster;
@@ -63,7 +63,7 @@ use topology::slots::Names;
 
 /// Locks on one primary, wherever it is, or on those of a cluster.
 #[derive(Clone)]
-pub(crate) struct RedisBackend(Arc<Inner>);
+pub(crate) struct RedisStore(Arc<Inner>);
 
 struct Inner {
     servers: Servers,
@@ -95,7 +95,7 @@ enum Acked {
     NeedNot,
 }
 
-impl RedisBackend {
+impl RedisStore {
     /// Connects with the first request.
     pub(crate) fn new(
         url: &str,
@@ -192,17 +192,17 @@ impl RedisBackend {
     }
 
     /// What can be asked for: without a way for grants, an entry in the queue would only be passed over.
-    async fn asks(&self, home: &Home, request: &AcquireRequest) -> Result<Asks, Failure> {
-        if request.asks == Asks::Once {
-            return Ok(Asks::Once);
+    async fn queue_mode(&self, home: &Home, request: &Acquire) -> Result<QueueMode, Failure> {
+        if request.queue_mode == QueueMode::DoNotQueue {
+            return Ok(QueueMode::DoNotQueue);
         }
         Ok(match home.listen(self.within()).await? {
-            Hears::Yes => request.asks,
-            Hears::NotYet | Hears::Never => Asks::Once,
+            Hears::Yes => request.queue_mode,
+            Hears::NotYet | Hears::Never => QueueMode::DoNotQueue,
         })
     }
 
-    async fn take(&self, request: &AcquireRequest, acked: Acked) -> Result<Acquired, Failure> {
+    async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
         let mut way = self.0.servers.way(&request.full_key);
         // Bounded by the way's hops.
         loop {
@@ -216,7 +216,7 @@ impl RedisBackend {
     async fn acquire_at(
         &self,
         home: &Home,
-        request: &AcquireRequest,
+        request: &Acquire,
         acked: Acked,
     ) -> Result<Acquired, Failure> {
         let server = &home.server;
@@ -235,50 +235,46 @@ impl RedisBackend {
         Ok(acquired)
     }
 
-    async fn acquire_by_script(
-        &self,
-        home: &Home,
-        request: &AcquireRequest,
-    ) -> Result<Acquired, Failure> {
+    async fn acquire_by_script(&self, home: &Home, request: &Acquire) -> Result<Acquired, Failure> {
         // What nobody else wants needs no subscription.
-        if request.asks == Asks::ToWait
+        if request.queue_mode == QueueMode::JoinQueue
             && home.hears() == Hears::NotYet
             && !self.0.contention.is_expected(&request.full_key)
         {
-            let acquired = self.ask_for(home, request, Asks::Once).await?;
+            let acquired = self.ask_for(home, request, QueueMode::DoNotQueue).await?;
             if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
                 return Ok(acquired);
             }
             self.0.contention.note(&request.full_key, true);
         }
-        let asks = self.asks(home, request).await?;
-        self.ask_for(home, request, asks).await
+        let queue_mode = self.queue_mode(home, request).await?;
+        self.ask_for(home, request, queue_mode).await
     }
 
     async fn ask_for(
         &self,
         home: &Home,
-        request: &AcquireRequest,
-        asks: Asks,
+        request: &Acquire,
+        queue_mode: QueueMode,
     ) -> Result<Acquired, Failure> {
         let call = Call {
             keys: &home.keys(&request.full_key),
-            arguments: &acquire_arguments(home, request, asks, None),
+            arguments: &acquire_arguments(home, request, queue_mode, None),
         };
-        let trail = &request.trail;
-        let (id, answer) = home.ask(&ACQUIRE, call, trail).await?;
-        let answer = errors::of_answer(answer, id, trail)?;
-        read_acquired(&answer, id, asks)
+        let in_flight = &request.in_flight;
+        let (id, answer) = home.ask(&ACQUIRE, call, in_flight).await?;
+        let answer = errors::of_answer(answer, id, in_flight)?;
+        read_acquired(&answer, id, queue_mode)
     }
 
     async fn release_at(
         &self,
         home: &Home,
-        request: &ReleaseRequest,
+        request: &Release,
         is_plain: bool,
     ) -> Result<Released, Failure> {
         let ways = home.ways(self.within()).await?;
-        let link = home.server.releasing(&request.acquired);
+        let link = home.server.releasing(&request.acquire_in_flight);
         if let Ways::Commands(by) = ways {
             return home.server.commands.release(by, link, request).await;
         }
@@ -286,14 +282,16 @@ impl RedisBackend {
             keys: &home.keys(&request.full_key),
             arguments: &release_arguments(home, request, is_plain),
         };
-        let (id, answer) = home.run(link, &RELEASE, call, Some(&request.trail)).await?;
+        let (id, answer) = home
+            .run(link, &RELEASE, call, Some(&request.in_flight))
+            .await?;
         read_released(&answer, id)
     }
 
-    async fn renew_ahead_at(&self, home: &Home, request: &AheadRequest) -> Result<Ahead, Failure> {
+    async fn prefetch_at(&self, home: &Home, request: &Prefetch) -> Result<Prefetched, Failure> {
         if let Ways::Commands(by) = home.ways(self.within()).await? {
             let commands = &home.server.commands;
-            return commands.renew_ahead(by, home.counter(), request).await;
+            return commands.prefetch(by, home.counter(), request).await;
         }
         let call = Call {
             keys: &home.keys(&request.full_key),
@@ -304,8 +302,8 @@ impl RedisBackend {
                 Number(request.tokens.into()),
             ],
         };
-        let (_, answer) = home.run(&home.server.link, &AHEAD, call, None).await?;
-        read_ahead(&answer).ok_or_else(|| errors::nonsense("a renewal ahead"))
+        let (_, answer) = home.run(&home.server.link, &PREFETCH, call, None).await?;
+        read_prefetched(&answer).ok_or_else(|| errors::nonsense("a renewal ahead"))
     }
 
     async fn inspect_at(&self, home: &Home, full_key: &str) -> Result<Option<Sighting>, Failure> {
@@ -352,8 +350,8 @@ fn one(address: address::Address, sentinels: Option<Arc<Sentinels>>, making: &Ma
 /// `counted_from`: than what the fencing token must be larger if it may be counted up.
 fn acquire_arguments<'a>(
     home: &'a Home,
-    request: &'a AcquireRequest,
-    asks: Asks,
+    request: &'a Acquire,
+    queue_mode: QueueMode,
     counted_from: Option<u64>,
 ) -> [Word<'a>; 6] {
     let known = counted_from.unwrap_or(0);
@@ -363,21 +361,17 @@ fn acquire_arguments<'a>(
         Number(millis(request.ttl)),
         Number(known.max(request.known_fencing)),
         Number(tokens.into()),
-        match asks {
-            Asks::Once => Text("try"),
-            Asks::ToWait => Text("wait"),
-            Asks::AfterIts(place) => Number(place.map_or(0, NonZeroU64::get)),
+        match queue_mode {
+            QueueMode::DoNotQueue => Text("try"),
+            QueueMode::JoinQueue => Text("wait"),
+            QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
         },
         Numbered(&home.names.channel, request.entry),
     ]
 }
 
 /// `is_plain`: nothing with this token has been asked to be released before.
-fn release_arguments<'a>(
-    home: &'a Home,
-    request: &'a ReleaseRequest,
-    is_plain: bool,
-) -> Vec<Word<'a>> {
+fn release_arguments<'a>(home: &'a Home, request: &'a Release, is_plain: bool) -> Vec<Word<'a>> {
     let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
     // One that is sent again may find that another has had the lock since. And the next token may not be counted up everywhere.
     let is_first = is_plain && home.server.counting.is_allowed();
@@ -391,7 +385,7 @@ fn release_arguments<'a>(
 
 /// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
 /// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
-fn write_plain(out: &mut Vec<u8>, home: &Home, request: &AcquireRequest) -> usize {
+fn write_plain(out: &mut Vec<u8>, home: &Home, request: &Acquire) -> usize {
     let [_, fence, queue] = home.keys(&request.full_key);
     resp::write_command(out, &[&set_if_free(request)]);
     resp::write_command(out, &[&[Text("INCR"), fence]]);
@@ -399,32 +393,32 @@ fn write_plain(out: &mut Vec<u8>, home: &Home, request: &AcquireRequest) -> usiz
     3
 }
 
-impl fmt::Debug for RedisBackend {
+impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.servers.fmt(f)
     }
 }
 
-impl Backend for RedisBackend {
-    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
-        let backend = self.clone();
-        Box::pin(async move { backend.take(&request, Acked::Must).await })
+impl Store for RedisStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+        let store = self.clone();
+        Box::pin(async move { store.take(&request, Acked::Must).await })
     }
 
-    fn acquire_at_once(&self, request: &AcquireRequest, then: Then<Acquired>) {
+    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
         let home = self.0.servers.home(&request.full_key);
         let server = home.server.clone();
         let contention = self.0.contention.clone();
-        let plain = !matches!(request.asks, Asks::AfterIts(_))
+        let plain = !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !contention.is_expected(&request.full_key);
         let last = server.counting.last().filter(|_| request.tokens == 1);
         if server.acks.is_some() {
             return then(Err(Failure::not_now("this takes more than one answer")));
         }
-        let (wanted, asks) = match home.hears() {
-            Hears::Yes => (request.asks, request.asks),
-            Hears::NotYet => (request.asks, Asks::Once),
-            Hears::Never => (Asks::Once, Asks::Once),
+        let (wanted, queue_mode) = match home.hears() {
+            Hears::Yes => (request.queue_mode, request.queue_mode),
+            Hears::NotYet => (request.queue_mode, QueueMode::DoNotQueue),
+            Hears::Never => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
         };
         let write = |out: &mut Vec<u8>, id, now| {
             let counted_from = last.and_then(|last| last.floor(id, now));
@@ -433,24 +427,26 @@ impl Backend for RedisBackend {
             }
             let call = Call {
                 keys: &home.keys(&request.full_key),
-                arguments: &acquire_arguments(&home, request, asks, counted_from),
+                arguments: &acquire_arguments(&home, request, queue_mode, counted_from),
             };
             ACQUIRE.write(out, call);
             1
         };
         let floor = last.map_or(0, Last::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
-        let (trail, noted) = (request.trail.clone(), server.clone());
+        let (in_flight, noted) = (request.in_flight.clone(), server.clone());
         let read = move |values: Vec<Value>, id, sent| {
             let acquired = match <[Value; 3]>::try_from(values) {
-                Ok(answers) => read_plain(answers, id, floor, &trail),
+                Ok(answers) => read_plain(answers, id, floor, &in_flight),
                 Err(values) => {
                     let answer = values.into_iter().next().unwrap_or(Value::Nil);
-                    errors::of_answer(answer, id, &trail).and_then(|answer| {
-                        let acquired = read_acquired(&answer, id, asks)?;
-                        if asks != wanted && matches!(acquired.outcome, AcquireOutcome::Busy(_)) {
+                    errors::of_answer(answer, id, &in_flight).and_then(|answer| {
+                        let acquired = read_acquired(&answer, id, queue_mode)?;
+                        if queue_mode != wanted
+                            && matches!(acquired.outcome, AcquireOutcome::Busy(_))
+                        {
                             // A place in its queue takes a subscription first.
-                            errors::settle(&trail, id);
+                            errors::note_answered(&in_flight, id);
                             return Err(Failure::not_now("another has it"));
                         }
                         if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
@@ -466,16 +462,18 @@ impl Backend for RedisBackend {
             contention.note(&full_key, !alone);
             acquired
         };
-        server.link.send_at_once(&request.trail, write, read, then);
+        server
+            .link
+            .send_at_once(&request.in_flight, write, read, then);
         self.0.servers.note_written(server);
     }
 
-    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
-        let backend = self.clone();
+    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
+        let store = self.clone();
         Box::pin(async move {
-            let mut way = backend.0.servers.way(&request.full_key);
+            let mut way = store.0.servers.way(&request.full_key);
             loop {
-                match backend.renew_ahead_at(&way.home, &request).await {
+                match store.prefetch_at(&way.home, &request).await {
                     Err(failure) if way.goes_on(&failure) => {}
                     answer => return answer,
                 }
@@ -485,28 +483,28 @@ impl Backend for RedisBackend {
 
     fn renew(
         &self,
-        batch: Vec<RenewRequest>,
+        batch: Vec<Renew>,
         within: Duration,
-    ) -> Answer<Vec<Result<Renewed, Failure>>> {
-        let backend = self.clone();
-        Box::pin(async move { renewals::renew(&backend.0.servers, batch, within).await })
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+        let store = self.clone();
+        Box::pin(async move { renewals::renew(&store.0.servers, batch, within).await })
     }
 
-    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
-        let backend = self.clone();
+    fn release(&self, request: Release) -> StoreFuture<Released> {
+        let store = self.clone();
         Box::pin(async move {
-            let is_plain = request.trail.is_empty();
-            let mut way = backend.0.servers.way(&request.full_key);
+            let is_plain = request.in_flight.is_empty();
+            let mut way = store.0.servers.way(&request.full_key);
             let mut passed = None;
             loop {
-                match backend.release_at(&way.home, &request, is_plain).await {
+                match store.release_at(&way.home, &request, is_plain).await {
                     // What left for the node that says so before, on the same connection, has been dealt with there.
                     Err(failure) if way.goes_on(&failure) => {
-                        passed = passed.or_else(|| request.trail.single());
+                        passed = passed.or_else(|| request.in_flight.only_connection());
                     }
                     Ok(mut released) => {
                         if let Some(passed) = passed
-                            && request.acquired.is_settled_by(passed)
+                            && request.acquire_in_flight.is_settled_by(passed)
                         {
                             released.connection = passed;
                         }
@@ -518,9 +516,9 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn release_at_once(&self, request: &ReleaseRequest, then: Then<Released>) {
+    fn release_at_once(&self, request: &Release, then: Then<Released>) {
         // Before this one is noted there, too.
-        let is_plain = request.trail.is_empty();
+        let is_plain = request.in_flight.is_empty();
         let home = self.0.servers.home(&request.full_key);
         let write = |out: &mut Vec<u8>, _, _| {
             let call = Call {
@@ -534,8 +532,8 @@ impl Backend for RedisBackend {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&errors::of_value(value)?, id)
         };
-        let link = home.server.releasing(&request.acquired);
-        link.send_at_once(&request.trail, write, read, then);
+        let link = home.server.releasing(&request.acquire_in_flight);
+        link.send_at_once(&request.in_flight, write, read, then);
         self.0.servers.note_written(home.server);
     }
 
@@ -543,12 +541,12 @@ impl Backend for RedisBackend {
         self.0.servers.flush();
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
-        let backend = self.clone();
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+        let store = self.clone();
         Box::pin(async move {
-            let mut way = backend.0.servers.way(&full_key);
+            let mut way = store.0.servers.way(&full_key);
             loop {
-                match backend.inspect_at(&way.home, &full_key).await {
+                match store.inspect_at(&way.home, &full_key).await {
                     Err(failure) if way.goes_on(&failure) => {}
                     answer => return answer,
                 }
@@ -556,12 +554,12 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
-        let backend = self.clone();
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+        let store = self.clone();
         Box::pin(async move {
-            let mut way = backend.0.servers.way(&full_key);
+            let mut way = store.0.servers.way(&full_key);
             loop {
-                let done = backend.force_release_at(&way.home, &full_key, known_fencing);
+                let done = store.force_release_at(&way.home, &full_key, known_fencing);
                 match done.await {
                     Err(failure) if way.goes_on(&failure) => {}
                     answer => return answer,
@@ -570,11 +568,11 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn check(&self) -> Answer<Health> {
-        let backend = self.clone();
+    fn check(&self) -> StoreFuture<Health> {
+        let store = self.clone();
         Box::pin(async move {
-            let mut health = health::check(&backend).await?;
-            health.warnings.extend(backend.0.scope.warning());
+            let mut health = health::check(&store).await?;
+            health.warnings.extend(store.0.scope.warning());
             Ok(health)
         })
     }
@@ -584,7 +582,7 @@ impl Backend for RedisBackend {
     }
 }
 
-fn set_if_free(request: &AcquireRequest) -> [Word<'_>; 6] {
+fn set_if_free(request: &Acquire) -> [Word<'_>; 6] {
     [
         Text("SET"),
         Text(&request.full_key),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
 use crate::store::{
-    Failure, RenewRequest, Renewed,
+    Failure, Renew, Renewed,
     redis::{
         capabilities::{Compare, Ways},
         connection::{
@@ -22,7 +22,7 @@ type Renewals = Vec<Result<Renewed, Failure>>;
 
 pub(super) async fn renew(
     servers: &Servers,
-    batch: Vec<RenewRequest>,
+    batch: Vec<Renew>,
     within: Duration,
 ) -> Result<Renewals, Failure> {
     match servers {
@@ -40,16 +40,11 @@ pub(super) async fn renew(
 /// Those that go to one server together: their numbers in the batch, and where each of them is at home.
 struct Group(Vec<(usize, Home)>);
 
-async fn renew_at_their_homes(
-    servers: &Servers,
-    batch: &[RenewRequest],
-    within: Duration,
-) -> Renewals {
+async fn renew_at_their_homes(servers: &Servers, batch: &[Renew], within: Duration) -> Renewals {
     let started = CLOCK.now();
     let none = || Err(Failure::no_answer("the time for a renewal is over"));
     let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
-    let home =
-        |(number, request): (usize, &RenewRequest)| (number, servers.home(&request.full_key));
+    let home = |(number, request): (usize, &Renew)| (number, servers.home(&request.full_key));
     let mut open: Vec<(usize, Home)> = batch.iter().enumerate().map(home).collect();
     for _ in 0..=MOST_HOPS {
         let left = within.saturating_sub(CLOCK.now().since(started));
@@ -107,13 +102,9 @@ fn grouped(open: Vec<(usize, Home)>) -> Vec<Group> {
     groups
 }
 
-async fn renew_group(
-    Group(members): &Group,
-    requests: &[RenewRequest],
-    within: Duration,
-) -> Renewals {
+async fn renew_group(Group(members): &Group, requests: &[Renew], within: Duration) -> Renewals {
     let started = CLOCK.now();
-    let all = async |home: &Home, requests: &[RenewRequest], within| {
+    let all = async |home: &Home, requests: &[Renew], within| {
         let answers = renew_at(home, requests, within).await;
         answers.unwrap_or_else(|failure| requests.iter().map(|_| Err(failure.clone())).collect())
     };
@@ -143,11 +134,7 @@ async fn renew_group(
     renewals.into_iter().flatten().collect()
 }
 
-async fn renew_at(
-    home: &Home,
-    batch: &[RenewRequest],
-    within: Duration,
-) -> Result<Renewals, Failure> {
+async fn renew_at(home: &Home, batch: &[Renew], within: Duration) -> Result<Renewals, Failure> {
     if let Ways::Commands(by) = home.ways(within).await? {
         let commands = &home.server.commands;
         return commands.renew(by, home.asking, batch, within).await;

@@ -129,7 +129,7 @@ impl Acks {
         ];
         let within = self.link.timing().command_timeout;
         let (connection, answer) = self.link.send(&[&words], within, None).await?;
-        match errors::of_value(answer).map_err(Failure::after_all)? {
+        match errors::of_value(answer).map_err(Failure::executed_in_part)? {
             Value::Int(count) => Ok((connection, u64::try_from(count).unwrap_or(0))),
             _ => Err(errors::nonsense("WAIT")),
         }

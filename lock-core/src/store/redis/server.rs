@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::store::{
     grants::Grants,
-    in_flight::Trail,
+    in_flight::InFlight,
     redis::{
         connection::{
             pub_sub::Mailbox,
@@ -118,8 +118,8 @@ impl Server {
 
     /// Where a lock is let go: on the connection on which it was taken, so that the release never overtakes the acquire;
     /// or past those who wait for replicas there, if nothing of the acquire is under way any more.
-    pub(super) fn releasing(&self, acquired: &Trail) -> &Arc<Link> {
-        if acquired.is_empty() {
+    pub(super) fn releasing(&self, acquire_in_flight: &InFlight) -> &Arc<Link> {
+        if acquire_in_flight.is_empty() {
             &self.link
         } else {
             self.holding()

@@ -9,11 +9,11 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::{
     runtime::clock::Clock,
     store::{
-        AcquireOutcome, AcquireRequest, Asks, Backend, Failure, ReleaseOutcome, ReleaseRequest,
-        RenewRequest, Renewed,
+        Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
+        Store,
         owner_token::{OwnerTokens, random_name},
         redis::{
-            Acked, RedisBackend,
+            Acked, RedisStore,
             capabilities::Ways,
             connection::handshake::Greeting,
             errors,
@@ -33,21 +33,21 @@ const CHECK_TTL: Duration = Duration::from_secs(1);
 ///
 /// Only what no time will mend is a failure: a missing right, or a key that holds something else. The locks themselves ask
 /// again in all other cases.
-pub(super) async fn try_out(backend: &RedisBackend, within: Duration) -> Result<(), Failure> {
+pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), Failure> {
     let started = Clock::Boot.now();
     let left = || within.saturating_sub(Clock::Boot.now().since(started));
-    let homes = backend.0.servers.each();
-    match timeout(within, try_all(backend, &homes)).await {
+    let homes = store.0.servers.each();
+    match timeout(within, try_all(store, &homes)).await {
         Ok(Ok(())) => {}
         Ok(Err((home, failure))) => {
-            return Err(rights::explained(backend, &home, failure, left()).await);
+            return Err(rights::explained(store, &home, failure, left()).await);
         }
         Err(_) => {
-            tracing::warn!(server = ?backend, "no lock could be tried in time; the locks themselves ask again");
+            tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
         }
     }
     for home in &homes {
-        announce(backend, home, left()).await;
+        announce(store, home, left()).await;
     }
     let is_without = |home: &&Home| {
         let current = home.server.link.snapshot();
@@ -55,23 +55,23 @@ pub(super) async fn try_out(backend: &RedisBackend, within: Duration) -> Result<
     };
     if let Some(home) = homes.iter().find(is_without) {
         let server = home.server.link.address().shown();
-        let warning = without_scripts(backend, home, left()).await;
+        let warning = without_scripts(store, home, left()).await;
         tracing::warn!(server, "{warning}");
     }
     Ok(())
 }
 
 /// All at the same time; returns the first failure that stays.
-async fn try_all(backend: &RedisBackend, homes: &[Home]) -> Result<(), (Home, Failure)> {
+async fn try_all(store: &RedisStore, homes: &[Home]) -> Result<(), (Home, Failure)> {
     if let [home] = homes {
-        let tried = try_a_lock(backend, home, Acked::NeedNot).await;
+        let tried = try_a_lock(store, home, Acked::NeedNot).await;
         return lasting(home.clone(), tried);
     }
     let mut trials = JoinSet::new();
     for home in homes.iter().cloned() {
-        let backend = backend.clone();
+        let store = store.clone();
         trials.spawn(async move {
-            let tried = try_a_lock(&backend, &home, Acked::NeedNot).await;
+            let tried = try_a_lock(&store, &home, Acked::NeedNot).await;
             lasting(home, tried)
         });
     }
@@ -106,22 +106,22 @@ fn lasting<T>(home: Home, tried: Result<T, Failure>) -> Result<(), (Home, Failur
 
 /// Does once what every lock does. Whatever ends it half way, the key ends with its ttl.
 pub(super) async fn try_a_lock(
-    backend: &RedisBackend,
+    store: &RedisStore,
     home: &Home,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
-    if backend.0.is_one_of_several && home.ways(backend.within()).await? != Ways::Scripts {
+    if store.0.is_one_of_several && home.ways(store.within()).await? != Ways::Scripts {
         return Err(errors::denied(
             "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
                 .to_owned(),
         ));
     }
-    let key = key_on(backend, home);
-    let given = backend.0.scope.check_key.as_ref();
+    let key = key_on(store, home);
+    let given = store.0.scope.check_key.as_ref();
     match given.filter(|given| ***given == *key) {
-        None => lock_and_unlock(backend, key, Busy::IsNone, acked).await,
+        None => lock_and_unlock(store, key, Busy::IsNone, acked).await,
         Some(given) => {
-            let tried = lock_and_unlock(backend, key, Busy::IsFine, acked).await;
+            let tried = lock_and_unlock(store, key, Busy::IsFine, acked).await;
             tried.map_err(|failure| match failure {
                 Failure::Invalid(reason) if *reason == *errors::NO_LOCK => Failure::Invalid(
                     format!(
@@ -137,8 +137,8 @@ pub(super) async fn try_a_lock(
 }
 
 /// The key of a lock that is tried on a server: one that stands for those of the locks, if there is one here.
-fn key_on(backend: &RedisBackend, home: &Home) -> Arc<str> {
-    let (scope, servers) = (&backend.0.scope, &backend.0.servers);
+fn key_on(store: &RedisStore, home: &Home) -> Arc<str> {
+    let (scope, servers) = (&store.0.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
@@ -166,7 +166,7 @@ enum Busy {
 
 /// Returns a warning if the lock ended before all was done.
 async fn lock_and_unlock(
-    backend: &RedisBackend,
+    store: &RedisStore,
     full_key: Arc<str>,
     busy: Busy,
     acked: Acked,
@@ -182,64 +182,60 @@ async fn lock_and_unlock(
         ))),
     };
     let token = OwnerTokens::of_this_process().next();
-    let request = AcquireRequest {
+    let request = Acquire {
         full_key: full_key.clone(),
         token: token.clone(),
         ttl: CHECK_TTL,
         known_fencing: 0,
         tokens: 1,
-        asks: Asks::Once,
+        queue_mode: QueueMode::DoNotQueue,
         entry: 0,
-        trail: Arc::default(),
+        in_flight: Arc::default(),
     };
-    let is_ours = match backend.take(&request, acked).await?.outcome {
+    let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if busy == Busy::IsFine => false,
         AcquireOutcome::Busy(_) => return Err(errors::nonsense("an acquire of a fresh key")),
     };
-    let renewal = RenewRequest {
+    let renewal = Renew {
         full_key: full_key.clone(),
         token: token.clone(),
         ttl: CHECK_TTL,
-        acquired: Arc::default(),
+        acquire_in_flight: Arc::default(),
     };
-    let renewed = backend.renew(vec![renewal], backend.within()).await?;
+    let renewed = store.renew(vec![renewal], store.within()).await?;
     match renewed.into_iter().next() {
         Some(Err(failure)) => return Err(failure),
         Some(Ok(Renewed::NotOurs)) | None if is_ours => return gone(),
         _ => {}
     }
-    let release = ReleaseRequest {
+    let release = Release {
         full_key,
         token,
         keep: None,
         known_fencing: 0,
         entry: None,
-        trail: Arc::default(),
-        acquired: Arc::default(),
+        in_flight: Arc::default(),
+        acquire_in_flight: Arc::default(),
     };
-    match backend.release(release).await?.outcome {
+    match store.release(release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
-        ReleaseOutcome::Done | ReleaseOutcome::NotOurs => Ok(None),
+        ReleaseOutcome::Released | ReleaseOutcome::NotOurs => Ok(None),
     }
 }
 
 /// What a user who may not run scripts is told, the same each time.
-pub(super) async fn without_scripts(
-    backend: &RedisBackend,
-    home: &Home,
-    within: Duration,
-) -> String {
-    let known = &backend.0.without_scripts;
+pub(super) async fn without_scripts(store: &RedisStore, home: &Home, within: Duration) -> String {
+    let known = &store.0.without_scripts;
     if let Some(known) = known.get() {
         return known.clone();
     }
-    let told = rights::without_scripts(backend, home, within).await;
+    let told = rights::without_scripts(store, home, within).await;
     known.get_or_init(|| told).clone()
 }
 
 /// Tells what was connected to.
-async fn announce(backend: &RedisBackend, home: &Home, within: Duration) {
+async fn announce(store: &RedisStore, home: &Home, within: Duration) {
     let link = &home.server.link;
     let Some(current) = link.snapshot() else {
         return;
@@ -264,7 +260,7 @@ async fn announce(backend: &RedisBackend, home: &Home, within: Duration) {
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
-        mode = if hears && !backend.0.is_one_of_several {
+        mode = if hears && !store.0.is_one_of_several {
             "push"
         } else {
             "polling"

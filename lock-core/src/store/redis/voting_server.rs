@@ -6,11 +6,11 @@ use crate::{
     error::LockError,
     inspect::Health,
     store::{
-        Answer, Backend, Failure, ReleaseRequest, Released, RenewRequest, Renewed,
-        in_flight::{ConnectionId, Trail},
+        Failure, Release, Released, Renew, Renewed, Store, StoreFuture,
+        in_flight::{ConnectionId, InFlight},
         owner_token::OwnerToken,
         redis::{
-            RedisBackend, Settings,
+            RedisStore, Settings,
             connection::{
                 reconnecting::Link,
                 resp::{
@@ -19,7 +19,7 @@ use crate::{
                 },
             },
             errors, health, millis, rights,
-            scripts::{AGAIN, Call, INSPECT, PROPOSE},
+            scripts::{Call, INSPECT, PROPOSE, RESTORE},
             server::Server,
             topology::{key_location::Servers, slots::Names},
             trial,
@@ -30,7 +30,7 @@ use crate::{
 /// A server, with the scripts that a single one is asked with, and those for a vote.
 #[derive(Clone)]
 pub(crate) struct Node {
-    backend: RedisBackend,
+    store: RedisStore,
     server: (Arc<Server>, Arc<Names>),
 }
 
@@ -89,8 +89,8 @@ pub(crate) type Seen = Option<(String, Option<Duration>)>;
 impl Node {
     /// Connects with the first request.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        let backend = RedisBackend::one_of_several(url, settings)?;
-        let server = match &backend.0.servers {
+        let store = RedisStore::one_of_several(url, settings)?;
+        let server = match &store.0.servers {
             Servers::One(server, names) if server.link.sentinels().is_none() => {
                 (server.clone(), names.clone())
             }
@@ -101,7 +101,7 @@ impl Node {
                 )));
             }
         };
-        Ok(Self { backend, server })
+        Ok(Self { store, server })
     }
 
     fn link(&self) -> &Arc<Link> {
@@ -139,24 +139,18 @@ impl Node {
             Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
             _ => return Err(errors::no_redis(self.shown())),
         };
-        health::look_at_eviction(&self.backend);
+        health::look_at_eviction(&self.store);
         read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
     }
 
     /// Makes sure, once it was greeted, that its user may do what locks take.
     pub(crate) async fn try_out(&self, within: Duration) -> Result<(), Failure> {
-        trial::try_out(&self.backend, within).await
+        trial::try_out(&self.store, within).await
     }
 
     /// Names all that is missing, if the failure is for lack of a right.
     pub(crate) async fn explained(&self, failure: Failure, within: Duration) -> Failure {
-        rights::explained(
-            &self.backend,
-            &self.backend.0.servers.any(),
-            failure,
-            within,
-        )
-        .await
+        rights::explained(&self.store, &self.store.0.servers.any(), failure, within).await
     }
 
     /// `trail` gets to know the connection before the first byte leaves.
@@ -164,7 +158,7 @@ impl Node {
         &self,
         proposal: &Proposal,
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vote), Failure> {
         let call = Call {
             keys: &[
@@ -185,36 +179,38 @@ impl Node {
                 Number(millis(proposal.mark)),
             ],
         };
-        let (connection, answer) = PROPOSE.run(self.link(), call, within, trail).await?;
+        let (connection, answer) = PROPOSE.run(self.link(), call, within, in_flight).await?;
         let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
         Ok((connection, vote))
     }
 
     pub(crate) fn renew(
         &self,
-        batch: Vec<RenewRequest>,
+        batch: Vec<Renew>,
         within: Duration,
-    ) -> Answer<Vec<Result<Renewed, Failure>>> {
-        self.backend.renew(batch, within)
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+        self.store.renew(batch, within)
     }
 
     /// Makes the key anew, unless another has it.
-    pub(crate) async fn make_anew(
+    pub(crate) async fn restore_key(
         &self,
-        request: &RenewRequest,
+        request: &Renew,
         within: Duration,
-        trail: &Trail,
+        in_flight: &InFlight,
     ) -> Result<ConnectionId, Failure> {
         let call = Call {
             keys: &[Text(&request.full_key)],
             arguments: &[Text(request.token.expose()), Number(millis(request.ttl))],
         };
-        let (connection, _) = AGAIN.run(self.link(), call, within, Some(trail)).await?;
+        let (connection, _) = RESTORE
+            .run(self.link(), call, within, Some(in_flight))
+            .await?;
         Ok(connection)
     }
 
-    pub(crate) fn release(&self, request: ReleaseRequest) -> Answer<Released> {
-        self.backend.release(request)
+    pub(crate) fn release(&self, request: Release) -> StoreFuture<Released> {
+        self.store.release(request)
     }
 
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<Seen, Failure> {
@@ -233,18 +229,18 @@ impl Node {
         read_seen(&answer).ok_or_else(|| errors::nonsense("an inspection"))
     }
 
-    pub(crate) fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
-        self.backend.force_release(full_key, known_fencing)
+    pub(crate) fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+        self.store.force_release(full_key, known_fencing)
     }
 
     pub(crate) async fn check(&self) -> Result<Health, Failure> {
-        health::check(&self.backend).await
+        health::check(&self.store).await
     }
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.backend.fmt(f)
+        self.store.fmt(f)
     }
 }
 

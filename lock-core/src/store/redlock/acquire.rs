@@ -6,26 +6,25 @@ use crate::{
     fencing::FencingBlock,
     runtime::jitter::jittered,
     store::{
-        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Asks, Busy, Comes, Failure,
-        Others,
+        Acquire, AcquireOutcome, Acquired, Busy, Contended, Failure, Prefetch, Prefetched,
+        QueueMode, WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockMust, Proposal},
         redlock::{CLOCK, Servers, ballot::Loss, voting_round::elect},
     },
 };
 
-pub(super) async fn acquire(
-    servers: &Arc<Servers>,
-    request: AcquireRequest,
-) -> Result<Acquired, Failure> {
-    let AcquireRequest {
+pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<Acquired, Failure> {
+    let Acquire {
         full_key,
-        trail,
+        in_flight,
         ttl,
         tokens,
         ..
     } = request;
-    if request.asks != Asks::Once && servers.courtesy.is_due(&full_key, CLOCK.now()) {
+    if request.queue_mode != QueueMode::DoNotQueue
+        && servers.courtesy.is_due(&full_key, CLOCK.now())
+    {
         let pause = jittered(servers.timing.polling_pause).min(ttl / 4);
         CLOCK.sleep_until(CLOCK.now().after(pause)).await;
     }
@@ -37,13 +36,13 @@ pub(super) async fn acquire(
         count: tokens,
         lock: LockMust::BeFreeOrOurs,
         asker: servers.name.clone(),
-        mark: servers.mark(request.asks),
+        mark: servers.mark(request.queue_mode),
     };
     let election = elect(
         servers,
         proposal,
         request.known_fencing,
-        Some(trail.clone()),
+        Some(in_flight.clone()),
     )
     .await;
     let lost = match election {
@@ -51,7 +50,7 @@ pub(super) async fn acquire(
             if won.wanted {
                 servers.courtesy.note(&full_key, CLOCK.now());
             }
-            trail.departs_on(ConnectionId::ALL);
+            in_flight.note_sent_on(ConnectionId::ALL);
             return Ok(Acquired {
                 outcome: AcquireOutcome::Granted(block(won.number, tokens)),
                 connection: ConnectionId::SOME,
@@ -60,14 +59,14 @@ pub(super) async fn acquire(
         Err(lost) => lost,
     };
     if lost.leaves_traces {
-        trail.departs_on(ConnectionId::ALL);
+        in_flight.note_sent_on(ConnectionId::ALL);
     }
     match lost.loss {
         Loss::Busy(expiry) => Ok(Acquired {
             outcome: AcquireOutcome::Busy(Busy {
                 expiry,
-                place: None,
-                comes: Comes::WithAnotherToken,
+                position: None,
+                wake_up: WakeUpMode::PollWithNewToken,
                 counter: None,
             }),
             connection: lost.connection(),
@@ -82,10 +81,10 @@ fn block(number: u64, count: u32) -> FencingBlock {
 }
 
 /// The block is proposed as the first token is, so that a majority has it all behind its counters before any of it is used.
-pub(super) async fn renew_ahead(
+pub(super) async fn prefetch(
     servers: &Arc<Servers>,
-    request: AheadRequest,
-) -> Result<Ahead, Failure> {
+    request: Prefetch,
+) -> Result<Prefetched, Failure> {
     let count = request.tokens;
     let proposal = Proposal {
         full_key: request.full_key.clone(),
@@ -102,16 +101,16 @@ pub(super) async fn renew_ahead(
             if won.wanted {
                 servers.courtesy.note(&request.full_key, CLOCK.now());
             }
-            Ok(Ahead::Yes {
+            Ok(Prefetched::Tokens {
                 tokens: block(won.number, count),
-                others: if won.wanted {
-                    Others::Wait
+                contended: if won.wanted {
+                    Contended::OthersWaiting
                 } else {
-                    Others::DoNot
+                    Contended::NoneWaiting
                 },
             })
         }
-        Err(lost) if lost.is_definitely_not_ours => Ok(Ahead::NotOurs),
+        Err(lost) if lost.is_definitely_not_ours => Ok(Prefetched::NotOurs),
         Err(lost) => Err(lost.failure(servers.members.len())),
     }
 }

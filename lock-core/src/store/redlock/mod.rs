@@ -28,8 +28,8 @@ use crate::{
         executor::spawn_beside,
     },
     store::{
-        AcquireRequest, Acquired, Ahead, AheadRequest, Answer, Asks, Backend, Failure,
-        ReleaseRequest, Released, RenewRequest, Renewed, Then,
+        Acquire, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release, Released, Renew,
+        Renewed, Store, StoreFuture, Then,
         owner_token::random_name,
         redis::{Scope, Settings},
         redlock::{
@@ -66,7 +66,7 @@ const FAR_AHEAD_MICROS: u64 = 500_000;
 const NOT_AT_ONCE: &str = "several servers are not asked at once";
 
 #[derive(Clone)]
-pub(crate) struct RedlockBackend(Arc<Servers>);
+pub(crate) struct RedlockStore(Arc<Servers>);
 
 struct Servers {
     members: Vec<Arc<Member>>,
@@ -79,7 +79,7 @@ struct Servers {
     courtesy: Courtesy,
 }
 
-impl RedlockBackend {
+impl RedlockStore {
     /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
     pub(crate) fn new(
         urls: &[String],
@@ -232,10 +232,12 @@ impl Servers {
         voting_round::patience(ttl, self.round_trip(), self.timing.command_timeout)
     }
 
-    fn mark(&self, asks: Asks) -> Duration {
-        match asks {
-            Asks::Once => Duration::ZERO,
-            Asks::ToWait | Asks::AfterIts(_) => self.timing.polling_pause * MARK_PAUSES,
+    fn mark(&self, queue_mode: QueueMode) -> Duration {
+        match queue_mode {
+            QueueMode::DoNotQueue => Duration::ZERO,
+            QueueMode::JoinQueue | QueueMode::CheckPosition(_) => {
+                self.timing.polling_pause * MARK_PAUSES
+            }
         }
     }
 }
@@ -248,7 +250,7 @@ fn own_wall_clock() -> u64 {
     micros(wall_clock())
 }
 
-impl fmt::Debug for RedlockBackend {
+impl fmt::Debug for RedlockStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
             .entries(self.0.members.iter().map(|member| &member.node))
@@ -256,21 +258,21 @@ impl fmt::Debug for RedlockBackend {
     }
 }
 
-impl Backend for RedlockBackend {
-    fn acquire(&self, request: AcquireRequest) -> Answer<Acquired> {
+impl Store for RedlockStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let servers = self.0.clone();
         Box::pin(async move { acquire::acquire(&servers, request).await })
     }
 
-    fn acquire_at_once(&self, _: &AcquireRequest, then: Then<Acquired>) {
+    fn acquire_at_once(&self, _: &Acquire, then: Then<Acquired>) {
         then(Err(Failure::not_now(NOT_AT_ONCE)));
     }
 
     fn renew(
         &self,
-        batch: Vec<RenewRequest>,
+        batch: Vec<Renew>,
         within: Duration,
-    ) -> Answer<Vec<Result<Renewed, Failure>>> {
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         let servers = self.0.clone();
         Box::pin(async move {
             let (tell, told) = oneshot::channel();
@@ -281,31 +283,31 @@ impl Backend for RedlockBackend {
         })
     }
 
-    fn renew_ahead(&self, request: AheadRequest) -> Answer<Ahead> {
+    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
         let servers = self.0.clone();
-        Box::pin(async move { acquire::renew_ahead(&servers, request).await })
+        Box::pin(async move { acquire::prefetch(&servers, request).await })
     }
 
-    fn release(&self, request: ReleaseRequest) -> Answer<Released> {
+    fn release(&self, request: Release) -> StoreFuture<Released> {
         let servers = self.0.clone();
         Box::pin(async move { release::release(&servers, request).await })
     }
 
-    fn release_at_once(&self, _: &ReleaseRequest, then: Then<Released>) {
+    fn release_at_once(&self, _: &Release, then: Then<Released>) {
         then(Err(Failure::not_now(NOT_AT_ONCE)));
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> Answer<Option<Sighting>> {
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         let servers = self.0.clone();
         Box::pin(async move { inspect::inspect(&servers, full_key).await })
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Answer<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         let servers = self.0.clone();
         Box::pin(async move { inspect::force_release(&servers, full_key, known_fencing).await })
     }
 
-    fn check(&self) -> Answer<Health> {
+    fn check(&self) -> StoreFuture<Health> {
         let servers = self.0.clone();
         Box::pin(async move { inspect::check(&servers).await })
     }
@@ -319,14 +321,14 @@ impl Backend for RedlockBackend {
 mod tests {
     use super::*;
 
-    fn backend(count: usize) -> RedlockBackend {
+    fn store(count: usize) -> RedlockStore {
         let urls: Vec<String> = (0..count).map(|n| format!("redis://h{n}")).collect();
-        RedlockBackend::new(&urls, &Settings::default(), Duration::ZERO).expect("a list")
+        RedlockStore::new(&urls, &Settings::default(), Duration::ZERO).expect("a list")
     }
 
     #[test]
     fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
-        let servers = backend(3).0;
+        let servers = store(3).0;
         let first = servers.next_number(0, 1);
         assert!(servers.next_number(0, 1) > first);
         let second = servers.next_number(first + 1000, 1);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::store::{
-    Failure, ReleaseOutcome, ReleaseRequest, Released,
+    Failure, Release, ReleaseOutcome, Released,
     in_flight::ConnectionId,
     redlock::{
         Servers,
-        in_flight::{Duty, Track},
+        in_flight::{ReleaseDuty, ServerInFlight},
         quorum::Verdict,
         server::Member,
         voting_round::no_majority,
@@ -16,29 +16,28 @@ use crate::store::{
 
 /// Asks all servers that may have it and have not answered for good, and returns as soon as a majority let go. What is known of
 /// one server is kept on the trail of the acquire, so that a repeated release asks the others only.
-pub(super) async fn release(
-    servers: &Arc<Servers>,
-    request: ReleaseRequest,
-) -> Result<Released, Failure> {
+pub(super) async fn release(servers: &Arc<Servers>, request: Release) -> Result<Released, Failure> {
     let count = servers.members.len();
-    let duties: Vec<Duty> = request
-        .acquired
-        .tracks(count)
+    let duties: Vec<ReleaseDuty> = request
+        .acquire_in_flight
+        .of_servers(count)
         .iter()
-        .map(Track::close)
+        .map(ServerInFlight::begin_release)
         .collect();
     let mut tally = servers.tally();
     for duty in &duties {
         match duty {
-            Duty::Done(ReleaseOutcome::Done) => tally.yes(),
-            Duty::Done(ReleaseOutcome::NotOurs) | Duty::Nothing => tally.no(),
-            Duty::Ask | Duty::AskAgain => {}
+            ReleaseDuty::AlreadyReleased(ReleaseOutcome::Released) => tally.yes(),
+            ReleaseDuty::AlreadyReleased(ReleaseOutcome::NotOurs) | ReleaseDuty::NothingSent => {
+                tally.no()
+            }
+            ReleaseDuty::ReleaseOnce | ReleaseDuty::ReleaseAgain => {}
         }
     }
     // Whoever waits for the word has it: this is for those that have not answered.
     let was_decided = tally.verdict().is_some();
     if duties.iter().any(|duty| duty.is_open()) {
-        request.trail.departs_on(ConnectionId::ALL);
+        request.in_flight.note_sent_on(ConnectionId::ALL);
     }
     let mut answers = servers.ask_all(|server, member| {
         let (request, duty) = (request.clone(), duties[server]);
@@ -48,7 +47,7 @@ pub(super) async fn release(
     while let Some((_, answer)) = answers.recv().await {
         match answer {
             None => {}
-            Some(Ok(ReleaseOutcome::Done)) => tally.yes(),
+            Some(Ok(ReleaseOutcome::Released)) => tally.yes(),
             Some(Ok(ReleaseOutcome::NotOurs)) => tally.no(),
             Some(Err(failure)) => {
                 tally.silent();
@@ -60,13 +59,13 @@ pub(super) async fn release(
         }
     }
     let outcome = match tally.verdict() {
-        Some(Verdict::Yes) => ReleaseOutcome::Done,
+        Some(Verdict::Yes) => ReleaseOutcome::Released,
         Some(Verdict::No) => ReleaseOutcome::NotOurs,
         _ => return Err(Failure::no_answer(no_majority(count, &failures))),
     };
-    let is_over = |duty: Duty| !duty.is_open();
-    let tracks = request.acquired.tracks(count);
-    let all = tracks.iter().all(|track| is_over(track.close()));
+    let is_over = |duty: ReleaseDuty| !duty.is_open();
+    let records = request.acquire_in_flight.of_servers(count);
+    let all = records.iter().all(|record| is_over(record.begin_release()));
     Ok(Released {
         outcome,
         connection: if all {
@@ -82,17 +81,17 @@ async fn let_go(
     member: &Member,
     server: usize,
     count: usize,
-    request: ReleaseRequest,
-    duty: Duty,
+    request: Release,
+    duty: ReleaseDuty,
 ) -> Option<Result<ReleaseOutcome, Failure>> {
     if !duty.is_open() {
         return None;
     }
-    let acquired = request.acquired.clone();
+    let acquired = request.acquire_in_flight.clone();
     // The way of this request is nobody's concern: what it may have done is what was asked for.
-    let request = ReleaseRequest {
+    let request = Release {
         entry: None,
-        trail: Arc::default(),
+        in_flight: Arc::default(),
         ..request
     };
     Some(match member.node.release(request).await {
@@ -100,7 +99,7 @@ async fn let_go(
             outcome,
             connection,
         }) => {
-            acquired.tracks(count)[server].released(duty, connection, outcome);
+            acquired.of_servers(count)[server].note_released(duty, connection, outcome);
             Ok(outcome)
         }
         Err(failure) => Err(failure),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use crate::store::{
-    Failure, RenewRequest, Renewed,
+    Failure, Renew, Renewed,
     redlock::{
         Servers,
         quorum::{Tally, Verdict},
@@ -16,7 +16,7 @@ use crate::store::{
 /// Tells the word of the majorities as soon as there is one for each; then makes the keys anew at servers that have lost them.
 pub(super) async fn renew(
     servers: Arc<Servers>,
-    batch: Vec<RenewRequest>,
+    batch: Vec<Renew>,
     within: Duration,
     tell: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
 ) {
@@ -32,7 +32,7 @@ pub(super) async fn renew(
         let said = answer.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
         for (index, tally) in tallies.iter_mut().enumerate() {
             match said.get(index) {
-                Some(Ok(Renewed::Yes)) => tally.yes(),
+                Some(Ok(Renewed::Extended)) => tally.yes(),
                 Some(Ok(Renewed::NotOurs)) => {
                     tally.no();
                     missing.push((server, index));
@@ -48,7 +48,7 @@ pub(super) async fn renew(
             && let Some(tell) = tell.take()
         {
             let word = |tally: &Tally| match tally.verdict() {
-                Some(Verdict::Yes) => Ok(Renewed::Yes),
+                Some(Verdict::Yes) => Ok(Renewed::Extended),
                 Some(Verdict::No) => Ok(Renewed::NotOurs),
                 _ => Err(Failure::no_answer(no_majority(
                     servers.members.len(),
@@ -61,21 +61,23 @@ pub(super) async fn renew(
     }
     for (server, index) in missing {
         if tallies[index].verdict() == Some(Verdict::Yes) {
-            make_anew(&servers, server, &batch[index]).await;
+            restore_key(&servers, server, &batch[index]).await;
         }
     }
 }
 
 /// A majority has just renewed it, so nobody else can have it: a server that lost it, or was not reached before, counts for it
 /// from the next renewal on.
-async fn make_anew(servers: &Servers, server: usize, request: &RenewRequest) {
-    let track = &request.acquired.tracks(servers.members.len())[server];
+async fn restore_key(servers: &Servers, server: usize, request: &Renew) {
+    let record = &request.acquire_in_flight.of_servers(servers.members.len())[server];
     // Not after its release has begun: nobody would take it back.
-    let Some(visit) = track.visit() else { return };
+    let Some(pending) = record.begin_request() else {
+        return;
+    };
     let node = &servers.members[server].node;
     let within = servers.patience(request.ttl);
-    match node.make_anew(request, within, &track.trail).await {
-        Ok(connection) => visit.answered(connection),
+    match node.restore_key(request, within, &record.in_flight).await {
+        Ok(connection) => pending.answered(connection),
         Err(failure) => {
             tracing::debug!(server = node.shown(), ?failure, "a key was not made anew");
         }

@@ -19,7 +19,7 @@ use crate::{
             voting_server::{Node, Proposal, Vote},
         },
         redlock::{
-            in_flight::Track,
+            in_flight::ServerInFlight,
             restart_quarantine::{self, RunIds, Seen},
         },
         timing::Timing,
@@ -100,7 +100,7 @@ impl Member {
         &self,
         proposal: &Proposal,
         within: Duration,
-        track: Option<&Track>,
+        record: Option<&ServerInFlight>,
     ) -> Result<Vote, Failure> {
         let started = CLOCK.now();
         let left = || within.saturating_sub(CLOCK.now().since(started));
@@ -109,16 +109,16 @@ impl Member {
             None => self.ask_standing(within).await?,
         };
         self.require_vote(standing, CLOCK.now())?;
-        let visit =
-            match track {
-                Some(track) => Some(track.visit().ok_or_else(|| {
+        let pending =
+            match record {
+                Some(record) => Some(record.begin_request().ok_or_else(|| {
                     Failure::no_answer("this request was taken back before it left")
                 })?),
                 None => None,
             };
         let sent = CLOCK.now();
-        let trail = track.map(|track| &track.trail);
-        let answer = self.node.propose(proposal, left(), trail).await;
+        let in_flight = record.map(|record| &record.in_flight);
+        let answer = self.node.propose(proposal, left(), in_flight).await;
         let (connection, vote) = match answer {
             Ok(answer) => answer,
             Err(failure) => {
@@ -129,8 +129,8 @@ impl Member {
                 return Err(failure);
             }
         };
-        if let Some(visit) = visit {
-            visit.answered(connection);
+        if let Some(pending) = pending {
+            pending.answered(connection);
         }
         self.learn_clock(vote);
         if connection != standing.connection {

@@ -8,12 +8,12 @@ use crate::{
     runtime::executor::spawn_beside,
     store::{
         Failure,
-        in_flight::{ConnectionId, Trail},
+        in_flight::{ConnectionId, InFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
             Servers,
             ballot::{Ballot, Loss, Step},
-            in_flight::Track,
+            in_flight::ServerInFlight,
         },
     },
 };
@@ -47,7 +47,7 @@ pub(super) async fn elect(
     servers: &Arc<Servers>,
     proposal: Proposal,
     known: u64,
-    trail: Option<Arc<Trail>>,
+    in_flight: Option<Arc<InFlight>>,
 ) -> Result<Won, Lost> {
     let first = servers.next_number(known, proposal.count);
     let count = servers.members.len();
@@ -64,16 +64,19 @@ pub(super) async fn elect(
                     number,
                     ..proposal.clone()
                 };
-                propose(servers, place, &proposal, trail.as_ref(), &tell);
+                propose(servers, place, &proposal, in_flight.as_ref(), &tell);
                 unanswered += count;
                 Step::Wait
             }
             Step::Wait => match answers.recv().await {
                 Some((server, place, Ok(vote))) => {
                     unanswered -= 1;
-                    if let Vote::Accepted { wanted: asks, .. } = vote {
+                    if let Vote::Accepted {
+                        wanted: is_wanted, ..
+                    } = vote
+                    {
                         accepted = true;
-                        wanted |= asks;
+                        wanted |= is_wanted;
                     }
                     ballot.hear(server, place, vote)
                 }
@@ -93,20 +96,20 @@ pub(super) async fn elect(
             Step::Lost(loss) => break loss,
         };
     };
-    let traces = |trail: &Arc<Trail>| {
+    let traces = |in_flight: &Arc<InFlight>| {
         // What has not been answered may not even have left, and will unless the release forbids it.
-        let tracks = trail.tracks(count);
+        let records = in_flight.of_servers(count);
         // An earlier round with this token, or this one.
-        !trail.is_empty()
+        !in_flight.is_empty()
             || accepted
             || unanswered > 0
-            || tracks.iter().any(|track| !track.is_settled())
-            || !failures.is_empty() && tracks.iter().any(Track::is_touched)
+            || records.iter().any(|record| !record.is_settled())
+            || !failures.is_empty() && records.iter().any(ServerInFlight::was_used)
     };
     Err(Lost {
         loss,
         is_definitely_not_ours: ballot.is_definitely_held(),
-        leaves_traces: trail.as_ref().is_some_and(traces),
+        leaves_traces: in_flight.as_ref().is_some_and(traces),
         failures,
     })
 }
@@ -116,17 +119,19 @@ fn propose(
     servers: &Arc<Servers>,
     place: usize,
     proposal: &Proposal,
-    trail: Option<&Arc<Trail>>,
+    in_flight: Option<&Arc<InFlight>>,
     tell: &mpsc::UnboundedSender<Heard>,
 ) {
     let count = servers.members.len();
     let within = servers.patience(proposal.ttl);
     for (server, member) in servers.members.iter().enumerate() {
         let (member, proposal) = (member.clone(), proposal.clone());
-        let (trail, tell) = (trail.cloned(), tell.clone());
+        let (in_flight, tell) = (in_flight.cloned(), tell.clone());
         spawn_beside(async move {
-            let track = trail.as_ref().map(|trail| &trail.tracks(count)[server]);
-            let answer = member.vote(&proposal, within, track).await;
+            let record = in_flight
+                .as_ref()
+                .map(|in_flight| &in_flight.of_servers(count)[server]);
+            let answer = member.vote(&proposal, within, record).await;
             // Nobody listens any more once it is decided.
             drop(tell.send((server, place, answer)));
         });

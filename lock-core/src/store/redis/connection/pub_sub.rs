@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     fencing::FencingToken,
     store::{
-        grants::{Counts, Grants, Message},
+        grants::{GrantMessage, Grants, MessageKind},
         redis::{
             connection::{CLOCK, is, resp::Value},
             topology::{sharded_subscription::Heard, slots::GRANTS},
@@ -22,7 +22,7 @@ pub(crate) struct Mailbox {
     /// With which the names of all channels of this manager end.
     manager: Arc<str>,
     grants: Arc<Grants>,
-    counts: Counts,
+    kind: MessageKind,
     /// Those that are subscribed to one by one.
     heard: Option<Arc<Heard>>,
 }
@@ -33,15 +33,15 @@ impl Mailbox {
             channel,
             manager,
             grants,
-            counts: Counts::AsAGrant,
+            kind: MessageKind::Grant,
             heard: None,
         }
     }
 
     /// One whose messages are only a reason to ask.
     pub(crate) fn for_hints(self) -> Self {
-        let counts = Counts::AsAHint;
-        Self { counts, ..self }
+        let kind = MessageKind::Hint;
+        Self { kind, ..self }
     }
 
     /// One whose channels are subscribed to one by one.
@@ -70,30 +70,30 @@ impl Mailbox {
         if let (true, [Value::BulkString(message)]) = (is_ours, rest)
             && let Some(message) = read(message)
         {
-            self.grants.deliver(message, self.counts);
+            self.grants.deliver(message, self.kind);
         }
     }
 
     /// The connection is gone.
-    pub(crate) fn unsettle(&self) {
-        self.grants.unsettle(CLOCK.now());
+    pub(crate) fn note_connection_change(&self) {
+        self.grants.note_connection_change(CLOCK.now());
     }
 
     /// There is a new connection, and messages may have been missed.
-    pub(crate) fn rouse_all(&self) {
-        self.grants.rouse_all(CLOCK.now());
+    pub(crate) fn wake_all(&self) {
+        self.grants.wake_all(CLOCK.now());
     }
 }
 
 /// The number of an entry, its fencing token, and the proof that the server granted it: see `scripts/queue.lua`.
-fn read(message: &[u8]) -> Option<Message<'_>> {
+fn read(message: &[u8]) -> Option<GrantMessage<'_>> {
     let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let (fencing, proof) = rest.split_once(' ')?;
     let fencing = fencing
         .parse()
         .ok()
         .filter(|token| *token < LARGEST_TOKEN)?;
-    Some(Message {
+    Some(GrantMessage {
         number: number.parse().ok()?,
         fencing: FencingToken::new(fencing),
         proof,
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn only_two_numbers_and_a_proof_are_a_grant() {
-        let message = Message {
+        let message = GrantMessage {
             number: 7,
             fencing: FencingToken::new(1_795_151_176_455_149),
             proof: "5baa61e4",

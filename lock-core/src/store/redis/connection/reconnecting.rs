@@ -17,7 +17,7 @@ use crate::{
     runtime::{clock::Moment, executor::spawn_beside},
     store::{
         Failure, Then,
-        in_flight::{ConnectionId, Trail},
+        in_flight::{ConnectionId, InFlight},
         redis::{
             capabilities::Ways,
             connection::{
@@ -206,10 +206,10 @@ impl Link {
         self: &Arc<Self>,
         words: &[&[Word<'_>]],
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let write = |out: &mut Vec<u8>| resp::write_command(out, words);
-        let (id, answers) = self.send_all(1, write, within, trail).await?;
+        let (id, answers) = self.send_all(1, write, within, in_flight).await?;
         let answer = answers.into_iter().next();
         Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
     }
@@ -229,7 +229,7 @@ impl Link {
     /// If they cannot be sent, `then` is called before this returns, with a definite failure.
     pub(crate) fn send_at_once<T: 'static>(
         self: &Arc<Self>,
-        trail: &Trail,
+        in_flight: &InFlight,
         write: impl FnOnce(&mut Vec<u8>, ConnectionId, Moment) -> usize,
         read: impl FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
         then: Then<T>,
@@ -254,7 +254,7 @@ impl Link {
         });
         let until = sent.after(self.timing.command_timeout);
         let put = connection.put(handler, Some(until), |out| {
-            trail.departs_on(id);
+            in_flight.note_sent_on(id);
             write(out, id, sent)
         });
         if let Err(handler) = put {
@@ -276,9 +276,9 @@ impl Link {
         count: usize,
         write: impl Fn(&mut Vec<u8>),
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.exchange(None, count, write, within, trail).await
+        self.exchange(None, count, write, within, in_flight).await
     }
 
     /// The same on this connection or none: the rest of a transaction, which on another connection would be no part of one.
@@ -299,7 +299,7 @@ impl Link {
         count: usize,
         write: impl Fn(&mut Vec<u8>),
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let start = CLOCK.now();
         let mut used = None;
@@ -315,8 +315,8 @@ impl Link {
             let (sender, answers) = oneshot::channel();
             let handler: Handler = Box::new(move |values| drop(sender.send(values)));
             let put = connection.put(handler, None, |out| {
-                if let Some(trail) = trail {
-                    trail.departs_on(connection.id);
+                if let Some(in_flight) = in_flight {
+                    in_flight.note_sent_on(connection.id);
                 }
                 write(out);
                 count
@@ -401,7 +401,7 @@ impl Link {
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while nobody listened.
-        self.mailbox.rouse_all();
+        self.mailbox.wake_all();
         current
     }
 
@@ -478,7 +478,7 @@ impl Link {
         }
         drop(state);
         current.retire();
-        self.mailbox.unsettle();
+        self.mailbox.note_connection_change();
         true
     }
 

@@ -8,7 +8,7 @@ use crate::{
         Failure,
         owner_token::random_name,
         redis::{
-            RedisBackend, errors,
+            RedisStore, errors,
             rights::survey::{On, Reach, Survey},
             topology::{key_location::Home, slots::GRANTS},
         },
@@ -101,7 +101,7 @@ const COMPARING: [&[&str]; 3] = [
 
 /// Makes a failure for lack of rights one that names all that is missing, as far as that is found out in time.
 pub(super) async fn explained(
-    backend: &RedisBackend,
+    store: &RedisStore,
     home: &Home,
     failure: Failure,
     within: Duration,
@@ -109,14 +109,14 @@ pub(super) async fn explained(
     let Some(words) = errors::lack_of_rights(&failure) else {
         return failure;
     };
-    let wanted = if backend.0.is_one_of_several {
+    let wanted = if store.0.is_one_of_several {
         Wanted::Scripts
     } else {
         Wanted::Locks
     };
     let shown = home.server.link.address().shown();
     Failure::Invalid(
-        match missing(backend, home, wanted, within).await {
+        match missing(store, home, wanted, within).await {
             Some(line) => format!(
                 "this user of {shown} may not do all that locks need: an administrator of the server grants it by `{line}`"
             ),
@@ -127,16 +127,12 @@ pub(super) async fn explained(
 }
 
 /// What a user who may not run scripts does without, and how to get it.
-pub(super) async fn without_scripts(
-    backend: &RedisBackend,
-    home: &Home,
-    within: Duration,
-) -> String {
-    let pause = backend.0.timing.polling_pause;
+pub(super) async fn without_scripts(store: &RedisStore, home: &Home, within: Duration) -> String {
+    let pause = store.0.timing.polling_pause;
     let costs = format!(
         "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order"
     );
-    match missing(backend, home, Wanted::Scripts, within).await {
+    match missing(store, home, Wanted::Scripts, within).await {
         Some(line) => {
             format!("{costs}; an administrator of the server grants what a queue takes by `{line}`")
         }
@@ -146,12 +142,12 @@ pub(super) async fn without_scripts(
 
 /// The line that grants what is missing; `None` if that is not found out, or is nothing that can be granted.
 async fn missing(
-    backend: &RedisBackend,
+    store: &RedisStore,
     home: &Home,
     wanted: Wanted,
     within: Duration,
 ) -> Option<String> {
-    let scope = &backend.0.scope;
+    let scope = &store.0.scope;
     let lock = scope.key();
     let survey = tokio::time::timeout(within, Survey::make(home, lock.as_deref()));
     let survey = survey.await.ok()?.ok()?;
@@ -159,7 +155,7 @@ async fn missing(
         survey: &survey,
         lock: scope.pattern(),
         is_sharded: home.server.listener.is_some(),
-        others: others(backend, home),
+        others: others(store, home),
     };
     let line = rights.line(wanted)?;
     let user = survey.user.as_deref();
@@ -168,14 +164,14 @@ async fn missing(
 }
 
 /// What a deployment takes beside the commands for locks.
-fn others(backend: &RedisBackend, home: &Home) -> Vec<&'static str> {
+fn others(store: &RedisStore, home: &Home) -> Vec<&'static str> {
     let link = &home.server.link;
     let all = [
         ("select", link.address().database() != 0),
         ("role", link.sentinels().is_some()),
         ("wait", home.server.acks.is_some()),
-        ("cluster|slots", backend.0.servers.are_several()),
-        ("asking", backend.0.servers.are_several()),
+        ("cluster|slots", store.0.servers.are_several()),
+        ("asking", store.0.servers.are_several()),
     ];
     let needed = all.iter().filter(|(_, is_needed)| *is_needed);
     needed.map(|(right, _)| *right).collect()

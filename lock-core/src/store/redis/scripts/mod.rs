@@ -9,7 +9,7 @@ use crate::{
     runtime::clock::Clock,
     store::{
         Failure,
-        in_flight::{ConnectionId, Trail},
+        in_flight::{ConnectionId, InFlight},
         redis::{
             connection::{
                 reconnecting::Link,
@@ -43,13 +43,13 @@ macro_rules! script {
 }
 
 pub(super) static ACQUIRE: LazyLock<Lua> = script!(short "acquire_short.lua", "acquire.lua");
-pub(super) static AHEAD: LazyLock<Lua> = script!("ahead.lua");
+pub(super) static PREFETCH: LazyLock<Lua> = script!("prefetch.lua");
 pub(super) static RELEASE: LazyLock<Lua> = script!(short "release_short.lua", "release.lua");
 pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!(alone "renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!(alone "inspect.lua");
 pub(super) static PROPOSE: LazyLock<Lua> = script!(alone "propose.lua");
-pub(super) static AGAIN: LazyLock<Lua> = script!(alone "again.lua");
+pub(super) static RESTORE: LazyLock<Lua> = script!(alone "restore.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
 pub(super) struct Lua {
@@ -94,10 +94,10 @@ impl Lua {
         link: &Arc<Link>,
         call: Call<'_>,
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let (id, value) = self
-            .ask(link, Asking::ForItsOwn, call, within, trail)
+            .ask(link, Asking::ForItsOwn, call, within, in_flight)
             .await?;
         Ok((id, errors::of_value(value)?))
     }
@@ -109,15 +109,15 @@ impl Lua {
         asking: Asking,
         call: Call<'_>,
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         if asking == Asking::ForAGuest {
-            return self.ask_for_a_guest(link, call, within, trail).await;
+            return self.ask_for_a_guest(link, call, within, in_flight).await;
         }
         let started = Clock::Boot.now();
         let name = self.name(By::Hash, &call);
         let words = [&name, call.keys, call.arguments];
-        let (id, value) = link.send(&words, within, trail).await?;
+        let (id, value) = link.send(&words, within, in_flight).await?;
         if !is_unknown(&value) {
             return Ok((id, value));
         }
@@ -125,7 +125,7 @@ impl Lua {
         let left = within.saturating_sub(Clock::Boot.now().since(started));
         let name = self.name(By::Text, &call);
         let words = [&name, call.keys, call.arguments];
-        link.send(&words, left, trail).await
+        link.send(&words, left, in_flight).await
     }
 
     async fn ask_for_a_guest(
@@ -133,14 +133,14 @@ impl Lua {
         link: &Arc<Link>,
         call: Call<'_>,
         within: Duration,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let write = |out: &mut Vec<u8>| {
             resp::write_command(out, &[&[Word::Text("ASKING")]]);
             let name = self.name(By::Text, &call);
             resp::write_command(out, &[&name, call.keys, call.arguments]);
         };
-        let (id, mut answers) = link.send_all(2, write, within, trail).await?;
+        let (id, mut answers) = link.send_all(2, write, within, in_flight).await?;
         Ok((id, answers.pop().unwrap_or(Value::Nil)))
     }
 

@@ -6,9 +6,9 @@ use crate::{
     fencing::FencingBlock,
     inspect::Sighting,
     store::{
-        AcquireOutcome, Acquired, Ahead, Asks, Busy, Comes, Expiry, Failure, Others,
-        ReleaseOutcome, Released, Renewed,
-        in_flight::{ConnectionId, Trail},
+        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetched, QueueMode,
+        ReleaseOutcome, Released, Renewed, WakeUpMode,
+        in_flight::{ConnectionId, InFlight},
         redis::{connection::resp::Value, errors, without_scripts::LARGEST_TOKEN},
     },
 };
@@ -18,10 +18,10 @@ pub(crate) fn read_plain(
     [set, counter, queue]: [Value; 3],
     connection: ConnectionId,
     floor: u64,
-    trail: &Trail,
+    in_flight: &InFlight,
 ) -> Result<Acquired, Failure> {
-    if errors::of_answer(set, connection, trail)? == Value::Nil {
-        errors::settle(trail, connection);
+    if errors::of_answer(set, connection, in_flight)? == Value::Nil {
+        errors::note_answered(in_flight, connection);
         return Err(Failure::not_now("another has it"));
     }
     // The last entry of a queue is no waiter.
@@ -33,8 +33,8 @@ pub(crate) fn read_plain(
     // Else it is given back, and goes to whoever waits.
     let give_back = AcquireOutcome::Busy(Busy {
         expiry: Expiry::In(Duration::ZERO),
-        place: None,
-        comes: Comes::WithAnotherToken,
+        position: None,
+        wake_up: WakeUpMode::PollWithNewToken,
         counter: None,
     });
     Ok(Acquired {
@@ -48,13 +48,13 @@ pub(crate) fn read_plain(
 pub(crate) fn read_acquired(
     answer: &Value,
     connection: ConnectionId,
-    asks: Asks,
+    queue_mode: QueueMode,
 ) -> Result<Acquired, Failure> {
     let mut outcome = read_outcome(answer).ok_or_else(|| errors::nonsense("an acquire"))?;
     if let AcquireOutcome::Busy(busy) = &mut outcome
-        && asks == Asks::Once
+        && queue_mode == QueueMode::DoNotQueue
     {
-        busy.comes = Comes::ByAsking;
+        busy.wake_up = WakeUpMode::Poll;
     }
     Ok(Acquired {
         outcome,
@@ -64,7 +64,7 @@ pub(crate) fn read_acquired(
 
 pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<Released, Failure> {
     let outcome = match answer {
-        Value::Int(1) => ReleaseOutcome::Done,
+        Value::Int(1) => ReleaseOutcome::Released,
         Value::Int(0) => ReleaseOutcome::NotOurs,
         _ => return Err(errors::nonsense("a release")),
     };
@@ -92,7 +92,7 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         [
             Value::Int(0),
             Value::Int(millis),
-            Value::Int(place),
+            Value::Int(position),
             Value::Int(ours),
         ] => Some(AcquireOutcome::Busy(Busy {
             expiry: match millis {
@@ -100,11 +100,11 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
                 -2 => Expiry::Unknown,
                 millis => Expiry::In(Duration::from_millis(u64::try_from(millis).ok()?)),
             },
-            place: u64::try_from(place).ok().and_then(NonZeroU64::new),
-            comes: if ours == 1 {
-                Comes::ByGrant
+            position: u64::try_from(position).ok().and_then(NonZeroU64::new),
+            wake_up: if ours == 1 {
+                WakeUpMode::Push
             } else {
-                Comes::ByAsking
+                WakeUpMode::Poll
             },
             counter,
         })),
@@ -112,7 +112,7 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
     }
 }
 
-pub(crate) fn read_ahead(answer: &Value) -> Option<Ahead> {
+pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
     let Value::Array(parts) = answer else {
         return None;
     };
@@ -121,16 +121,16 @@ pub(crate) fn read_ahead(answer: &Value) -> Option<Ahead> {
             Value::Int(1),
             Value::Int(first),
             Value::Int(count),
-            Value::Int(others),
-        ] => Some(Ahead::Yes {
+            Value::Int(contended),
+        ] => Some(Prefetched::Tokens {
             tokens: read_fencing(first, count)?,
-            others: if others == 0 {
-                Others::DoNot
+            contended: if contended == 0 {
+                Contended::NoneWaiting
             } else {
-                Others::Wait
+                Contended::OthersWaiting
             },
         }),
-        [Value::Int(0)] => Some(Ahead::NotOurs),
+        [Value::Int(0)] => Some(Prefetched::NotOurs),
         _ => None,
     }
 }
@@ -143,7 +143,7 @@ pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
 
 pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
     match answer {
-        Value::Int(1) => Ok(Renewed::Yes),
+        Value::Int(1) => Ok(Renewed::Extended),
         Value::Int(0) => Ok(Renewed::NotOurs),
         Value::ServerError(error) => Err(errors::answered(error)),
         _ => Err(errors::nonsense("a renewal")),

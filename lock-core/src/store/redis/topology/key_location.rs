@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::store::{
     Failure,
-    in_flight::{ConnectionId, Trail},
+    in_flight::{ConnectionId, InFlight},
     redis::{
         capabilities::Ways,
         connection::{
@@ -103,12 +103,12 @@ impl Home {
         &self,
         script: &Lua,
         call: Call<'_>,
-        trail: &Trail,
+        in_flight: &InFlight,
     ) -> Result<(ConnectionId, Value), Failure> {
         let link = self.server.holding();
         let within = link.timing().command_timeout;
         script
-            .ask(link, self.asking, call, within, Some(trail))
+            .ask(link, self.asking, call, within, Some(in_flight))
             .await
     }
 
@@ -118,10 +118,12 @@ impl Home {
         link: &Arc<Link>,
         script: &Lua,
         call: Call<'_>,
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let within = link.timing().command_timeout;
-        let (id, value) = script.ask(link, self.asking, call, within, trail).await?;
+        let (id, value) = script
+            .ask(link, self.asking, call, within, in_flight)
+            .await?;
         Ok((id, errors::of_value(value)?))
     }
 

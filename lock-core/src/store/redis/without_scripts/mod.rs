@@ -13,9 +13,9 @@ use crate::{
     fencing::{FencingBlock, FencingToken},
     inspect::Sighting,
     store::{
-        AcquireOutcome, AcquireRequest, Acquired, Ahead, AheadRequest, Asks, Busy, Comes, Expiry,
-        Failure, Others, ReleaseOutcome, ReleaseRequest, Released, RenewRequest, Renewed,
-        in_flight::{ConnectionId, Trail},
+        Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
+        QueueMode, Release, ReleaseOutcome, Released, Renew, Renewed, WakeUpMode,
+        in_flight::{ConnectionId, InFlight},
         owner_token::OwnerToken,
         redis::{
             capabilities::Compare,
@@ -107,7 +107,7 @@ impl Commands {
         &self,
         by: Compare,
         counter: Counter<'_>,
-        request: &AcquireRequest,
+        request: &Acquire,
     ) -> Result<Acquired, Failure> {
         let (key, token) = (&*request.full_key, request.token.expose());
         let set_if_free = set_if_free(request);
@@ -119,11 +119,11 @@ impl Commands {
         ];
         // Whoever asks again found it busy, and will mostly do so again. All that wait would keep the counter from standing
         // still, which it has to for a moment when somebody moves it to the server's time.
-        let counts = !matches!(request.asks, Asks::AfterIts(_));
+        let counts = !matches!(request.queue_mode, QueueMode::CheckPosition(_));
         let commands = &commands[..3 + usize::from(counts)];
         let within = self.holding.timing().command_timeout;
-        let trail = Some(&*request.trail);
-        let (connection, answers) = send(&self.holding, commands, within, trail).await?;
+        let in_flight = Some(&*request.in_flight);
+        let (connection, answers) = send(&self.holding, commands, within, in_flight).await?;
         let mut answers = answers.into_iter();
         let (Some(set), Some(holder), Some(remaining)) =
             (answers.next(), answers.next(), answers.next())
@@ -131,17 +131,22 @@ impl Commands {
             return Err(errors::nonsense("an acquire"));
         };
         let said = answers.next().map(|value| Said { value, connection });
-        let set = errors::of_answer(set, connection, &request.trail)?;
+        let set = errors::of_answer(set, connection, &request.in_flight)?;
         let is_set = set != Value::Nil;
-        let holder = errors::of_value(holder)
-            .map_err(|failure| if is_set { failure.after_all() } else { failure })?;
+        let holder = errors::of_value(holder).map_err(|failure| {
+            if is_set {
+                failure.executed_in_part()
+            } else {
+                failure
+            }
+        })?;
         let is_ours = matches!(&holder, Value::BulkString(holder) if **holder == *token.as_bytes());
         let busy = |expiry| {
-            let (place, comes) = (None, Comes::ByAsking);
+            let (position, wake_up) = (None, WakeUpMode::Poll);
             let busy = Busy {
                 expiry,
-                place,
-                comes,
+                position,
+                wake_up,
                 counter: None,
             };
             Ok(Acquired {
@@ -169,30 +174,30 @@ impl Commands {
         let token = self
             .fencing(by, counter, said, request.known_fencing)
             .await
-            .map_err(Failure::after_all)?;
+            .map_err(Failure::executed_in_part)?;
         Ok(Acquired {
             outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1)),
             connection,
         })
     }
 
-    pub(super) async fn renew_ahead(
+    pub(super) async fn prefetch(
         &self,
         by: Compare,
         counter: Counter<'_>,
-        request: &AheadRequest,
-    ) -> Result<Ahead, Failure> {
+        request: &Prefetch,
+    ) -> Result<Prefetched, Failure> {
         let renewed = self.renew_one(by, &request.full_key, &request.token, request.ttl);
         if renewed.await? == Renewed::NotOurs {
-            return Ok(Ahead::NotOurs);
+            return Ok(Prefetched::NotOurs);
         }
         let token = self
             .fencing(by, counter, None, request.known_fencing)
             .await?;
-        Ok(Ahead::Yes {
+        Ok(Prefetched::Tokens {
             tokens: FencingBlock::new(token, 1),
             // Nobody can know.
-            others: Others::Wait,
+            contended: Contended::OthersWaiting,
         })
     }
 
@@ -201,7 +206,7 @@ impl Commands {
         &self,
         by: Compare,
         asking: Asking,
-        batch: &[RenewRequest],
+        batch: &[Renew],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
         if by == Compare::Watch {
@@ -214,7 +219,7 @@ impl Commands {
         let changes: Vec<_> = due
             .iter()
             .map(|index| {
-                let RenewRequest {
+                let Renew {
                     full_key,
                     token,
                     ttl,
@@ -235,7 +240,7 @@ impl Commands {
     async fn renew_in_a_transaction(
         &self,
         asking: Asking,
-        batch: &[RenewRequest],
+        batch: &[Renew],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
         let (_turn, link) = (self.turn.lock().await, &self.transactions);
@@ -258,16 +263,16 @@ impl Commands {
         &self,
         by: Compare,
         link: &Arc<Link>,
-        request: &ReleaseRequest,
+        request: &Release,
     ) -> Result<Released, Failure> {
         let within = link.timing().command_timeout;
         let (key, token) = (&*request.full_key, request.token.expose());
         let keep = request.keep.map_or(0, millis);
-        let trail = Some(&*request.trail);
+        let in_flight = Some(&*request.in_flight);
         let command = match (by, request.keep) {
             (Compare::Watch, keep) => {
                 // A transaction is on another connection, and must not overtake the acquire.
-                let (connection, _) = send(link, &[&[Text("PING")]], within, trail).await?;
+                let (connection, _) = send(link, &[&[Text("PING")]], within, in_flight).await?;
                 let change = keep.map_or(Change::Delete, Change::Expire);
                 let outcome = self.change(key, token, change).await?;
                 return Ok(released(outcome, connection));
@@ -277,7 +282,7 @@ impl Commands {
             (Compare::Delex, None) => vec![Text("DELEX"), Text(key), Text("IFEQ"), Text(token)],
             (Compare::Delifeq, None) => vec![Text("DELIFEQ"), Text(key), Text(token)],
         };
-        let (connection, answers) = send(link, &[&command], within, trail).await?;
+        let (connection, answers) = send(link, &[&command], within, in_flight).await?;
         Ok(released(is_done(answers.into_iter().next())?, connection))
     }
 
@@ -316,11 +321,11 @@ impl Commands {
         token: &OwnerToken,
         ttl: Duration,
     ) -> Result<Renewed, Failure> {
-        let request = RenewRequest {
+        let request = Renew {
             full_key: full_key.clone(),
             token: token.clone(),
             ttl,
-            acquired: Arc::default(),
+            acquire_in_flight: Arc::default(),
         };
         let renewed = self
             .renew(by, Asking::ForItsOwn, &[request], self.within)
@@ -501,9 +506,9 @@ impl Commands {
     async fn send(
         &self,
         commands: &[&[Word<'_>]],
-        trail: Option<&Trail>,
+        in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        send(&self.link, commands, self.within, trail).await
+        send(&self.link, commands, self.within, in_flight).await
     }
 }
 
@@ -518,10 +523,11 @@ async fn send(
     link: &Arc<Link>,
     commands: &[&[Word<'_>]],
     within: Duration,
-    trail: Option<&Trail>,
+    in_flight: Option<&InFlight>,
 ) -> Result<(ConnectionId, Vec<Value>), Failure> {
     let write = |out: &mut Vec<u8>| write_all(out, commands);
-    link.send_all(commands.len(), write, within, trail).await
+    link.send_all(commands.len(), write, within, in_flight)
+        .await
 }
 
 /// Sends what ends a transaction, on the connection that watches: on a new one, after a lock has changed hands meanwhile,
@@ -548,7 +554,7 @@ fn write_all(out: &mut Vec<u8>, commands: &[&[Word<'_>]]) {
 async fn transact(
     link: &Arc<Link>,
     asking: Asking,
-    batch: &[RenewRequest],
+    batch: &[Renew],
     within: Duration,
 ) -> Result<Option<Vec<Result<Renewed, Failure>>>, Failure> {
     for _ in 0..MOST_TRIES {
@@ -573,7 +579,7 @@ async fn transact(
         let mut changes: Vec<_> = due
             .iter()
             .map(|index| {
-                let RenewRequest { full_key, ttl, .. } = &batch[*index];
+                let Renew { full_key, ttl, .. } = &batch[*index];
                 vec![Text("PEXPIRE"), Text(full_key), Number(millis(*ttl))]
             })
             .collect();
@@ -610,7 +616,7 @@ async fn send_all(
     Ok((id, answers.into_iter().skip(1).step_by(2).collect()))
 }
 
-fn look_at(request: &RenewRequest) -> [Vec<Word<'_>>; 2] {
+fn look_at(request: &Renew) -> [Vec<Word<'_>>; 2] {
     let key = Text(&request.full_key);
     [vec![Text("GET"), key], vec![Text("PTTL"), key]]
 }
@@ -618,12 +624,12 @@ fn look_at(request: &RenewRequest) -> [Vec<Word<'_>>; 2] {
 /// How many milliseconds each key has left, if it holds its token.
 type Left = Result<Option<u64>, Failure>;
 
-fn read_looks(batch: &[RenewRequest], answers: Vec<Value>) -> Result<Vec<Left>, Failure> {
+fn read_looks(batch: &[Renew], answers: Vec<Value>) -> Result<Vec<Left>, Failure> {
     if answers.len() != batch.len() * 2 {
         return Err(errors::nonsense("a look at some keys"));
     }
     let mut answers = answers.into_iter();
-    let read = |request: &RenewRequest| {
+    let read = |request: &Renew| {
         let pair = answers.by_ref().take(2).collect();
         read_look(pair, request.token.expose())
     };
@@ -631,7 +637,7 @@ fn read_looks(batch: &[RenewRequest], answers: Vec<Value>) -> Result<Vec<Left>, 
 }
 
 /// Those whose time is to be extended. Never shortens: a check asks for the shortest time there is.
-fn due<'a>(batch: &'a [RenewRequest], left: &'a [Left]) -> impl Iterator<Item = usize> + 'a {
+fn due<'a>(batch: &'a [Renew], left: &'a [Left]) -> impl Iterator<Item = usize> + 'a {
     let pairs = batch.iter().zip(left).enumerate();
     pairs.filter_map(|(index, (request, left))| match left {
         Ok(Some(left)) if *left < millis(request.ttl) => Some(index),
@@ -641,7 +647,7 @@ fn due<'a>(batch: &'a [RenewRequest], left: &'a [Left]) -> impl Iterator<Item = 
 
 fn is_renewed(left: Left) -> Result<Renewed, Failure> {
     left.map(|left| match left {
-        Some(_) => Renewed::Yes,
+        Some(_) => Renewed::Extended,
         None => Renewed::NotOurs,
     })
 }
@@ -719,7 +725,7 @@ pub(super) fn read_micros(time: &Value) -> Option<u64> {
 fn released(done: bool, connection: ConnectionId) -> Released {
     Released {
         outcome: if done {
-            ReleaseOutcome::Done
+            ReleaseOutcome::Released
         } else {
             ReleaseOutcome::NotOurs
         },
