@@ -109,30 +109,30 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<(), LockError> {
-        let engine = self.leases.first().engine();
-        engine
+        let context = self.leases.first().context();
+        context
             .check_process()
             .map_err(|error| error.about(self.key()))?;
         self.leases.check()?;
         // A renewal never shortens, so one by what is left only compares the token; and it gives a key whose expiry somebody
         // took away the one that it should have.
-        let now = engine.clock.now();
+        let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
-            let left = lease.tenure.valid_until().since(now);
+            let left = lease.server_lease.valid_until().since(now);
             lease
-                .tenure
+                .server_lease
                 .renew_request(left.max(Duration::from_millis(1)))
         };
         let batch = self.leases.all().iter().map(compare).collect();
-        let answers = engine
-            .ask(|store| store.renew(batch, engine.timing.command_timeout))
+        let answers = context
+            .ask(|store| store.renew(batch, context.timing.command_timeout))
             .await
             .map_err(|error| error.about(self.key()))?;
         let mut answers = answers.into_iter();
         let mut known = Ok(());
         for lease in self.leases.all() {
-            let word = lease.hear(answers.next());
-            known = known.and(word);
+            let result = lease.note_renewal(answers.next());
+            known = known.and(result);
         }
         // A key that is lost comes before one of which nothing is known. And the lease may have run out while the answer
         // was on its way.

@@ -28,7 +28,7 @@ use crate::{
     store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
 };
 
-pub(crate) struct Engine {
+pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) spawner: Spawner,
     pub(crate) clock: Clock,
@@ -41,12 +41,12 @@ pub(crate) struct Engine {
     origin: OriginProcess,
     /// Leases held. A shutdown waits for them, and for what is on its way: acquires and releases.
     pub(crate) held: Arc<Tally>,
-    pub(crate) on_its_way: Arc<Tally>,
+    pub(crate) in_progress: Arc<Tally>,
     /// The largest fencing token that this manager has seen; each new one must be larger.
     known_fencing: AtomicU64,
 }
 
-impl Engine {
+impl Context {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
@@ -71,7 +71,7 @@ impl Engine {
             owner_tokens: OwnerTokens::of_this_process(),
             origin: OriginProcess::this_process(),
             held: Arc::default(),
-            on_its_way: Arc::default(),
+            in_progress: Arc::default(),
             known_fencing: AtomicU64::new(0),
         }
     }
@@ -130,9 +130,9 @@ impl Engine {
     /// Waits until nothing is held or on its way, if only for a moment.
     pub(crate) async fn emptied(&self) {
         // What is on its way may become a held lease, and a held lease a release on its way.
-        while self.held.count() + self.on_its_way.count() > 0 {
+        while self.held.count() + self.in_progress.count() > 0 {
             self.held.emptied().await;
-            self.on_its_way.emptied().await;
+            self.in_progress.emptied().await;
         }
     }
 
@@ -154,7 +154,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for Context {
     /// In a forked child nothing below is taken apart: to close a connection or to end a thread is to write to what the
     /// parent has, too.
     fn drop(&mut self) {

@@ -13,12 +13,12 @@ use crate::{
         held::{
             holding::Holding,
             lease_state::{LeaseState, OnLoss},
-            server_lease::Tenure,
+            server_lease::ServerLease,
         },
-        key_state::{Next, Seat, Slot, Turn},
+        key_state::{AfterRelease, KeyState, LocalHold, Phase},
         prefetch,
-        registry::{Arbiter, Limits, forget},
-        release::{PendingRelease, Reply},
+        registry::{Limits, Registry, forget},
+        release::{PendingRelease, ReplyTo},
         wait_queue::Waiter,
     },
     options::AutoRenew,
@@ -35,7 +35,7 @@ pub(crate) struct Batch {
     since: Moment,
     contended: Contended,
     /// When the server last said so.
-    news: Moment,
+    checked_at: Moment,
 }
 
 impl Batch {
@@ -45,7 +45,7 @@ impl Batch {
             handed: 0,
             since: now,
             contended: Contended::OthersWaiting,
-            news: now,
+            checked_at: now,
         }
     }
 
@@ -56,167 +56,174 @@ impl Batch {
                 self.handed < limits.handoffs && now.since(self.since) < limits.handoff_time
             }
             // Twice the time, since an answer takes some of it.
-            Contended::NoneWaiting => now.since(self.news) < limits.handoff_time.saturating_mul(2),
+            Contended::NoneWaiting => {
+                now.since(self.checked_at) < limits.handoff_time.saturating_mul(2)
+            }
         }
     }
 
     fn is_stale(&self, now: Moment, limits: &Limits) -> bool {
-        now.since(self.news) >= limits.handoff_time
+        now.since(self.checked_at) >= limits.handoff_time
     }
 
     /// The bound counts from when the others are first heard of.
-    fn hear(&mut self, contended: Contended, now: Moment) {
+    fn note_contended(&mut self, contended: Contended, now: Moment) {
         if contended == Contended::NoneWaiting || self.contended == Contended::NoneWaiting {
             self.handed = 0;
             self.since = now;
         }
         self.contended = contended;
-        self.news = now;
+        self.checked_at = now;
     }
 }
 
 /// A tenure that went from one task to the next.
-struct Passed {
+struct HandedOver {
     lease: Arc<LeaseState>,
     waiter: Arc<Waiter>,
     /// Whether the server is to be asked for tokens and news.
-    asks: bool,
+    prefetches: bool,
 }
 
 /// Whether a tenure goes to the next task.
-enum Pass {
-    To(Passed),
+enum HandOverTo {
+    NextTask(HandedOver),
     /// As soon as there are fencing tokens, which have been asked for.
-    Soon,
-    No,
+    NextTaskSoon,
+    Server,
 }
 
-impl Arbiter {
+impl Registry {
     /// For a lease that was let go: passes it to the next task, or says what else becomes of the key.
     pub(crate) fn next_after(
         self: &Arc<Self>,
         lease: &Arc<LeaseState>,
         lost: Option<LeaseLost>,
-    ) -> Next {
-        let mut leaving = lease.clone();
+    ) -> AfterRelease {
+        let mut released = lease.clone();
         // Bounded by the line: each round takes one waiter out of it.
         loop {
-            let mut slots = self.lock();
-            let tenure = leaving.tenure.clone();
-            if slots.turn_of_lease(&leaving).is_none() {
-                tenure.vacate();
-                return Next::Nobody;
+            let mut states = self.lock();
+            let server_lease = released.server_lease.clone();
+            if states.hold_of_lease(&released).is_none() {
+                server_lease.vacate();
+                return AfterRelease::NoWaiter;
             }
-            let pass = match (lost, slots.keys.get_mut(&tenure.key)) {
-                (None, Some(slot)) => self.pass(slot, &leaving),
-                _ => Pass::No,
+            let pass = match (lost, states.keys.get_mut(&server_lease.key)) {
+                (None, Some(state)) => self.pass(state, &released),
+                _ => HandOverTo::Server,
             };
             let passed = match pass {
-                Pass::To(passed) => passed,
-                Pass::Soon => return Next::HasIt,
-                Pass::No => {
-                    tenure.vacate();
-                    return slots.give_back(&tenure.key);
+                HandOverTo::NextTask(passed) => passed,
+                HandOverTo::NextTaskSoon => return AfterRelease::NextTask,
+                HandOverTo::Server => {
+                    server_lease.vacate();
+                    return states.give_back(&server_lease.key);
                 }
             };
-            drop(slots);
+            drop(states);
             // The lease that was let go has ended before this one began, and the renewal may have looked in between.
-            self.engine.renewal.keep_planned(&tenure);
-            if passed.asks {
-                prefetch::ask(self, &tenure);
+            self.context.renewal.keep_planned(&server_lease);
+            if passed.prefetches {
+                prefetch::start(self, &server_lease);
             }
             let holding = Holding::new(passed.lease.clone(), self.clone());
             match passed.waiter.settle(Ok(holding)) {
                 Ok(()) => {
-                    telemetry::handed_on(&tenure.key, HandOff::Local);
-                    return Next::HasIt;
+                    telemetry::handed_on(&server_lease.key, HandOff::Local);
+                    return AfterRelease::NextTask;
                 }
                 Err(untaken) => forget(untaken),
             }
-            leaving = passed.lease;
+            released = passed.lease;
         }
     }
 
     /// Hands the tenure to the head of the line, if that can be done without a message.
-    fn pass(self: &Arc<Self>, slot: &mut Slot, leaving: &LeaseState) -> Pass {
-        let Slot {
-            line,
-            seat: Seat::Held(turn),
+    fn pass(self: &Arc<Self>, state: &mut KeyState, released: &LeaseState) -> HandOverTo {
+        let KeyState {
+            queue,
+            phase: Phase::Held(hold),
             ..
-        } = slot
+        } = state
         else {
-            return Pass::No;
+            return HandOverTo::Server;
         };
-        let tenure = &leaving.tenure;
-        let now = self.engine.clock.now();
-        let Some(waiter) = line.head() else {
-            return Pass::No;
+        let server_lease = &released.server_lease;
+        let now = self.context.clock.now();
+        let Some(waiter) = queue.head() else {
+            return HandOverTo::Server;
         };
-        let alike = waiter.terms.ttl == tenure.ttl
+        let alike = waiter.terms.ttl == server_lease.ttl
             && waiter.terms.renew == AutoRenew::On
-            && tenure.renew() == AutoRenew::On;
-        let kept = leaving.kept_until().is_some_and(|until| now < until);
+            && server_lease.renew() == AutoRenew::On;
+        let kept = released.kept_until().is_some_and(|until| now < until);
         if !alike
             || kept
-            || !tenure.is_fresh(now)
-            || !tenure.in_flight.is_on_one_connection()
-            || !turn.batch.may_go_on(now, &self.limits)
+            || !server_lease.is_fresh(now)
+            || !server_lease.in_flight.is_on_one_connection()
+            || !hold.batch.may_go_on(now, &self.limits)
         {
-            return Pass::No;
+            return HandOverTo::Server;
         }
-        let Some(fencing) = turn.take_fencing() else {
+        let Some(fencing) = hold.take_fencing() else {
             // The answer that brings more is on its way: sooner there than the lock is at the server and back.
-            turn.between = turn.asking;
-            return if turn.asking { Pass::Soon } else { Pass::No };
+            hold.between_tasks = hold.prefetching;
+            return if hold.prefetching {
+                HandOverTo::NextTaskSoon
+            } else {
+                HandOverTo::Server
+            };
         };
-        let arbiter: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
+        let registry: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
         let lease = Arc::new(LeaseState::new(
-            tenure.clone(),
+            server_lease.clone(),
             fencing,
             waiter.terms,
-            arbiter,
+            registry,
         ));
-        if tenure.pass_to(&lease).is_err() {
-            return Pass::No;
+        if server_lease.pass_to(&lease).is_err() {
+            return HandOverTo::Server;
         }
-        line.pop();
-        turn.lease = lease.clone();
-        turn.waiter = waiter.clone();
-        turn.batch.handed += 1;
-        let asks = self.should_ask(turn, now);
-        turn.asking |= asks;
-        Pass::To(Passed {
+        queue.pop();
+        hold.lease = lease.clone();
+        hold.waiter = waiter.clone();
+        hold.batch.handed += 1;
+        let prefetches = self.should_prefetch(hold, now);
+        hold.prefetching |= prefetches;
+        HandOverTo::NextTask(HandedOver {
             lease,
             waiter,
-            asks,
+            prefetches,
         })
     }
 
     /// Whether to ask the server for tokens and news. They are asked for ahead, so that nobody waits for the answer.
-    fn should_ask(&self, turn: &Turn, now: Moment) -> bool {
-        let short = turn.is_short_of_tokens();
-        !turn.asking && (short || turn.batch.is_stale(now, &self.limits))
+    fn should_prefetch(&self, hold: &LocalHold, now: Moment) -> bool {
+        let short = hold.is_short_of_tokens();
+        !hold.prefetching && (short || hold.batch.is_stale(now, &self.limits))
     }
 
     /// For a question ahead: takes the answer, and hands the lock on if a task waits for that.
-    pub(crate) fn end_asking(
+    pub(crate) fn end_prefetch(
         self: &Arc<Self>,
-        tenure: &Arc<Tenure>,
+        server_lease: &Arc<ServerLease>,
         answer: Option<(FencingBlock, Contended)>,
     ) {
-        let mut slots = self.lock();
-        let Some(turn) = slots.turn_of(tenure) else {
+        let mut states = self.lock();
+        let Some(hold) = states.hold_of(server_lease) else {
             return;
         };
-        turn.asking = false;
+        hold.prefetching = false;
         if let Some((tokens, contended)) = answer {
-            turn.next_tokens = tokens;
-            turn.batch.hear(contended, self.engine.clock.now());
+            hold.next_tokens = tokens;
+            hold.batch
+                .note_contended(contended, self.context.clock.now());
         }
-        let between = std::mem::take(&mut turn.between);
-        let last = turn.lease.clone();
-        drop(slots);
-        if between {
+        let between_tasks = std::mem::take(&mut hold.between_tasks);
+        let last = hold.lease.clone();
+        drop(states);
+        if between_tasks {
             self.go_on_after(&last);
         }
     }
@@ -224,10 +231,10 @@ impl Arbiter {
     /// Hands on a lock that stood between two tasks.
     fn go_on_after(self: &Arc<Self>, last: &Arc<LeaseState>) {
         match self.next_after(last, None) {
-            Next::HasIt => {}
+            AfterRelease::NextTask => {}
             next => {
                 self.give_back(last, None, next, None);
-                self.engine.store.flush();
+                self.context.store.flush();
             }
         }
     }
@@ -237,15 +244,15 @@ impl Arbiter {
         self: &Arc<Self>,
         lease: &LeaseState,
         lost: Option<LeaseLost>,
-        next: Next,
-        reply: Reply,
+        next: AfterRelease,
+        reply: ReplyTo,
     ) {
-        let tenure = &lease.tenure;
-        self.engine.renewal.forget(tenure);
+        let server_lease = &lease.server_lease;
+        self.context.renewal.forget(server_lease);
         // The release is started before the next seeker is, so that it reaches the connection first.
-        PendingRelease::of(lease, lost).start(&self.engine, reply);
-        if let Next::Seeks(signal) = next {
-            acquire_loop::start(self, &tenure.key, signal);
+        PendingRelease::of(lease, lost).start(&self.context, reply);
+        if let AfterRelease::AcquireAgain(signal) = next {
+            acquire_loop::start(self, &server_lease.key, signal);
         }
     }
 }
@@ -276,7 +283,7 @@ mod tests {
         assert!(batch.may_go_on(at(0), &LIMITS));
         batch.handed = 3;
         assert!(!batch.may_go_on(at(0), &LIMITS));
-        batch.hear(Contended::OthersWaiting, at(1));
+        batch.note_contended(Contended::OthersWaiting, at(1));
         assert!(
             !batch.may_go_on(at(1), &LIMITS),
             "hearing of them again is no new beginning"
@@ -287,12 +294,12 @@ mod tests {
     fn while_nobody_waits_a_batch_goes_on_as_long_as_that_is_known() {
         let mut batch = Batch::new(at(0));
         batch.handed = 1000;
-        batch.hear(Contended::NoneWaiting, at(10));
+        batch.note_contended(Contended::NoneWaiting, at(10));
         batch.handed = 1000;
         assert!(batch.may_go_on(at(49), &LIMITS));
         assert!(!batch.may_go_on(at(50), &LIMITS));
         assert!(!batch.is_stale(at(29), &LIMITS) && batch.is_stale(at(30), &LIMITS));
-        batch.hear(Contended::OthersWaiting, at(30));
+        batch.note_contended(Contended::OthersWaiting, at(30));
         assert!(
             batch.may_go_on(at(49), &LIMITS),
             "the bound counts from when they are heard of"

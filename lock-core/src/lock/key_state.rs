@@ -10,36 +10,36 @@ use crate::{
     key::LockKey,
     lock::{
         hand_off::Batch,
-        held::{lease_state::LeaseState, server_lease::Tenure},
-        wait_queue::{Line, Waiter},
+        held::{lease_state::LeaseState, server_lease::ServerLease},
+        wait_queue::{WaitQueue, Waiter},
     },
     runtime::clock::Moment,
 };
 
 #[derive(Default)]
-pub(crate) struct Slots {
-    pub(crate) keys: HashMap<LockKey, Slot>,
+pub(crate) struct KeyStates {
+    pub(crate) keys: HashMap<LockKey, KeyState>,
     /// After a shutdown nobody may stand in line any more.
     pub(crate) closed: bool,
 }
 
-pub(crate) struct Slot {
-    pub(crate) line: Line,
-    pub(crate) seat: Seat,
-    pub(crate) last_word: Option<LastWord>,
+pub(crate) struct KeyState {
+    pub(crate) queue: WaitQueue,
+    pub(crate) phase: Phase,
+    pub(crate) last_reply: Option<LastReply>,
 }
 
-pub(crate) enum Seat {
+pub(crate) enum Phase {
     /// The seeker ended without a word, with the runtime it ran on. Any waiter that is polled starts another.
-    Vacant,
+    Orphaned,
     /// A seeker asks the backend; the signal tells it that its line may be empty.
-    Seeking(Arc<Notify>),
+    Acquiring(Arc<Notify>),
     /// A task of this process holds the lease.
-    Held(Turn),
+    Held(LocalHold),
 }
 
 /// Who has a key now, and how it may go on inside this process.
-pub(crate) struct Turn {
+pub(crate) struct LocalHold {
     pub(crate) lease: Arc<LeaseState>,
     pub(crate) waiter: Arc<Waiter>,
     /// Fencing tokens for the next holders: what is left of one block, and the next one, which is larger throughout.
@@ -47,30 +47,30 @@ pub(crate) struct Turn {
     pub(crate) next_tokens: FencingBlock,
     pub(crate) batch: Batch,
     /// Whether a question for tokens and news is on its way.
-    pub(crate) asking: bool,
+    pub(crate) prefetching: bool,
     /// Whether nobody has it until that is answered: its last holder has let go, and the next one waits for a token.
-    pub(crate) between: bool,
+    pub(crate) between_tasks: bool,
 }
 
 /// What becomes of a key whose lease was let go.
-pub(crate) enum Next {
+pub(crate) enum AfterRelease {
     /// The next task has it, or will as soon as the fencing tokens are there that were asked for.
-    HasIt,
+    NextTask,
     /// It goes back to the server, and this seeker asks for it again.
-    Seeks(Arc<Notify>),
+    AcquireAgain(Arc<Notify>),
     /// It goes back to the server.
-    Nobody,
+    NoWaiter,
 }
 
 /// What the backend said last, for those who stop waiting before it says more.
 #[derive(Clone)]
-pub(crate) enum LastWord {
+pub(crate) enum LastReply {
     /// Busy until then, unless it is renewed or released; `None`: without an expiry.
     Busy(Option<Moment>),
     Failed(LockError),
 }
 
-impl LastWord {
+impl LastReply {
     pub(crate) fn error(&self, key: &LockKey, now: Moment) -> LockError {
         match self {
             Self::Busy(until) => LockError::Busy {
@@ -82,7 +82,7 @@ impl LastWord {
     }
 }
 
-impl Turn {
+impl LocalHold {
     pub(crate) fn take_fencing(&mut self) -> Option<FencingToken> {
         if self.tokens.left() == 0 {
             self.tokens = std::mem::replace(&mut self.next_tokens, FencingBlock::EMPTY);
@@ -96,48 +96,52 @@ impl Turn {
     }
 }
 
-impl Slots {
+impl KeyStates {
     /// Who has the key of this tenure, if the tenure still has it.
-    pub(crate) fn turn_of(&mut self, tenure: &Tenure) -> Option<&mut Turn> {
-        match &mut self.keys.get_mut(&tenure.key)?.seat {
-            Seat::Held(turn) if std::ptr::eq(&raw const *turn.lease.tenure, tenure) => Some(turn),
+    pub(crate) fn hold_of(&mut self, server_lease: &ServerLease) -> Option<&mut LocalHold> {
+        match &mut self.keys.get_mut(&server_lease.key)?.phase {
+            Phase::Held(hold)
+                if std::ptr::eq(&raw const *hold.lease.server_lease, server_lease) =>
+            {
+                Some(hold)
+            }
             _ => None,
         }
     }
 
     /// The same, if it is this very lease that has it.
-    pub(crate) fn turn_of_lease(&mut self, lease: &LeaseState) -> Option<&mut Turn> {
-        self.turn_of(&lease.tenure)
-            .filter(|turn| std::ptr::eq(&raw const *turn.lease, lease))
+    pub(crate) fn hold_of_lease(&mut self, lease: &LeaseState) -> Option<&mut LocalHold> {
+        self.hold_of(&lease.server_lease)
+            .filter(|hold| std::ptr::eq(&raw const *hold.lease, lease))
     }
 
     /// The key goes back to the server: for a new seeker, or for nobody, and then the slot is gone.
-    pub(crate) fn give_back(&mut self, key: &LockKey) -> Next {
-        let Some(slot) = self.keys.get_mut(key) else {
-            return Next::Nobody;
+    pub(crate) fn give_back(&mut self, key: &LockKey) -> AfterRelease {
+        let Some(state) = self.keys.get_mut(key) else {
+            return AfterRelease::NoWaiter;
         };
-        if slot.line.head().is_some() {
-            return Next::Seeks(slot.seek());
+        if state.queue.head().is_some() {
+            return AfterRelease::AcquireAgain(state.begin_acquiring());
         }
         self.keys.remove(key);
-        Next::Nobody
+        AfterRelease::NoWaiter
     }
 }
 
-impl Slot {
+impl KeyState {
     /// Whether somebody holds the lock or stands in line. A seeker alone, whose tasks went away, is nobody.
     pub(crate) fn is_taken(&mut self) -> bool {
-        matches!(self.seat, Seat::Held(_)) || self.line.head().is_some()
+        matches!(self.phase, Phase::Held(_)) || self.queue.head().is_some()
     }
 
     /// What a task hears that will not wait.
-    pub(crate) fn verdict(&self, key: &LockKey, ttl: Duration, now: Moment) -> LockError {
-        match (&self.seat, &self.last_word) {
-            (Seat::Held(turn), _) => LockError::Busy {
+    pub(crate) fn busy_error(&self, key: &LockKey, ttl: Duration, now: Moment) -> LockError {
+        match (&self.phase, &self.last_reply) {
+            (Phase::Held(hold), _) => LockError::Busy {
                 key: key.clone(),
-                retry_after: Some(turn.lease.deadline().since(now)),
+                retry_after: Some(hold.lease.deadline().since(now)),
             },
-            (_, Some(word)) => word.error(key, now),
+            (_, Some(reply)) => reply.error(key, now),
             // The first answer is still on its way, but somebody stands before.
             (_, None) => LockError::Busy {
                 key: key.clone(),
@@ -146,15 +150,15 @@ impl Slot {
         }
     }
 
-    pub(crate) fn seek(&mut self) -> Arc<Notify> {
+    pub(crate) fn begin_acquiring(&mut self) -> Arc<Notify> {
         let signal = Arc::new(Notify::new());
-        self.seat = Seat::Seeking(signal.clone());
-        self.last_word = None;
+        self.phase = Phase::Acquiring(signal.clone());
+        self.last_reply = None;
         signal
     }
 
-    pub(crate) fn rouse_seeker(&self) {
-        if let Seat::Seeking(signal) = &self.seat {
+    pub(crate) fn wake_acquire_loop(&self) {
+        if let Phase::Acquiring(signal) = &self.phase {
             signal.notify_one();
         }
     }

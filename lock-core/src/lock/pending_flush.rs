@@ -10,32 +10,32 @@ use crate::store::Store;
 
 /// A request that was made at once and may not have been handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
-    Made,
+pub(crate) enum PendingFlush {
+    Buffered,
     /// The others have their turn.
     Yielding,
-    Left,
+    Flushed,
 }
 
-impl Leaving {
+impl PendingFlush {
     /// Ready when the backend sees to the request.
     pub(crate) fn poll(&mut self, store: &dyn Store, context: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Made => {
+            Self::Buffered => {
                 *self = Self::Yielding;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Self::Yielding | Self::Left => {
-                self.now(store);
+            Self::Yielding | Self::Flushed => {
+                self.flush_now(store);
                 Poll::Ready(())
             }
         }
     }
 
     /// For whoever cannot wait, or goes away.
-    pub(crate) fn now(&mut self, store: &dyn Store) {
-        if std::mem::replace(self, Self::Left) != Self::Left {
+    pub(crate) fn flush_now(&mut self, store: &dyn Store) {
+        if std::mem::replace(self, Self::Flushed) != Self::Flushed {
             store.flush();
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     error::LeaseLost,
-    lock::{context::validity, held::server_lease::Tenure, registry::Arbiter},
+    lock::{context::validity, held::server_lease::ServerLease, registry::Registry},
     store::{Prefetch, Prefetched},
 };
 
@@ -17,39 +17,39 @@ use crate::{
 pub(crate) const BLOCK: u32 = 64;
 
 /// Starts to ask. The turn has noted that a question is on its way.
-pub(crate) fn ask(arbiter: &Arc<Arbiter>, tenure: &Arc<Tenure>) {
-    let (arbiter, tenure) = (arbiter.clone(), tenure.clone());
-    let spawner = arbiter.engine.spawner.clone();
+pub(crate) fn start(registry: &Arc<Registry>, server_lease: &Arc<ServerLease>) {
+    let (registry, server_lease) = (registry.clone(), server_lease.clone());
+    let spawner = registry.context.spawner.clone();
     // The lock may stand between two tasks until the answer: a shutdown waits for it.
-    let open = arbiter.engine.on_its_way.open();
+    let open = registry.context.in_progress.open();
     spawner.spawn(async move {
         let _open = open;
-        let engine = &arbiter.engine;
+        let context = &registry.context;
         // Before the request is handed over: the server's time starts later than this, never earlier.
-        let sent = engine.clock.now();
+        let sent = context.clock.now();
         let request = Prefetch {
-            full_key: tenure.full_key.clone(),
-            token: tenure.token.clone(),
-            ttl: tenure.ttl,
-            known_fencing: engine.known_fencing(),
+            full_key: server_lease.full_key.clone(),
+            token: server_lease.token.clone(),
+            ttl: server_lease.ttl,
+            known_fencing: context.known_fencing(),
             tokens: BLOCK,
         };
-        let answer = match engine.store.prefetch(request).await {
+        let answer = match context.store.prefetch(request).await {
             Ok(Prefetched::Tokens { tokens, contended }) => {
-                engine.learn_fencing(tokens.last());
-                tenure.renewed_until(validity(sent, tenure.ttl));
+                context.learn_fencing(tokens.last());
+                server_lease.renewed_until(validity(sent, server_lease.ttl));
                 Some((tokens, contended))
             }
             // The task that has it then, or had it, hears of it; a release that came first is no loss.
             Ok(Prefetched::NotOurs) => {
-                tenure.lose(LeaseLost::TakenAway);
+                server_lease.lose(LeaseLost::TakenAway);
                 None
             }
             Err(failure) => {
-                tracing::debug!(key = %tenure.key, ?failure, "no fencing tokens ahead");
+                tracing::debug!(key = %server_lease.key, ?failure, "no fencing tokens ahead");
                 None
             }
         };
-        arbiter.end_asking(&tenure, answer);
+        registry.end_prefetch(&server_lease, answer);
     });
 }

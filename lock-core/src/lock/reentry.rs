@@ -14,26 +14,26 @@ use crate::{
     lease::Lease,
     lock::{
         held::{holding::Holding, holdings::Holdings},
-        registry::Arbiter,
+        registry::Registry,
     },
 };
 
 tokio::task_local! {
-    static INNERMOST: Arc<Held>;
+    static INNERMOST: Arc<HeldByBody>;
 }
 
 /// The lease held by one of the bodies that run.
-struct Held {
+struct HeldByBody {
     /// Which manager it belongs to: another manager's lease on the same key is another lock.
-    arbiter: Weak<Arbiter>,
+    registry: Weak<Registry>,
     lease: Lease,
     /// Shared by guards that take the key again. That of the lease's first key, and those of the others, if there are any.
     first: Weak<Holding>,
     others: Vec<Weak<Holding>>,
-    outer: Option<Arc<Held>>,
+    outer: Option<Arc<HeldByBody>>,
 }
 
-impl Held {
+impl HeldByBody {
     fn position(&self, key: &LockKey) -> Option<usize> {
         let mut leases = self.lease.leases().all().iter();
         leases.position(|lease| lease.key() == key)
@@ -47,13 +47,13 @@ impl Held {
 
 /// Runs `body` as one that holds the lease.
 pub(crate) async fn scope<T>(
-    arbiter: &Arc<Arbiter>,
+    registry: &Arc<Registry>,
     holdings: &Holdings,
     body: impl Future<Output = T>,
 ) -> T {
     let (first, others) = (&holdings.all()[0], &holdings.all()[1..]);
-    let held = Arc::new(Held {
-        arbiter: Arc::downgrade(arbiter),
+    let held = Arc::new(HeldByBody {
+        registry: Arc::downgrade(registry),
         lease: Lease::new(holdings.leases()),
         first: Arc::downgrade(first),
         others: others.iter().map(Arc::downgrade).collect(),
@@ -63,8 +63,8 @@ pub(crate) async fn scope<T>(
 }
 
 /// What the running task holds of this key.
-pub(crate) fn find(arbiter: &Arc<Arbiter>, key: &LockKey) -> Option<Arc<Holding>> {
-    let ours = |held: &Arc<Held>| std::ptr::eq(held.arbiter.as_ptr(), Arc::as_ptr(arbiter));
+pub(crate) fn find(registry: &Arc<Registry>, key: &LockKey) -> Option<Arc<Holding>> {
+    let ours = |held: &Arc<HeldByBody>| std::ptr::eq(held.registry.as_ptr(), Arc::as_ptr(registry));
     let found = all().filter(ours).find_map(|held| held.holding_of(key));
     found?.upgrade()
 }
@@ -120,10 +120,10 @@ fn holds(key: &LockKey) -> bool {
 }
 
 /// From the innermost outwards.
-fn all() -> impl Iterator<Item = Arc<Held>> {
+fn all() -> impl Iterator<Item = Arc<HeldByBody>> {
     iter::successors(innermost(), |held| held.outer.clone())
 }
 
-fn innermost() -> Option<Arc<Held>> {
+fn innermost() -> Option<Arc<HeldByBody>> {
     INNERMOST.try_with(Arc::clone).ok()
 }

@@ -32,30 +32,30 @@ use crate::{
     key::LockKey,
     lock::{
         acquire::acquire_loop,
-        context::Engine,
+        context::Context,
         hand_off::Batch,
         held::{
             holding::Holding,
             lease_state::{LeaseState, OnLoss},
-            server_lease::{Grant, Tenure},
+            server_lease::{Granted, ServerLease},
         },
-        key_state::{LastWord, Next, Seat, Slot, Slots, Turn},
-        pending_flush::Leaving,
+        key_state::{AfterRelease, KeyState, KeyStates, LastReply, LocalHold, Phase},
+        pending_flush::PendingFlush,
         prefetch,
-        wait_queue::{Line, Waiter},
-        waiting::Place,
+        wait_queue::{WaitQueue, Waiter},
+        waiting::WaitFuture,
     },
     options::{Terms, Wait},
     runtime::{clock::Moment, tally::Tally},
 };
 
-pub(crate) struct Arbiter {
-    pub(crate) engine: Arc<Engine>,
+pub(crate) struct Registry {
+    pub(crate) context: Arc<Context>,
     pub(crate) limits: Limits,
     /// Stands before every key on the server.
     pub(crate) prefix: String,
     pub(crate) waiting: Arc<Tally>,
-    slots: Mutex<Slots>,
+    states: Mutex<KeyStates>,
 }
 
 /// Bounds on what one manager holds in memory, and on what it keeps from others. See the setters of the builder.
@@ -78,62 +78,74 @@ impl Default for Limits {
     }
 }
 
-impl Arbiter {
-    pub(crate) fn new(engine: Arc<Engine>, prefix: String, limits: Limits) -> Self {
+impl Registry {
+    pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Self {
         Self {
-            engine,
+            context,
             limits,
             prefix,
             waiting: Arc::default(),
-            slots: Mutex::default(),
+            states: Mutex::default(),
         }
     }
 
     /// Takes a place in the key's line, until the deadline at most.
-    pub(crate) fn stand(
+    pub(crate) fn join_queue(
         self: &Arc<Self>,
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
-    ) -> Result<Place, LockError> {
+    ) -> Result<WaitFuture, LockError> {
         self.check_limits(key)?;
-        self.stand_again(key, terms, deadline)
+        self.rejoin_queue(key, terms, deadline)
     }
 
     /// The same for a task that has been counted as one that waits.
-    pub(crate) fn stand_again(
+    pub(crate) fn rejoin_queue(
         self: &Arc<Self>,
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
-    ) -> Result<Place, LockError> {
+    ) -> Result<WaitFuture, LockError> {
         let waiter = Arc::new(Waiter::new(terms));
-        let mut slots = self.lock();
-        if slots.closed {
+        let mut states = self.lock();
+        if states.closed {
             return Err(closed().about(key));
         }
-        if let Some(slot) = slots.keys.get_mut(key) {
-            if terms.wait == Wait::No && slot.is_taken() {
-                return Err(slot.verdict(key, terms.ttl, self.engine.clock.now()));
+        if let Some(state) = states.keys.get_mut(key) {
+            if terms.wait == Wait::No && state.is_taken() {
+                return Err(state.busy_error(key, terms.ttl, self.context.clock.now()));
             }
-            slot.line.push(waiter.clone());
-            drop(slots);
-            let place = Place::new(self.clone(), key.clone(), waiter, Leaving::Left, deadline);
-            return Ok(place);
+            state.queue.push(waiter.clone());
+            drop(states);
+            let wait = WaitFuture::new(
+                self.clone(),
+                key.clone(),
+                waiter,
+                PendingFlush::Flushed,
+                deadline,
+            );
+            return Ok(wait);
         }
         let signal = Arc::new(Notify::new());
-        let mut line = Line::default();
-        line.push(waiter.clone());
-        let slot = Slot {
-            line,
-            seat: Seat::Seeking(signal.clone()),
-            last_word: None,
+        let mut queue = WaitQueue::default();
+        queue.push(waiter.clone());
+        let state = KeyState {
+            queue,
+            phase: Phase::Acquiring(signal.clone()),
+            last_reply: None,
         };
-        slots.keys.insert(key.clone(), slot);
-        drop(slots);
-        let place = Place::new(self.clone(), key.clone(), waiter, Leaving::Made, deadline);
+        states.keys.insert(key.clone(), state);
+        drop(states);
+        let wait = WaitFuture::new(
+            self.clone(),
+            key.clone(),
+            waiter,
+            PendingFlush::Buffered,
+            deadline,
+        );
         acquire_loop::start(self, key, signal);
-        Ok(place)
+        Ok(wait)
     }
 
     /// A key as the server knows it.
@@ -146,86 +158,87 @@ impl Arbiter {
         self.lock()
             .keys
             .get(key)
-            .map_or(0, |slot| slot.line.waiting().count())
+            .map_or(0, |state| state.queue.waiting().count())
     }
 
     /// Refuses new places from now on, and tells everybody in line.
     pub(crate) fn close(&self) {
-        let mut slots = self.lock();
-        slots.closed = true;
+        let mut states = self.lock();
+        states.closed = true;
         // In an order that does not depend on the map's, which differs from run to run.
-        let mut keys: Vec<_> = slots.keys.iter_mut().collect();
+        let mut keys: Vec<_> = states.keys.iter_mut().collect();
         keys.sort_by_key(|(key, _)| *key);
         let mut all = Vec::new();
-        for (key, slot) in keys {
+        for (key, state) in keys {
             all.extend(
-                slot.line
+                state
+                    .queue
                     .take_all()
                     .into_iter()
                     .map(|waiter| (key.clone(), waiter)),
             );
-            slot.rouse_seeker();
+            state.wake_acquire_loop();
         }
-        drop(slots);
+        drop(states);
         for (key, waiter) in all {
             refuse(&waiter, closed().about(&key));
         }
     }
 
     /// For a place: what is known, if its time is over. `None`: a first answer is still on its way, and will decide.
-    pub(crate) fn verdict(&self, key: &LockKey, ttl: Duration) -> Option<LockError> {
-        let slots = self.lock();
-        let slot = slots.keys.get(key)?;
-        let known = matches!(slot.seat, Seat::Held(_)) || slot.last_word.is_some();
-        known.then(|| slot.verdict(key, ttl, self.engine.clock.now()))
+    pub(crate) fn known_error(&self, key: &LockKey, ttl: Duration) -> Option<LockError> {
+        let states = self.lock();
+        let state = states.keys.get(key)?;
+        let known = matches!(state.phase, Phase::Held(_)) || state.last_reply.is_some();
+        known.then(|| state.busy_error(key, ttl, self.context.clock.now()))
     }
 
     /// For a place that is given up.
     pub(crate) fn note_gone(&self, key: &LockKey) {
-        if let Some(slot) = self.lock().keys.get_mut(key) {
-            slot.line.note_gone();
-            slot.rouse_seeker();
+        if let Some(state) = self.lock().keys.get_mut(key) {
+            state.queue.note_gone();
+            state.wake_acquire_loop();
         }
     }
 
     /// For a place: starts a seeker where the last one was lost with its runtime.
-    pub(crate) fn replace_lost_seeker(self: &Arc<Self>, key: &LockKey) {
-        let mut slots = self.lock();
-        let Some(slot) = slots.keys.get_mut(key) else {
+    pub(crate) fn restart_lost_loop(self: &Arc<Self>, key: &LockKey) {
+        let mut states = self.lock();
+        let Some(state) = states.keys.get_mut(key) else {
             return;
         };
-        if !matches!(slot.seat, Seat::Vacant) {
+        if !matches!(state.phase, Phase::Orphaned) {
             return;
         }
-        let signal = slot.seek();
-        drop(slots);
+        let signal = state.begin_acquiring();
+        drop(states);
         acquire_loop::start(self, key, signal);
-        self.engine.store.flush();
+        self.context.store.flush();
     }
 
     /// For the seeker: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
     /// afterwards.
     pub(crate) fn head(&self, key: &LockKey) -> Option<(Terms, usize)> {
-        let mut slots = self.lock();
-        let slot = slots.keys.get_mut(key)?;
-        if let Some(head) = slot.line.head() {
-            return Some((head.terms, slot.line.length() - 1));
+        let mut states = self.lock();
+        let state = states.keys.get_mut(key)?;
+        if let Some(head) = state.queue.head() {
+            return Some((head.terms, state.queue.length() - 1));
         }
-        slots.keys.remove(key);
+        states.keys.remove(key);
         None
     }
 
     /// For the seeker: waits until nobody stands in line.
     ///
     /// Dropping the future changes nothing.
-    pub(crate) async fn deserted(&self, key: &LockKey, signal: &Notify) {
+    pub(crate) async fn no_waiters(&self, key: &LockKey, signal: &Notify) {
         loop {
             signal.notified().await;
             let is_deserted = self
                 .lock()
                 .keys
                 .get_mut(key)
-                .is_none_or(|slot| slot.line.head().is_none());
+                .is_none_or(|state| state.queue.head().is_none());
             if is_deserted {
                 return;
             }
@@ -233,112 +246,112 @@ impl Arbiter {
     }
 
     /// For the seeker: passes on what the backend said, to those who wait for nothing more.
-    pub(crate) fn tell(&self, key: &LockKey, word: LastWord) {
-        let mut slots = self.lock();
-        let Some(slot) = slots.keys.get_mut(key) else {
+    pub(crate) fn tell(&self, key: &LockKey, reply: LastReply) {
+        let mut states = self.lock();
+        let Some(state) = states.keys.get_mut(key) else {
             return;
         };
-        let impatient = slot.line.take_those(Waiter::has_lost_patience);
-        let error = word.error(key, self.engine.clock.now());
-        slot.last_word = Some(word);
-        drop(slots);
+        let impatient = state.queue.take_those(Waiter::is_past_deadline);
+        let error = reply.error(key, self.context.clock.now());
+        state.last_reply = Some(reply);
+        drop(states);
         for waiter in impatient {
             refuse(&waiter, error.clone());
         }
     }
 
     /// For the seeker: tells everybody in line what no waiting can cure.
-    pub(crate) fn tell_all(&self, key: &LockKey, error: &LockError) {
-        let mut slots = self.lock();
-        let Some(slot) = slots.keys.get_mut(key) else {
+    pub(crate) fn fail_all(&self, key: &LockKey, error: &LockError) {
+        let mut states = self.lock();
+        let Some(state) = states.keys.get_mut(key) else {
             return;
         };
-        let all = slot.line.take_all();
-        drop(slots);
+        let all = state.queue.take_all();
+        drop(states);
         for waiter in all {
             refuse(&waiter, error.clone().about(key));
         }
     }
 
     /// For the seeker: tells those whose ttl is too short for this backend.
-    pub(crate) fn tell_short(&self, key: &LockKey, ttl: Duration, error: &LockError) {
-        let mut slots = self.lock();
-        let Some(slot) = slots.keys.get_mut(key) else {
+    pub(crate) fn fail_short_ttls(&self, key: &LockKey, ttl: Duration, error: &LockError) {
+        let mut states = self.lock();
+        let Some(state) = states.keys.get_mut(key) else {
             return;
         };
-        let short = slot.line.take_those(|waiter| waiter.terms.ttl <= ttl);
-        drop(slots);
+        let short = state.queue.take_those(|waiter| waiter.terms.ttl <= ttl);
+        drop(states);
         for waiter in short {
             refuse(&waiter, error.clone().about(key));
         }
     }
 
     /// For the seeker: hands the grant to the first task in line that still wants it, if it wants such a one.
-    pub(crate) fn offer(self: &Arc<Self>, key: &LockKey, mut grant: Grant) -> Offered {
+    pub(crate) fn hand_to_waiter(self: &Arc<Self>, key: &LockKey, mut grant: Granted) -> Handed {
         // A grant without a token is none.
         let Some(fencing) = grant.tokens.take() else {
-            return Offered::Unlike;
+            return Handed::OtherTtl;
         };
         // Bounded by the line: each round takes one waiter out of it.
         loop {
-            let now = self.engine.clock.now();
-            let mut slots = self.lock();
-            let Some((slot, waiter)) = slots
+            let now = self.context.clock.now();
+            let mut states = self.lock();
+            let Some((state, waiter)) = states
                 .keys
                 .get_mut(key)
-                .and_then(|slot| slot.line.head().map(|head| (slot, head)))
+                .and_then(|state| state.queue.head().map(|head| (state, head)))
             else {
-                slots.keys.remove(key);
-                return Offered::ToNobody;
+                states.keys.remove(key);
+                return Handed::NoWaiter;
             };
             if waiter.terms.ttl != grant.ttl {
                 // A longer ttl was not granted, and with a shorter one a crash would block others for too long.
-                return Offered::Unlike;
+                return Handed::OtherTtl;
             }
-            slot.line.pop();
-            let arbiter: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
-            let tenure = Arc::new(Tenure::new(
-                self.engine.clone(),
+            state.queue.pop();
+            let registry: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
+            let server_lease = Arc::new(ServerLease::new(
+                self.context.clone(),
                 key.clone(),
                 &grant,
                 &waiter.terms,
             ));
             let lease = Arc::new(LeaseState::new(
-                tenure.clone(),
+                server_lease.clone(),
                 fencing,
                 waiter.terms,
-                arbiter,
+                registry,
             ));
-            tenure.begin_with(&lease);
-            let impatient = slot.line.take_those(Waiter::has_lost_patience);
-            let asking = slot.line.head().is_some();
-            slot.last_word = None;
-            slot.seat = Seat::Held(Turn {
+            server_lease.begin_with(&lease);
+            let impatient = state.queue.take_those(Waiter::is_past_deadline);
+            let prefetching = state.queue.head().is_some();
+            state.last_reply = None;
+            state.phase = Phase::Held(LocalHold {
                 lease: lease.clone(),
                 waiter: waiter.clone(),
                 tokens: grant.tokens,
                 next_tokens: FencingBlock::EMPTY,
                 batch: Batch::new(now),
-                asking,
-                between: false,
+                prefetching,
+                between_tasks: false,
             });
-            let verdict = slot.verdict(key, waiter.terms.ttl, now);
-            drop(slots);
+            let verdict = state.busy_error(key, waiter.terms.ttl, now);
+            drop(states);
             for waiter in impatient {
                 refuse(&waiter, verdict.clone());
             }
-            self.engine.renewal.watch(&tenure);
+            self.context.renewal.watch(&server_lease);
             match waiter.settle(Ok(Holding::new(lease, self.clone()))) {
                 Ok(()) => {
-                    if asking {
-                        prefetch::ask(self, &tenure);
+                    if prefetching {
+                        prefetch::start(self, &server_lease);
                     }
-                    return Offered::Taken;
+                    return Handed::Taken;
                 }
                 // The task went away between the two locks.
                 Err(untaken) => {
-                    tenure.vacate();
-                    self.engine.renewal.forget(&tenure);
+                    server_lease.vacate();
+                    self.context.renewal.forget(&server_lease);
                     forget(untaken);
                 }
             }
@@ -346,18 +359,18 @@ impl Arbiter {
     }
 
     /// For the seeker that ends before its time: has the waiters start another.
-    pub(crate) fn orphan(&self, key: &LockKey) {
-        let mut slots = self.lock();
-        let Some(slot) = slots.keys.get_mut(key) else {
+    pub(crate) fn abandon_acquire(&self, key: &LockKey) {
+        let mut states = self.lock();
+        let Some(state) = states.keys.get_mut(key) else {
             return;
         };
-        if slot.line.head().is_none() {
-            slots.keys.remove(key);
+        if state.queue.head().is_none() {
+            states.keys.remove(key);
             return;
         }
-        slot.seat = Seat::Vacant;
-        let waiters: Vec<_> = slot.line.waiting().cloned().collect();
-        drop(slots);
+        state.phase = Phase::Orphaned;
+        let waiters: Vec<_> = state.queue.waiting().cloned().collect();
+        drop(states);
         for waiter in waiters {
             waiter.wake();
         }
@@ -369,7 +382,7 @@ impl Arbiter {
             format!(
                 "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
             )
-        } else if self.engine.held.count() >= held {
+        } else if self.context.held.count() >= held {
             format!(
                 "{held} leases are held already, the most that this manager allows (max_leases)"
             )
@@ -379,49 +392,49 @@ impl Arbiter {
         Err(LockError::unavailable(too_many).about(key))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Slots> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KeyStates> {
         // Nothing of the user's runs under this lock, and nothing of ours that panics.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What became of a grant.
-pub(crate) enum Offered {
+pub(crate) enum Handed {
     Taken,
     /// Nobody stands in line any more, and the slot is gone.
-    ToNobody,
+    NoWaiter,
     /// Whoever is next asks for another ttl.
-    Unlike,
+    OtherTtl,
 }
 
-impl OnLoss for Arbiter {
+impl OnLoss for Registry {
     /// Whoever still holds the guard of a lost lease does not keep others from the lock.
     fn lost(self: Arc<Self>, lease: &LeaseState) {
-        let mut slots = self.lock();
-        if slots.turn_of_lease(lease).is_none() {
+        let mut states = self.lock();
+        if states.hold_of_lease(lease).is_none() {
             return;
         }
-        let next = slots.give_back(&lease.tenure.key);
-        drop(slots);
-        if let Next::Seeks(signal) = next {
-            acquire_loop::start(&self, &lease.tenure.key, signal);
-            self.engine.store.flush();
+        let next = states.give_back(&lease.server_lease.key);
+        drop(states);
+        if let AfterRelease::AcquireAgain(signal) = next {
+            acquire_loop::start(&self, &lease.server_lease.key, signal);
+            self.context.store.flush();
         }
     }
 
     fn unclaimed(self: Arc<Self>, lease: &LeaseState) {
-        let mut slots = self.lock();
-        let Some(turn) = slots.turn_of_lease(lease) else {
+        let mut states = self.lock();
+        let Some(hold) = states.hold_of_lease(lease) else {
             return;
         };
-        let waiter = turn.waiter.clone();
-        drop(slots);
+        let waiter = hold.waiter.clone();
+        drop(states);
         let Some(holding) = waiter.withdraw() else {
             return;
         };
-        tracing::debug!(key = %lease.tenure.key, "a task that was granted the lock was not polled; it goes to the next");
-        if let Some(slot) = self.lock().keys.get_mut(&lease.tenure.key) {
-            slot.line.push(waiter);
+        tracing::debug!(key = %lease.server_lease.key, "a task that was granted the lock was not polled; it goes to the next");
+        if let Some(state) = self.lock().keys.get_mut(&lease.server_lease.key) {
+            state.queue.push(waiter);
         }
         drop(holding);
     }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
-    lock::{context::Engine, held::lease_state::LeaseState},
+    lock::{context::Context, held::lease_state::LeaseState},
     runtime::{catch_panic::safely, clock::Moment, jitter::jittered, tally::Open},
     store::{
         Failure, Release, ReleaseOutcome, Released, grants::EntryNumber, in_flight::InFlight,
@@ -36,9 +36,9 @@ struct Tries {
 }
 
 impl Tries {
-    fn count(&mut self, failure: &Failure, departures: &InFlight) {
+    fn count(&mut self, failure: &Failure, in_flight: &InFlight) {
         self.all += 1;
-        self.may_have_done_it |= !failure.is_definite() && !departures.is_empty();
+        self.may_have_done_it |= !failure.is_definite() && !in_flight.is_empty();
         self.refused += u32::from(!failure.is_transient());
     }
 }
@@ -61,51 +61,51 @@ pub(crate) struct PendingRelease {
 }
 
 /// Whoever waits for the word on a release; nobody, if the guard was dropped.
-pub(crate) type Reply = Option<oneshot::Sender<Result<(), LockError>>>;
+pub(crate) type ReplyTo = Option<oneshot::Sender<Result<(), LockError>>>;
 
 impl PendingRelease {
     pub(crate) fn of(lease: &LeaseState, lost: Option<LeaseLost>) -> Self {
-        let tenure = &lease.tenure;
+        let server_lease = &lease.server_lease;
         Self {
-            key: tenure.key.clone(),
-            full_key: tenure.full_key.clone(),
-            token: tenure.token.clone(),
+            key: server_lease.key.clone(),
+            full_key: server_lease.full_key.clone(),
+            token: server_lease.token.clone(),
             // A copy of the entry that left on another connection may still be put into the queue.
-            entry: (!tenure.in_flight.is_on_one_connection()).then_some(tenure.entry),
-            in_flight: tenure.in_flight.clone(),
-            ttl: tenure.ttl,
+            entry: (!server_lease.in_flight.is_on_one_connection()).then_some(server_lease.entry),
+            in_flight: server_lease.in_flight.clone(),
+            ttl: server_lease.ttl,
             kept_until: lease.kept_until(),
-            valid_until: tenure.valid_until(),
+            valid_until: server_lease.valid_until(),
             lost,
         }
     }
 
     /// Tries for the first time, at once; the caller has it leave, by the backend's `flush`.
-    pub(crate) fn start(self, engine: &Arc<Engine>, reply: Reply) {
-        let work = Work {
-            started: engine.clock.now(),
-            engine: engine.clone(),
-            departures: Arc::default(),
+    pub(crate) fn start(self, context: &Arc<Context>, reply: ReplyTo) {
+        let work = ReleaseTask {
+            started: context.clock.now(),
+            context: context.clone(),
+            in_flight: Arc::default(),
             so_far: Tries::default(),
             reply,
             release: self,
-            _open: engine.on_its_way.open(),
+            _open: context.in_progress.open(),
         };
-        let request = work.release.request(engine, &work.departures);
+        let request = work.release.request(context, &work.in_flight);
         let then = move |answer| work.begin_with(answer);
-        engine.store.release_at_once(&request, Box::new(then));
+        context.store.release_at_once(&request, Box::new(then));
     }
 
-    fn request(&self, engine: &Engine, departures: &Arc<InFlight>) -> Release {
-        let now = engine.clock.now();
+    fn request(&self, context: &Context, in_flight: &Arc<InFlight>) -> Release {
+        let now = context.clock.now();
         let keep = self.kept_until.map(|until| until.since(now));
         Release {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             keep: keep.filter(|keep| !keep.is_zero()),
-            known_fencing: engine.known_fencing(),
+            known_fencing: context.known_fencing(),
             entry: self.entry,
-            in_flight: departures.clone(),
+            in_flight: in_flight.clone(),
             acquire_in_flight: self.in_flight.clone(),
         }
     }
@@ -125,13 +125,13 @@ impl PendingRelease {
         &self,
         outcome: ReleaseOutcome,
         so_far: &Tries,
-        engine: &Engine,
+        context: &Context,
     ) -> Result<(), LockError> {
         let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {
             (Some(reason), _) => lost(reason),
             (None, ReleaseOutcome::Released) => Ok(()),
-            (None, ReleaseOutcome::NotOurs) if engine.clock.now() >= self.valid_until => {
+            (None, ReleaseOutcome::NotOurs) if context.clock.now() >= self.valid_until => {
                 lost(LeaseLost::Expired)
             }
             (None, ReleaseOutcome::NotOurs) if so_far.may_have_done_it => Ok(()),
@@ -141,19 +141,19 @@ impl PendingRelease {
 }
 
 /// A release under way.
-struct Work {
+struct ReleaseTask {
     release: PendingRelease,
-    engine: Arc<Engine>,
+    context: Arc<Context>,
     started: Moment,
     /// The connections that the tries left on.
-    departures: Arc<InFlight>,
+    in_flight: Arc<InFlight>,
     so_far: Tries,
-    reply: Reply,
+    reply: ReplyTo,
     /// A shutdown waits for it.
     _open: Open,
 }
 
-impl Work {
+impl ReleaseTask {
     /// Deals with the first answer.
     fn begin_with(mut self, answer: Result<Released, Failure>) {
         let was_sent =
@@ -161,23 +161,23 @@ impl Work {
         if was_sent && self.is_settled_by(answer) {
             return;
         }
-        let engine = self.engine.clone();
-        engine.spawner.spawn(self.run());
+        let context = self.context.clone();
+        context.spawner.spawn(self.run());
     }
 
     async fn run(mut self) {
         // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the loop:
         // a dozen tries for each ten seconds of ttl.
-        let patience = self.engine.timing.command_timeout.saturating_mul(5);
+        let patience = self.context.timing.command_timeout.saturating_mul(5);
         let give_up = self.started.after(self.release.ttl + patience);
         let mut pause = FIRST_PAUSE;
         loop {
-            let request = self.release.request(&self.engine, &self.departures);
-            let answer = self.engine.store.release(request).await;
+            let request = self.release.request(&self.context, &self.in_flight);
+            let answer = self.context.store.release(request).await;
             if self.is_settled_by(answer) {
                 return;
             }
-            let clock = &self.engine.clock;
+            let clock = &self.context.clock;
             if clock.now() >= give_up {
                 tracing::warn!(key = %self.release.key, "released late: no certain answer before the lease ended by itself");
                 return;
@@ -191,22 +191,22 @@ impl Work {
     fn is_settled_by(&mut self, answer: Result<Released, Failure>) -> bool {
         let failure = match answer {
             Ok(released) => {
-                let word = self
+                let result = self
                     .release
-                    .verdict(released.outcome, &self.so_far, &self.engine);
-                tell(&mut self.reply, word);
+                    .verdict(released.outcome, &self.so_far, &self.context);
+                tell(&mut self.reply, result);
                 return self.release.in_flight.is_settled_by(released.connection);
             }
             Err(failure) => failure,
         };
         tracing::debug!(key = %self.release.key, ?failure, tries = self.so_far.all, "a release got no answer");
-        self.so_far.count(&failure, &self.departures);
+        self.so_far.count(&failure, &self.in_flight);
         // A connection that was closed while idle fails at once, and the next try repairs it. What passes by itself (a slot of a
         // cluster that is being moved) may be over with the next one, too. A time-out was wait enough for whoever waits.
-        let waited = self.engine.clock.now().since(self.started);
+        let waited = self.context.clock.now().since(self.started);
         let may_pass = failure.is_definite() && failure.is_transient();
         let was_enough = self.so_far.all > 1 && !may_pass;
-        if was_enough || waited >= self.engine.timing.command_timeout {
+        if was_enough || waited >= self.context.timing.command_timeout {
             // That the lease was lost was known before, and no answer can change it.
             let error = match self.release.lost {
                 Some(reason) => self.release.lost_error(reason),
@@ -218,9 +218,9 @@ impl Work {
     }
 }
 
-fn tell(reply: &mut Reply, word: Result<(), LockError>) {
+fn tell(reply: &mut ReplyTo, result: Result<(), LockError>) {
     if let Some(reply) = reply.take() {
         // The future that waited may have been dropped; the release goes on all the same.
-        safely(|| drop(reply.send(word)));
+        safely(|| drop(reply.send(result)));
     }
 }

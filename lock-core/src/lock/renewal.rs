@@ -17,7 +17,7 @@ use crate::{
     error::LeaseLost,
     lock::{
         context::validity,
-        held::{lease_state::LeaseState, server_lease::Tenure},
+        held::{lease_state::LeaseState, server_lease::ServerLease},
     },
     options::AutoRenew,
     runtime::{
@@ -47,7 +47,7 @@ pub(crate) struct Renewal {
 /// What the task works with. It does not hold the manager's thread, which ends with the last user of it.
 #[derive(Clone)]
 struct Rounds {
-    held: Arc<Schedule<Arc<Tenure>>>,
+    held: Arc<Schedule<Arc<ServerLease>>>,
     store: Arc<dyn Store>,
     grants: Arc<Grants>,
     clock: Clock,
@@ -73,8 +73,8 @@ impl Renewal {
     }
 
     /// Looks after a tenure from now on.
-    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
-        self.rounds.plan_renewal(tenure);
+    pub(crate) fn watch(&self, server_lease: &Arc<ServerLease>) {
+        self.rounds.plan_renewal(server_lease);
         self.keep_running();
     }
 
@@ -93,9 +93,9 @@ impl Renewal {
     }
 
     /// Lets a tenure run out that was renewed so far; it is still looked after.
-    pub(crate) fn stop(&self, tenure: &Arc<Tenure>) {
-        tenure.stop_renewing();
-        self.rounds.plan_renewal(tenure);
+    pub(crate) fn stop(&self, server_lease: &Arc<ServerLease>) {
+        server_lease.stop_renewing();
+        self.rounds.plan_renewal(server_lease);
     }
 
     /// Plans again for a tenure whose holder has just changed, if nothing is planned: a look that came in between found the
@@ -103,22 +103,22 @@ impl Renewal {
     ///
     /// A look takes the plan away before it reads the holder, and this reads the plan after the holder was set. So either that
     /// look saw the new holder, or this sees that nothing is planned.
-    pub(crate) fn keep_planned(&self, tenure: &Arc<Tenure>) {
-        if !tenure.is_planned() {
-            self.watch(tenure);
+    pub(crate) fn keep_planned(&self, server_lease: &Arc<ServerLease>) {
+        if !server_lease.is_planned() {
+            self.watch(server_lease);
         }
     }
 
     /// Looks at it no later than the lease of its new holder ends.
     pub(crate) fn watch_holder(&self, lease: &LeaseState) {
-        let renew_at = lease.tenure.renew_at.load(Ordering::Relaxed);
+        let renew_at = lease.server_lease.renew_at.load(Ordering::Relaxed);
         self.rounds
-            .plan(&lease.tenure, Moment::from_nanos(renew_at));
+            .plan(&lease.server_lease, Moment::from_nanos(renew_at));
     }
 
     /// Stops looking after a tenure; a renewal that is on its way makes no difference any more.
-    pub(crate) fn forget(&self, tenure: &Tenure) {
-        self.rounds.cancel(tenure);
+    pub(crate) fn forget(&self, server_lease: &ServerLease) {
+        self.rounds.cancel(server_lease);
     }
 
     /// The leases looked after now.
@@ -127,13 +127,13 @@ impl Renewal {
             .held
             .snapshot()
             .iter()
-            .filter_map(|tenure| tenure.holder())
+            .filter_map(|server_lease| server_lease.holder())
             .collect()
     }
 }
 
 /// Clears the flag when the task ends, in whatever way, and has those who hold leases start another.
-struct Running(Arc<AtomicBool>, Arc<Schedule<Arc<Tenure>>>);
+struct Running(Arc<AtomicBool>, Arc<Schedule<Arc<ServerLease>>>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -142,7 +142,7 @@ impl Drop for Running {
             .1
             .snapshot()
             .iter()
-            .filter_map(|tenure| tenure.holder())
+            .filter_map(|server_lease| server_lease.holder())
         {
             lease.rouse();
         }
@@ -152,7 +152,7 @@ impl Drop for Running {
 /// What a look at a tenure showed.
 enum Look {
     /// There is nothing to look after any more.
-    Over,
+    NothingLeft,
     RenewNow,
     /// Nothing to do before this moment.
     Later(Moment),
@@ -163,29 +163,29 @@ impl Rounds {
     async fn go(&self) {
         loop {
             // One message for those that can wait for its answer equally long.
-            let mut batches: BTreeMap<Duration, Vec<Arc<Tenure>>> = BTreeMap::new();
+            let mut batches: BTreeMap<Duration, Vec<Arc<ServerLease>>> = BTreeMap::new();
             let due = tokio::select! {
                 biased;
                 since = self.grants.connection_change() => self.all_from_before(since),
                 due = self.held.due(&self.clock, BATCHED_WITHIN) => due,
             };
-            for tenure in due {
+            for server_lease in due {
                 // Before its holder is read: see `keep_planned`.
-                self.cancel(&tenure);
-                match self.look(&tenure) {
-                    Look::Over => {}
-                    Look::Later(moment) => self.plan(&tenure, moment),
+                self.cancel(&server_lease);
+                match self.look(&server_lease) {
+                    Look::NothingLeft => {}
+                    Look::Later(moment) => self.plan(&server_lease, moment),
                     Look::RenewNow => {
-                        self.plan(&tenure, Moment::NEVER);
+                        self.plan(&server_lease, Moment::NEVER);
                         batches
-                            .entry(self.patience(&tenure))
+                            .entry(self.patience(&server_lease))
                             .or_default()
-                            .push(tenure);
+                            .push(server_lease);
                     }
                 }
             }
-            for (within, tenures) in batches {
-                for batch in tenures.chunks(LARGEST_BATCH) {
+            for (within, server_leases) in batches {
+                for batch in server_leases.chunks(LARGEST_BATCH) {
                     // Apart from this loop, so that a slow answer delays neither other renewals nor the end of a lease.
                     let (rounds, batch) = (self.clone(), batch.to_vec());
                     spawn_beside(async move { rounds.renew(&batch, within).await });
@@ -197,38 +197,43 @@ impl Rounds {
     /// All that are renewed, whether it is time or not: the connection is gone, or a new one. Behind it there may be another
     /// server, after a fail-over, or one that was restarted: what it does not know is lost, and shall be known to be. What was
     /// taken or renewed since then is known to it.
-    fn all_from_before(&self, since: Moment) -> Vec<Arc<Tenure>> {
+    fn all_from_before(&self, since: Moment) -> Vec<Arc<ServerLease>> {
         let (mut all, now) = (self.held.snapshot(), self.clock.now());
-        all.retain(|tenure| tenure.valid_until() < validity(since, tenure.ttl));
-        for tenure in all.iter().filter(|tenure| tenure.renew() == AutoRenew::On) {
-            tenure.renew_at.store(now.as_nanos(), Ordering::Relaxed);
+        all.retain(|server_lease| server_lease.valid_until() < validity(since, server_lease.ttl));
+        for server_lease in all
+            .iter()
+            .filter(|server_lease| server_lease.renew() == AutoRenew::On)
+        {
+            server_lease
+                .renew_at
+                .store(now.as_nanos(), Ordering::Relaxed);
         }
         all
     }
 
-    fn look(&self, tenure: &Tenure) -> Look {
-        let Some(lease) = tenure.holder() else {
-            return Look::Over;
+    fn look(&self, server_lease: &ServerLease) -> Look {
+        let Some(lease) = server_lease.holder() else {
+            return Look::NothingLeft;
         };
         if lease.ended().is_some() {
-            return Look::Over;
+            return Look::NothingLeft;
         }
         let soon = self.clock.now().after(BATCHED_WITHIN);
         if !lease.is_claimed() {
             // A task that is not polled keeps the lock from others: for half of the ttl, and not renewed.
-            let patience_ends = tenure.half_time();
+            let patience_ends = server_lease.half_time();
             if soon < patience_ends {
                 return Look::Later(patience_ends);
             }
             lease.pass_on();
-            if tenure.is_planned() {
+            if server_lease.is_planned() {
                 // The next task has it, and that is what is planned.
-                return Look::Over;
+                return Look::NothingLeft;
             }
             // Its task is taking it in this moment, or leaving it: that is settled by the next look.
             return Look::Later(soon);
         }
-        let renew_at = Moment::from_nanos(tenure.renew_at.load(Ordering::Relaxed));
+        let renew_at = Moment::from_nanos(server_lease.renew_at.load(Ordering::Relaxed));
         if soon < renew_at {
             return Look::Later(renew_at);
         }
@@ -236,29 +241,29 @@ impl Rounds {
     }
 
     /// How long one attempt may take: a tenth of the ttl, but time enough for a few round trips.
-    fn patience(&self, tenure: &Tenure) -> Duration {
+    fn patience(&self, server_lease: &ServerLease) -> Duration {
         let enough = (self.store.round_trip() * 4).max(Duration::from_millis(20));
-        (tenure.ttl / 10)
+        (server_lease.ttl / 10)
             .max(enough)
             .min(Duration::from_millis(500))
     }
 
-    async fn renew(&self, tenures: &[Arc<Tenure>], within: Duration) {
+    async fn renew(&self, server_leases: &[Arc<ServerLease>], within: Duration) {
         // Before the request is handed over: the server's time starts later than this, never earlier.
         let sent = self.clock.now();
-        let batch = tenures
+        let batch = server_leases
             .iter()
-            .map(|tenure| tenure.renew_request(tenure.ttl))
+            .map(|server_lease| server_lease.renew_request(server_lease.ttl))
             .collect();
         match self.store.renew(batch, within).await {
             Ok(answers) => {
-                for (tenure, answer) in tenures.iter().zip(answers) {
-                    self.apply(tenure, sent, answer, within);
+                for (server_lease, answer) in server_leases.iter().zip(answers) {
+                    self.apply(server_lease, sent, answer, within);
                 }
             }
             Err(failure) => {
-                for tenure in tenures {
-                    self.apply(tenure, sent, Err(failure.clone()), within);
+                for server_lease in server_leases {
+                    self.apply(server_lease, sent, Err(failure.clone()), within);
                 }
             }
         }
@@ -266,7 +271,7 @@ impl Rounds {
 
     fn apply(
         &self,
-        tenure: &Arc<Tenure>,
+        server_lease: &Arc<ServerLease>,
         sent: Moment,
         answer: Result<Renewed, Failure>,
         within: Duration,
@@ -274,54 +279,60 @@ impl Rounds {
         match answer {
             // An answer that came after the lease ran out changes nothing: the end is looked at first.
             Ok(Renewed::Extended) => {
-                tenure.renewed_until(validity(sent, tenure.ttl));
-                self.plan_renewal(tenure);
+                server_lease.renewed_until(validity(sent, server_lease.ttl));
+                self.plan_renewal(server_lease);
             }
-            Ok(Renewed::NotOurs) => tenure.lose(LeaseLost::TakenAway),
+            Ok(Renewed::NotOurs) => server_lease.lose(LeaseLost::TakenAway),
             // Retried until the lease ends, at the pace of the attempts themselves.
             Err(failure) => {
-                tracing::debug!(key = %tenure.key, ?failure, "a renewal failed");
-                self.renew_at(tenure, self.clock.now().after(jittered(within / 2)));
+                tracing::debug!(key = %server_lease.key, ?failure, "a renewal failed");
+                self.renew_at(server_lease, self.clock.now().after(jittered(within / 2)));
             }
         }
     }
 
     /// Plans the next renewal, or the end where there is to be none.
-    fn plan_renewal(&self, tenure: &Arc<Tenure>) {
-        if tenure.renew() == AutoRenew::Off {
-            tenure
+    fn plan_renewal(&self, server_lease: &Arc<ServerLease>) {
+        if server_lease.renew() == AutoRenew::Off {
+            server_lease
                 .renew_at
                 .store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
             // Somebody has to see whether it is claimed.
-            let half = tenure.half_time();
-            return self.plan(tenure, half);
+            let half = server_lease.half_time();
+            return self.plan(server_lease, half);
         }
         let now = self.clock.now();
-        let third = tenure.valid_until().since(now).min(tenure.ttl) / 3;
-        self.renew_at(tenure, now.after(third * 4 / 5 + jittered(third / 5)));
+        let third = server_lease.valid_until().since(now).min(server_lease.ttl) / 3;
+        self.renew_at(server_lease, now.after(third * 4 / 5 + jittered(third / 5)));
     }
 
-    fn renew_at(&self, tenure: &Arc<Tenure>, at: Moment) {
-        tenure.renew_at.store(at.as_nanos(), Ordering::Relaxed);
-        self.plan(tenure, at);
+    fn renew_at(&self, server_lease: &Arc<ServerLease>, at: Moment) {
+        server_lease
+            .renew_at
+            .store(at.as_nanos(), Ordering::Relaxed);
+        self.plan(server_lease, at);
     }
 
     /// Looks at it then, or when the lease of its holder ends, if that is sooner.
-    fn plan(&self, tenure: &Arc<Tenure>, at: Moment) {
-        let Some(lease) = tenure.holder() else { return };
-        let ticket = self.held.insert(at.min(lease.deadline()), tenure.clone());
-        if let Some(earlier) = tenure.swap_ticket(Some(ticket)) {
+    fn plan(&self, server_lease: &Arc<ServerLease>, at: Moment) {
+        let Some(lease) = server_lease.holder() else {
+            return;
+        };
+        let ticket = self
+            .held
+            .insert(at.min(lease.deadline()), server_lease.clone());
+        if let Some(earlier) = server_lease.swap_ticket(Some(ticket)) {
             self.held.remove(earlier);
         }
-        if tenure.holder().is_none() {
+        if server_lease.holder().is_none() {
             // Let go while this was planned: `forget` may have come before the new ticket was there.
-            self.cancel(tenure);
+            self.cancel(server_lease);
         }
     }
 
     /// Plans nothing more for a tenure.
-    fn cancel(&self, tenure: &Tenure) {
-        if let Some(ticket) = tenure.swap_ticket(None) {
+    fn cancel(&self, server_lease: &ServerLease) {
+        if let Some(ticket) = server_lease.swap_ticket(None) {
             self.held.remove(ticket);
         }
     }

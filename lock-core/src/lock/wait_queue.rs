@@ -16,49 +16,49 @@ use crate::{
 /// One task that stands in line.
 pub(crate) struct Waiter {
     pub(crate) terms: Terms,
-    state: Mutex<State>,
+    state: Mutex<WaiterState>,
 }
 
-struct State {
-    word: Word,
+struct WaiterState {
+    outcome: Outcome,
     /// Whether the next word from the backend ends the wait: the time is over, or there was none.
-    patience: Patience,
+    deadline: Deadline,
 }
 
-enum Word {
-    None(Option<Waker>),
+enum Outcome {
+    Pending(Option<Waker>),
     Settled(Result<Holding, LockError>),
     /// The task took its answer, or went away.
     Gone,
 }
 
 /// What a task that goes away leaves.
-pub(crate) enum Departure {
+pub(crate) enum LeftBehind {
     /// Its place in line.
-    InLine,
+    QueueEntry,
     /// An answer that it did not take.
-    Untaken(Result<Holding, LockError>),
+    UntakenOutcome(Result<Holding, LockError>),
     /// Nothing: it has had its answer.
-    Before,
+    Nothing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    Left,
-    Over,
+enum Deadline {
+    InFuture,
+    Passed,
 }
 
 impl Waiter {
     pub(crate) fn new(terms: Terms) -> Self {
-        let patience = match terms.wait {
-            Wait::No => Patience::Over,
-            Wait::For(_) | Wait::Forever => Patience::Left,
+        let deadline = match terms.wait {
+            Wait::No => Deadline::Passed,
+            Wait::For(_) | Wait::Forever => Deadline::InFuture,
         };
         Self {
             terms,
-            state: Mutex::new(State {
-                word: Word::None(None),
-                patience,
+            state: Mutex::new(WaiterState {
+                outcome: Outcome::Pending(None),
+                deadline,
             }),
         }
     }
@@ -68,15 +68,15 @@ impl Waiter {
         // A waker is the user's code: it is cloned before the lock is taken, and dropped after.
         let fresh = waker.clone();
         let mut state = self.lock();
-        match std::mem::replace(&mut state.word, Word::Gone) {
-            Word::Settled(result) => Some(result),
-            Word::None(replaced) => {
-                state.word = Word::None(Some(fresh));
+        match std::mem::replace(&mut state.outcome, Outcome::Gone) {
+            Outcome::Settled(result) => Some(result),
+            Outcome::Pending(replaced) => {
+                state.outcome = Outcome::Pending(Some(fresh));
                 drop(state);
                 drop(replaced);
                 None
             }
-            Word::Gone => None,
+            Outcome::Gone => None,
         }
     }
 
@@ -87,11 +87,11 @@ impl Waiter {
     ) -> Result<(), Result<Holding, LockError>> {
         let waker = {
             let mut state = self.lock();
-            let Word::None(waker) = &mut state.word else {
+            let Outcome::Pending(waker) = &mut state.outcome else {
                 return Err(result);
             };
             let waker = waker.take();
-            state.word = Word::Settled(result);
+            state.outcome = Outcome::Settled(result);
             waker
         };
         rouse(waker);
@@ -101,14 +101,14 @@ impl Waiter {
     /// Takes a lease back that the task was given and has not taken. It waits again, if it is put into the line.
     pub(crate) fn withdraw(&self) -> Option<Holding> {
         let mut state = self.lock();
-        match std::mem::replace(&mut state.word, Word::Gone) {
-            Word::Settled(Ok(holding)) => {
+        match std::mem::replace(&mut state.outcome, Outcome::Gone) {
+            Outcome::Settled(Ok(holding)) => {
                 // Its waker was used, so it will look by itself whenever it is polled.
-                state.word = Word::None(None);
+                state.outcome = Outcome::Pending(None);
                 Some(holding)
             }
             other => {
-                state.word = other;
+                state.outcome = other;
                 None
             }
         }
@@ -116,37 +116,37 @@ impl Waiter {
 
     /// Has the task look again, without an answer.
     pub(crate) fn wake(&self) {
-        let waker = match &mut self.lock().word {
-            Word::None(waker) => waker.take(),
-            Word::Settled(_) | Word::Gone => None,
+        let waker = match &mut self.lock().outcome {
+            Outcome::Pending(waker) => waker.take(),
+            Outcome::Settled(_) | Outcome::Gone => None,
         };
         rouse(waker);
     }
 
     /// The task goes away.
-    pub(crate) fn go(&self) -> Departure {
-        let word = std::mem::replace(&mut self.lock().word, Word::Gone);
-        match word {
-            Word::Settled(result) => Departure::Untaken(result),
-            Word::None(_) => Departure::InLine,
-            Word::Gone => Departure::Before,
+    pub(crate) fn go(&self) -> LeftBehind {
+        let outcome = std::mem::replace(&mut self.lock().outcome, Outcome::Gone);
+        match outcome {
+            Outcome::Settled(result) => LeftBehind::UntakenOutcome(result),
+            Outcome::Pending(_) => LeftBehind::QueueEntry,
+            Outcome::Gone => LeftBehind::Nothing,
         }
     }
 
     /// The next word from the backend shall end the wait.
-    pub(crate) fn lose_patience(&self) {
-        self.lock().patience = Patience::Over;
+    pub(crate) fn pass_deadline(&self) {
+        self.lock().deadline = Deadline::Passed;
     }
 
-    pub(crate) fn has_lost_patience(&self) -> bool {
-        self.lock().patience == Patience::Over
+    pub(crate) fn is_past_deadline(&self) -> bool {
+        self.lock().deadline == Deadline::Passed
     }
 
     fn is_waiting(&self) -> bool {
-        matches!(self.lock().word, Word::None(_))
+        matches!(self.lock().outcome, Outcome::Pending(_))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WaiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -162,12 +162,12 @@ fn rouse(waker: Option<Waker>) {
 /// A task that goes away leaves its entry behind, which is skipped. They are swept once they outnumber the tasks that
 /// wait, so the line is never longer than twice the number of tasks, and leaving costs the same in any place.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct WaitQueue {
     entries: VecDeque<Arc<Waiter>>,
     gone: usize,
 }
 
-impl Line {
+impl WaitQueue {
     pub(crate) fn push(&mut self, waiter: Arc<Waiter>) {
         self.entries.push_back(waiter);
     }

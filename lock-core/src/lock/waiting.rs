@@ -13,9 +13,9 @@ use crate::{
     key::LockKey,
     lock::{
         held::holding::Holding,
-        pending_flush::Leaving,
-        registry::Arbiter,
-        wait_queue::{Departure, Waiter},
+        pending_flush::PendingFlush,
+        registry::Registry,
+        wait_queue::{LeftBehind, Waiter},
     },
     runtime::{clock::Moment, tally::Open, timer::Sleep},
     telemetry,
@@ -27,12 +27,12 @@ use crate::{
 ///
 /// Dropping it leaves nothing behind. If the lease was granted meanwhile, it goes to the next in line or is released.
 #[must_use = "a place that is not awaited is given up at once"]
-pub(crate) struct Place {
-    arbiter: Arc<Arbiter>,
+pub(crate) struct WaitFuture {
+    registry: Arc<Registry>,
     key: LockKey,
     waiter: Arc<Waiter>,
     /// Of the first question, for the task that asked it.
-    leaving: Leaving,
+    flush: PendingFlush,
     /// Rings when the time to wait is over.
     alarm: Option<Sleep>,
     deadline: Option<Moment>,
@@ -50,21 +50,21 @@ enum Stage {
     Over,
 }
 
-impl Place {
+impl WaitFuture {
     pub(crate) fn new(
-        arbiter: Arc<Arbiter>,
+        registry: Arc<Registry>,
         key: LockKey,
         waiter: Arc<Waiter>,
-        leaving: Leaving,
+        flush: PendingFlush,
         deadline: Option<Moment>,
     ) -> Self {
-        let alarm = deadline.map(|deadline| arbiter.engine.alarm.sleep_until(deadline));
-        let waiting = arbiter.waiting.open();
+        let alarm = deadline.map(|deadline| registry.context.alarm.sleep_until(deadline));
+        let waiting = registry.waiting.open();
         Self {
-            arbiter,
+            registry,
             key,
             waiter,
-            leaving,
+            flush,
             alarm,
             deadline,
             watch: telemetry::Wait::default(),
@@ -75,7 +75,7 @@ impl Place {
 
     /// Tells those who listen of the wait, from now on.
     pub(crate) fn watched(mut self) -> Self {
-        self.watch = telemetry::Wait::begin(&self.key, &self.arbiter.engine.clock);
+        self.watch = telemetry::Wait::begin(&self.key, &self.registry.context.clock);
         self
     }
 
@@ -87,20 +87,20 @@ impl Place {
         if mem::replace(&mut self.stage, Stage::Waiting) == Stage::Waiting {
             self.check_process()?;
         }
-        if self.leaving != Leaving::Left {
-            let store = &*self.arbiter.engine.store;
-            if self.leaving.poll(store, context).is_pending() {
+        if self.flush != PendingFlush::Flushed {
+            let store = &*self.registry.context.store;
+            if self.flush.poll(store, context).is_pending() {
                 return Poll::Pending;
             }
         }
-        self.arbiter.replace_lost_seeker(&self.key);
+        self.registry.restart_lost_loop(&self.key);
         let ran_out = self
             .alarm
             .as_mut()
             .is_some_and(|alarm| Pin::new(alarm).poll(context).is_ready());
         if ran_out {
             self.alarm = None;
-            if let Some(error) = self.run_out_of_patience() {
+            if let Some(error) = self.refuse_at_deadline() {
                 return Poll::Ready(self.leave().unwrap_or(Err(error)));
             }
         }
@@ -134,40 +134,42 @@ impl Place {
     fn again(&mut self) -> Result<(), LockError> {
         self.check_process()?;
         let mut terms = self.waiter.terms;
-        terms.spend(self.deadline, self.arbiter.engine.clock.now());
-        let place = self.arbiter.stand_again(&self.key, terms, self.deadline)?;
+        terms.spend(self.deadline, self.registry.context.clock.now());
+        let wait = self
+            .registry
+            .rejoin_queue(&self.key, terms, self.deadline)?;
         let watch = mem::take(&mut self.watch);
-        *self = place;
+        *self = wait;
         self.watch = watch;
         Ok(())
     }
 
     fn check_process(&self) -> Result<(), LockError> {
-        let checked = self.arbiter.engine.check_process();
+        let checked = self.registry.context.check_process();
         checked.map_err(|error| error.about(&self.key))
     }
 
     /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
     /// takes no longer than a few commands.
-    fn run_out_of_patience(&self) -> Option<LockError> {
-        self.waiter.lose_patience();
-        self.arbiter.verdict(&self.key, self.waiter.terms.ttl)
+    fn refuse_at_deadline(&self) -> Option<LockError> {
+        self.waiter.pass_deadline();
+        self.registry.known_error(&self.key, self.waiter.terms.ttl)
     }
 
     /// Leaves the line, once; returns an answer that came and was not taken.
     fn leave(&self) -> Option<Result<Holding, LockError>> {
         match self.waiter.go() {
-            Departure::Before => None,
-            Departure::Untaken(result) => Some(result),
-            Departure::InLine => {
-                self.arbiter.note_gone(&self.key);
+            LeftBehind::Nothing => None,
+            LeftBehind::UntakenOutcome(result) => Some(result),
+            LeftBehind::QueueEntry => {
+                self.registry.note_gone(&self.key);
                 None
             }
         }
     }
 }
 
-impl Future for Place {
+impl Future for WaitFuture {
     type Output = Result<Holding, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -188,16 +190,16 @@ impl Future for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitFuture {
     fn drop(&mut self) {
         if self.stage != Stage::Over {
-            if !self.arbiter.engine.is_here() {
+            if !self.registry.context.is_here() {
                 // It is the parent's, and so is what wakes it.
                 mem::forget((self.alarm.take(), mem::take(&mut self.watch)));
                 return;
             }
             drop(self.leave());
         }
-        self.leaving.now(&*self.arbiter.engine.store);
+        self.flush.flush_now(&*self.registry.context.store);
     }
 }

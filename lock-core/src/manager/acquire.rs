@@ -13,7 +13,7 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     key::LockKey,
-    lock::{reentry, waiting::Place},
+    lock::{reentry, waiting::WaitFuture},
     manager::LockManager,
     options::{Terms, check_key},
 };
@@ -23,19 +23,19 @@ use crate::{
 /// Written by hand, since thousands of tasks may wait in one: an `async fn` keeps its arguments as they came, and what it
 /// waits for twice.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Taking<'a> {
+pub(crate) struct AcquireFuture<'a> {
     manager: &'a LockManager,
-    state: State,
+    state: AcquireState,
 }
 
-enum State {
+enum AcquireState {
     /// The task that polls first is the one whose leases count.
     New(LockKey, Result<Terms, LockError>),
-    Waiting(Place),
-    Over,
+    Waiting(WaitFuture),
+    Finished,
 }
 
-impl<'a> Taking<'a> {
+impl<'a> AcquireFuture<'a> {
     pub(crate) fn new(
         manager: &'a LockManager,
         key: LockKey,
@@ -43,7 +43,7 @@ impl<'a> Taking<'a> {
     ) -> Self {
         Self {
             manager,
-            state: State::New(key, terms),
+            state: AcquireState::New(key, terms),
         }
     }
 
@@ -54,40 +54,41 @@ impl<'a> Taking<'a> {
         let deadline = manager
             .begin(terms.wait)
             .map_err(|error| error.about(key))?;
-        let arbiter = &manager.inner.arbiter;
-        if let Some(holding) = reentry::find(arbiter, key) {
+        let registry = &manager.inner.registry;
+        if let Some(holding) = reentry::find(registry, key) {
             return match holding.lease().ended() {
                 None => Ok(Some(LockGuard::new(holding))),
                 Some(reason) => Err(holding.lease().lost_error(reason)),
             };
         }
         manager.require_runtime()?;
-        check_key(&arbiter.prefix, key)?;
-        self.state = State::Waiting(manager.stand(key, terms, deadline)?);
+        check_key(&registry.prefix, key)?;
+        self.state = AcquireState::Waiting(manager.join_queue(key, terms, deadline)?);
         Ok(None)
     }
 }
 
-impl Future for Taking<'_> {
+impl Future for AcquireFuture<'_> {
     type Output = Result<LockGuard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // A lock that is free at every turn must not keep its runtime from everything else.
         let coop = ready!(coop::poll_proceed(context));
         let this = &mut *self;
-        if matches!(this.state, State::New(..))
-            && let State::New(key, terms) = std::mem::replace(&mut this.state, State::Over)
+        if matches!(this.state, AcquireState::New(..))
+            && let AcquireState::New(key, terms) =
+                std::mem::replace(&mut this.state, AcquireState::Finished)
             && let Some(result) = terms.and_then(|terms| this.begin(&key, terms)).transpose()
         {
             coop.made_progress();
             return Poll::Ready(result);
         }
-        let State::Waiting(place) = &mut this.state else {
+        let AcquireState::Waiting(wait) = &mut this.state else {
             panic!("polled after it was over");
         };
-        let result = ready!(Pin::new(place).poll(context));
+        let result = ready!(Pin::new(wait).poll(context));
         coop.made_progress();
-        this.state = State::Over;
+        this.state = AcquireState::Finished;
         Poll::Ready(result.map(|holding| {
             holding.lease().begin();
             LockGuard::new(Arc::new(holding))

@@ -10,10 +10,10 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        context::Engine,
-        registry::{Arbiter, Limits},
+        context::Context,
+        registry::{Limits, Registry},
     },
-    manager::{Inner, LockManager},
+    manager::{LockManager, ManagerState},
     options::{Defaults, Wait, check_key, check_prefix},
     runtime::{clock::Clock, executor::Spawner, timer::Alarm},
     store::{Store, grants::Grants, memory::MemoryStore, timing::Timing},
@@ -356,7 +356,7 @@ impl LockManagerBuilder {
         let store = FaultyStore::new(clock.clone(), self.timing.command_timeout);
         let store = Arc::new(store);
         let manager = self.with_the_caller(store.clone(), clock);
-        let faults = Faults::new(manager.inner.arbiter.clone(), store);
+        let faults = Faults::new(manager.inner.registry.clone(), store);
         (manager, faults)
     }
 
@@ -368,7 +368,7 @@ impl LockManagerBuilder {
         let store = RedisStore::new(url, &self.settings()?, grants.clone())?;
         let manager = self.on_a_thread(Arc::new(store.clone()), grants)?;
         manager
-            .engine()
+            .context()
             .ask(|_| Box::pin(async move { store.greet().await }))
             .await?;
         Ok(manager)
@@ -395,7 +395,7 @@ impl LockManagerBuilder {
         let store = RedlockStore::new(&urls, &self.settings()?, quarantine)?;
         let manager = self.on_a_thread(Arc::new(store.clone()), Arc::default())?;
         manager
-            .engine()
+            .context()
             .ask(|_| Box::pin(async move { store.greet().await }))
             .await?;
         Ok(manager)
@@ -490,7 +490,7 @@ impl LockManagerBuilder {
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
         telemetry::describe();
-        let engine = Arc::new(Engine::new(
+        let context = Arc::new(Context::new(
             store,
             grants,
             spawner,
@@ -499,8 +499,8 @@ impl LockManagerBuilder {
             self.timing,
         ));
         LockManager {
-            inner: Arc::new(Inner {
-                arbiter: Arc::new(Arbiter::new(engine, self.prefix, self.limits)),
+            inner: Arc::new(ManagerState {
+                registry: Arc::new(Registry::new(context, self.prefix, self.limits)),
                 defaults,
             }),
         }

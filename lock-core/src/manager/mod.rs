@@ -11,11 +11,11 @@ use crate::{
     key::{IntoLockKey, LockKey},
     lease::Lease,
     lock::{
-        context::{Engine, forked},
+        context::{Context, forked},
         held::lease_set::while_held,
         reentry,
-        registry::Arbiter,
-        waiting::Place,
+        registry::Registry,
+        waiting::WaitFuture,
     },
     options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
     runtime::{clock::Moment, executor::Spawner},
@@ -28,7 +28,7 @@ mod default;
 mod keys_of;
 mod multi_key;
 
-use acquire::Taking;
+use acquire::AcquireFuture;
 
 pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current, set_global, with_locks};
@@ -57,11 +57,11 @@ pub use keys_of::KeysOf;
 /// starts one.
 #[derive(Clone)]
 pub struct LockManager {
-    inner: Arc<Inner>,
+    inner: Arc<ManagerState>,
 }
 
-struct Inner {
-    arbiter: Arc<Arbiter>,
+struct ManagerState {
+    registry: Arc<Registry>,
     /// Or what is wrong with the settings, for a manager that is made without a way to say so.
     defaults: Result<Defaults, LockError>,
 }
@@ -234,7 +234,7 @@ impl LockManager {
     ) -> impl Future<Output = Result<LockGuard, LockError>> + Send {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options);
-        Taking::new(self, key, terms)
+        AcquireFuture::new(self, key, terms)
     }
 
     /// Acquires a lock if it is free: asks once, and does not wait whatever the options say.
@@ -310,7 +310,7 @@ impl LockManager {
     {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options)?;
-        let guard = Taking::new(self, key, Ok(terms)).await?;
+        let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
         self.run_under(guard, terms.on_lost, body).await
     }
 
@@ -328,14 +328,14 @@ impl LockManager {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
         let key = key.into_lock_key();
-        check_key(&self.inner.arbiter.prefix, &key)?;
-        let full_key = self.inner.arbiter.full_key(&key);
+        check_key(&self.inner.registry.prefix, &key)?;
+        let full_key = self.inner.registry.full_key(&key);
         let sighting = self
-            .engine()
+            .context()
             .ask(|store| store.inspect(full_key))
             .await
             .map_err(|error| error.about(&key))?;
-        let tasks = self.inner.arbiter.waiters(&key);
+        let tasks = self.inner.registry.waiters(&key);
         Ok(sighting.map(|sighting| LockInfo {
             remaining: sighting.remaining,
             // This process is one of those that wait, if some of its tasks do.
@@ -357,11 +357,11 @@ impl LockManager {
     /// Dropping the future does not take the request back.
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
-        let engine = self.engine();
-        check_key(&self.inner.arbiter.prefix, &key)?;
-        let full_key = self.inner.arbiter.full_key(&key);
-        engine
-            .ask(|store| store.force_release(full_key, engine.known_fencing()))
+        let context = self.context();
+        check_key(&self.inner.registry.prefix, &key)?;
+        let full_key = self.inner.registry.full_key(&key);
+        context
+            .ask(|store| store.force_release(full_key, context.known_fencing()))
             .await
             .map_err(|error| error.about(&key))
     }
@@ -384,7 +384,7 @@ impl LockManager {
     /// Dropping the future does not take back what was asked. The check goes on and releases its lock; if it cannot, the key
     /// ends with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
-        self.engine().ask(|store| store.check()).await
+        self.context().ask(|store| store.check()).await
     }
 
     /// Ends the manager in order: before a process ends.
@@ -398,33 +398,33 @@ impl LockManager {
     ///
     /// Dropping the future leaves the manager closed to new acquires and everything else as it is. It may be called again.
     pub async fn shutdown(&self, deadline: Duration) {
-        let engine = self.engine();
-        if !engine.is_here() {
+        let context = self.context();
+        if !context.is_here() {
             return;
         }
-        self.inner.arbiter.close();
-        let all_gone = engine.within(deadline, engine.held.emptied()).await;
+        self.inner.registry.close();
+        let all_gone = context.within(deadline, context.held.emptied()).await;
         // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
         // command time-outs.
-        let give_up = engine
+        let give_up = context
             .clock
             .now()
-            .after(engine.timing.command_timeout.saturating_mul(2));
+            .after(context.timing.command_timeout.saturating_mul(2));
         loop {
             if !all_gone {
-                for lease in engine.renewal.leases() {
+                for lease in context.renewal.leases() {
                     lease.end(LeaseLost::Shutdown);
                 }
             }
-            if engine
-                .within(Duration::from_millis(20), engine.emptied())
+            if context
+                .within(Duration::from_millis(20), context.emptied())
                 .await
             {
                 return;
             }
-            if engine.clock.now() >= give_up {
+            if context.clock.now() >= give_up {
                 tracing::warn!(
-                    left = engine.held.count(),
+                    left = context.held.count(),
                     "shut down with locks still held; they end with their ttl"
                 );
                 return;
@@ -446,7 +446,7 @@ impl LockManager {
         let body = body(lease.clone());
         // The guard was bound before the body: on a panic and on a drop, the body goes first.
         let span = guard.holdings().all()[0].span();
-        let body = reentry::scope(&self.inner.arbiter, guard.holdings(), body).instrument(span);
+        let body = reentry::scope(&self.inner.registry, guard.holdings(), body).instrument(span);
         let value = match on_lost {
             OnLost::Cancel => while_held(lease.leases(), body).await?,
             OnLost::Continue => body.await,
@@ -458,23 +458,22 @@ impl LockManager {
     }
 
     /// Takes a place in the line of a key.
-    fn stand(
+    fn join_queue(
         &self,
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
-    ) -> Result<Place, LockError> {
-        let place = self.inner.arbiter.stand(key, terms, deadline);
-        place
-            .map(Place::watched)
+    ) -> Result<WaitFuture, LockError> {
+        let wait = self.inner.registry.join_queue(key, terms, deadline);
+        wait.map(WaitFuture::watched)
             .inspect_err(|error| telemetry::refused(key, error))
     }
 
     /// Begins to take something: returns when its wait is over.
     fn begin(&self, wait: Wait) -> Result<Option<Moment>, LockError> {
-        let engine = self.engine();
-        let now = engine.clock.now();
-        if !engine.is_here_at(now) {
+        let context = self.context();
+        let now = context.clock.now();
+        if !context.is_here_at(now) {
             return Err(forked());
         }
         Ok(match wait {
@@ -490,7 +489,7 @@ impl LockManager {
 
     /// The in-memory backend has no thread of its own.
     fn require_runtime(&self) -> Result<(), LockError> {
-        if matches!(self.engine().spawner, Spawner::Caller)
+        if matches!(self.context().spawner, Spawner::Caller)
             && tokio::runtime::Handle::try_current().is_err()
         {
             return Err(LockError::invalid(
@@ -500,16 +499,16 @@ impl LockManager {
         Ok(())
     }
 
-    fn engine(&self) -> &Arc<Engine> {
-        &self.inner.arbiter.engine
+    fn context(&self) -> &Arc<Context> {
+        &self.inner.registry.context
     }
 }
 
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("backend", &self.engine().store)
-            .field("prefix", &self.inner.arbiter.prefix)
+            .field("backend", &self.context().store)
+            .field("prefix", &self.inner.registry.prefix)
             .finish_non_exhaustive()
     }
 }

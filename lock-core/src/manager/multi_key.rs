@@ -11,7 +11,7 @@ use crate::{
         held::{holding::Holding, holdings::Holdings},
         reentry,
     },
-    manager::{LockManager, acquire::Taking},
+    manager::{LockManager, acquire::AcquireFuture},
     options::{AutoRenew, LockOptions, MOST_KEYS, Terms, check_key},
     runtime::clock::Moment,
 };
@@ -134,7 +134,7 @@ impl LockManager {
 
     async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {
         if let [one] = keys {
-            return Taking::new(self, one.clone(), Ok(terms)).await;
+            return AcquireFuture::new(self, one.clone(), Ok(terms)).await;
         }
         let deadline = self
             .begin(terms.wait)
@@ -144,7 +144,7 @@ impl LockManager {
         }
         self.require_runtime()?;
         for key in keys {
-            check_key(&self.inner.arbiter.prefix, key)?;
+            check_key(&self.inner.registry.prefix, key)?;
         }
         // While the others are waited for, those that were taken must not run out.
         let mut each = Terms {
@@ -161,12 +161,12 @@ impl LockManager {
                 for lease in leases.all() {
                     lease.begin();
                     if terms.renew == AutoRenew::Off {
-                        self.engine().renewal.stop(&lease.tenure);
+                        self.context().renewal.stop(&lease.server_lease);
                     }
                 }
                 return Ok(LockGuard::several(holdings));
             }
-            each.spend(deadline, self.engine().clock.now());
+            each.spend(deadline, self.context().clock.now());
         }
     }
 
@@ -183,10 +183,10 @@ impl LockManager {
         order.sort_by_key(|(_, key)| *key);
         let mut taken = Vec::with_capacity(keys.len());
         for (position, key) in order {
-            let place = self.stand(key, *terms, deadline)?;
-            let holding = place.await?;
+            let wait = self.join_queue(key, *terms, deadline)?;
+            let holding = wait.await?;
             taken.push((position, Arc::new(holding)));
-            terms.spend(deadline, self.engine().clock.now());
+            terms.spend(deadline, self.context().clock.now());
         }
         taken.sort_by_key(|(position, _)| *position);
         Ok(taken.into_iter().map(|(_, holding)| holding).collect())
@@ -194,7 +194,7 @@ impl LockManager {
 
     /// What the running task holds of these keys, if it holds them all; `None` if it holds none.
     fn held_by_this_task(&self, keys: &[LockKey]) -> Result<Option<Holdings>, LockError> {
-        let find = |key| reentry::find(&self.inner.arbiter, key);
+        let find = |key| reentry::find(&self.inner.registry, key);
         let held: Vec<_> = keys.iter().filter_map(find).collect();
         if held.is_empty() {
             return Ok(None);

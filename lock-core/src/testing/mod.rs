@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     error::LeaseLost,
     key::{IntoLockKey, LockKey},
-    lock::{held::server_lease::Tenure, key_state::Seat, registry::Arbiter},
+    lock::{held::server_lease::ServerLease, key_state::Phase, registry::Registry},
     testing::faulty_store::FaultyStore,
 };
 
@@ -129,13 +129,13 @@ pub(crate) mod faulty_store;
 /// ```
 #[derive(Clone)]
 pub struct Faults {
-    arbiter: Arc<Arbiter>,
+    registry: Arc<Registry>,
     store: Arc<FaultyStore>,
 }
 
 impl Faults {
-    pub(crate) fn new(arbiter: Arc<Arbiter>, store: Arc<FaultyStore>) -> Self {
-        Self { arbiter, store }
+    pub(crate) fn new(registry: Arc<Registry>, store: Arc<FaultyStore>) -> Self {
+        Self { registry, store }
     }
 
     /// Takes a lock away from its holder, as an operator does who deletes the key.
@@ -209,26 +209,26 @@ impl Faults {
 
     #[track_caller]
     fn end(&self, key: &LockKey, reason: LeaseLost) {
-        let Some(tenure) = self.tenure_of(key) else {
+        let Some(server_lease) = self.server_lease_of(key) else {
             panic!("nobody holds the lock `{key}` through this manager");
         };
         // Before the holder knows: then whoever waits here finds it free.
-        self.store.take_away(self.arbiter.full_key(key));
-        tenure.lose(reason);
+        self.store.take_away(self.registry.full_key(key));
+        server_lease.lose(reason);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
-        self.store.occupy(self.arbiter.full_key(key), span);
+        self.store.occupy(self.registry.full_key(key), span);
         // Looked for afterwards: whoever took it in between has lost it too.
-        if let Some(tenure) = self.tenure_of(key) {
-            tenure.lose(LeaseLost::TakenAway);
+        if let Some(server_lease) = self.server_lease_of(key) {
+            server_lease.lose(LeaseLost::TakenAway);
         }
     }
 
-    fn tenure_of(&self, key: &LockKey) -> Option<Arc<Tenure>> {
-        match &self.arbiter.lock().keys.get(key)?.seat {
-            Seat::Held(turn) => Some(turn.lease.tenure.clone()),
-            Seat::Seeking(_) | Seat::Vacant => None,
+    fn server_lease_of(&self, key: &LockKey) -> Option<Arc<ServerLease>> {
+        match &self.registry.lock().keys.get(key)?.phase {
+            Phase::Held(hold) => Some(hold.lease.server_lease.clone()),
+            Phase::Acquiring(_) | Phase::Orphaned => None,
         }
     }
 }

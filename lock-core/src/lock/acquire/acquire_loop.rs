@@ -2,7 +2,7 @@
 //!
 //! Its first question is sent by whoever starts it, and answered by a call; from then on, if there is more to do, it is a
 //! task of the manager. Each of its awaits may be the last one it sees: of the manager's runtime, never of a user's future.
-//! Then [`Seeker`] is dropped, which takes the request back and leaves the line to the next seeker.
+//! Then [`AcquireLoop`] is dropped, which takes the request back and leaves the line to the next seeker.
 //!
 //! Waiting is one entry in the backend's queue for all tasks of the line. A grant ends it; but a message can be lost, its
 //! holder can die, its lock can be another library's. So the seeker asks by itself, too: when the holder's lease must have
@@ -16,11 +16,11 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     lock::{
-        acquire::request::{Attempt, Question, Reply, Round},
-        held::server_lease::Grant,
-        key_state::LastWord,
+        acquire::request::{AcquireReply, AcquireRequest, AcquireResult, SentRequest},
+        held::server_lease::Granted,
+        key_state::LastReply,
         prefetch,
-        registry::{Arbiter, Offered},
+        registry::{Handed, Registry},
     },
     options::Terms,
     runtime::{clock::Moment, jitter::jittered, tally::Open},
@@ -44,27 +44,27 @@ const FIRST_CHECK: Duration = Duration::from_millis(150);
 ///
 /// Most locks are free. So there is no task for the first question: its answer is dealt with where it arrives, and only
 /// what needs more than that becomes a task.
-pub(crate) fn start(arbiter: &Arc<Arbiter>, key: &LockKey, signal: Arc<Notify>) {
-    let mut seeker = Seeker {
-        arbiter: arbiter.clone(),
+pub(crate) fn start(registry: &Arc<Registry>, key: &LockKey, signal: Arc<Notify>) {
+    let mut acquire_loop = AcquireLoop {
+        registry: registry.clone(),
         key: key.clone(),
         signal,
-        attempt: None,
+        acquire: None,
         was_busy: false,
         finished: false,
-        _on_its_way: arbiter.engine.on_its_way.open(),
+        _in_progress: registry.context.in_progress.open(),
     };
-    let Some((terms, behind)) = arbiter.head(key) else {
-        seeker.finished = true;
+    let Some((terms, behind)) = registry.head(key) else {
+        acquire_loop.finished = true;
         return;
     };
-    let engine = &arbiter.engine;
-    let attempt = seeker
-        .attempt
-        .insert(Attempt::new(engine, arbiter.full_key(key)));
-    let (request, question) = attempt.prepare(engine, &terms, tokens(behind));
-    let then = move |answer| seeker.begin_with(question, answer);
-    engine.store.acquire_at_once(&request, Box::new(then));
+    let context = &registry.context;
+    let acquire = acquire_loop
+        .acquire
+        .insert(AcquireRequest::new(context, registry.full_key(key)));
+    let (request, sent_request) = acquire.prepare(context, &terms, tokens(behind));
+    let then = move |answer| acquire_loop.begin_with(sent_request, answer);
+    context.store.acquire_at_once(&request, Box::new(then));
 }
 
 /// Tokens ahead are of use only where somebody stands behind.
@@ -72,125 +72,127 @@ fn tokens(behind: usize) -> u32 {
     if behind > 0 { prefetch::BLOCK } else { 1 }
 }
 
-struct Seeker {
-    arbiter: Arc<Arbiter>,
+struct AcquireLoop {
+    registry: Arc<Registry>,
     key: LockKey,
     signal: Arc<Notify>,
-    attempt: Option<Attempt>,
+    acquire: Option<AcquireRequest>,
     /// Whether the server said that somebody else had it.
     was_busy: bool,
     /// Whether the slot has been left in order.
     finished: bool,
     /// A shutdown waits for it.
-    _on_its_way: Open,
+    _in_progress: Open,
 }
 
 /// What cuts a pause short.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heeds {
+enum WakeUps {
     /// Grants, and new connections: something may have been missed.
-    All,
+    GrantsAndConnections,
     /// The server said that it cannot serve now. A new connection to it is no reason to ask sooner: where each such answer
     /// costs the connection, as a replica's does, waiters would chase each other from one to the next.
-    Grants,
+    GrantsOnly,
 }
 
 /// What a pause ended with.
 enum Pause {
-    Over,
+    Elapsed,
     Granted(FencingToken),
 }
 
-impl Seeker {
+impl AcquireLoop {
     /// Deals with the first answer.
-    fn begin_with(mut self, question: Question, answer: Result<Acquired, Failure>) {
-        let engine = self.arbiter.engine.clone();
-        let Some(attempt) = &mut self.attempt else {
+    fn begin_with(mut self, sent_request: SentRequest, answer: Result<Acquired, Failure>) {
+        let context = self.registry.context.clone();
+        let Some(acquire) = &mut self.acquire else {
             return;
         };
-        let reply = match attempt.read(&engine, question, answer) {
-            Reply::Granted(grant) if !grant.is_short(&engine) => match self.hand_over(grant) {
-                None => return,
-                Some(seeker) => {
-                    self = seeker;
-                    None
+        let reply = match acquire.read(&context, sent_request, answer) {
+            AcquireReply::Granted(grant) if !grant.is_short(&context) => {
+                match self.hand_over(grant) {
+                    None => return,
+                    Some(acquire_loop) => {
+                        self = acquire_loop;
+                        None
+                    }
                 }
-            },
+            }
             // It could not be sent at once, or its answer did not come: asking again is safe.
-            Reply::Failed(_) => None,
+            AcquireReply::Failed(_) => None,
             // It barged in, or has no fencing token: that is undone before anybody hears of it.
-            Reply::Busy(busy) if busy.needs_new_token() => {
-                if let Some(attempt) = self.attempt.take() {
-                    attempt.take_back(&engine, &self.key);
+            AcquireReply::Busy(busy) if busy.needs_new_token() => {
+                if let Some(acquire) = self.acquire.take() {
+                    acquire.take_back(&context, &self.key);
                 }
                 None
             }
             reply => Some(reply),
         };
-        engine.spawner.spawn(self.run(reply));
+        context.spawner.spawn(self.run(reply));
     }
 
-    async fn run(mut self, mut reply: Option<Reply>) {
+    async fn run(mut self, mut reply: Option<AcquireReply>) {
         let mut failures = 0_u32;
         // Bounded by those who wait: each has its own patience, and without them the line is empty.
-        while let Some((terms, behind)) = self.arbiter.head(&self.key) {
-            let mut heeds = Heeds::All;
-            let round = match reply.take() {
+        while let Some((terms, behind)) = self.registry.head(&self.key) {
+            let mut wake_ups = WakeUps::GrantsAndConnections;
+            let result = match reply.take() {
                 Some(reply) => self.make_sure(reply).await,
                 None => self.ask(&terms, behind).await,
             };
-            let pause = match round {
-                Round::Granted(grant) => match self.hand_over(grant) {
-                    Some(seeker) => {
-                        self = seeker;
+            let pause = match result {
+                AcquireResult::Granted(grant) => match self.hand_over(grant) {
+                    Some(acquire_loop) => {
+                        self = acquire_loop;
                         continue;
                     }
                     None => return,
                 },
-                Round::Busy(busy) => {
+                AcquireResult::Busy(busy) => {
                     failures = 0;
                     self.was_busy = true;
                     let until = busy.expiry.moment(self.now(), terms.ttl);
                     if busy.needs_new_token()
-                        && let Some(attempt) = self.attempt.take()
+                        && let Some(acquire) = self.acquire.take()
                     {
                         // At once, so that two who have a part of the servers each do not keep each other out.
-                        attempt.take_back(&self.arbiter.engine, &self.key);
+                        acquire.take_back(&self.registry.context, &self.key);
                     }
-                    self.arbiter.tell(&self.key, LastWord::Busy(until));
+                    self.registry.tell(&self.key, LastReply::Busy(until));
                     self.checking_pause(&busy)
                 }
-                Round::Failed(failure) if failure.is_transient() => {
+                AcquireResult::Failed(failure) if failure.is_transient() => {
                     failures += 1;
-                    heeds = if failure.is_definite() {
-                        Heeds::Grants
+                    wake_ups = if failure.is_definite() {
+                        WakeUps::GrantsOnly
                     } else {
-                        Heeds::All
+                        WakeUps::GrantsAndConnections
                     };
                     tracing::debug!(key = %self.key, ?failure, failures, "an acquire failed");
-                    self.arbiter
-                        .tell(&self.key, LastWord::Failed(failure.into()));
+                    self.registry
+                        .tell(&self.key, LastReply::Failed(failure.into()));
                     self.failure_pause(failures)
                 }
-                Round::Failed(failure) => {
-                    self.arbiter.tell_all(&self.key, &failure.into());
+                AcquireResult::Failed(failure) => {
+                    self.registry.fail_all(&self.key, &failure.into());
                     continue;
                 }
-                Round::TooSlow(error) => {
-                    self.arbiter.tell_short(&self.key, terms.ttl, &error);
+                AcquireResult::TooSlow(error) => {
+                    self.registry.fail_short_ttls(&self.key, terms.ttl, &error);
                     continue;
                 }
-                Round::Deserted => continue,
+                AcquireResult::NoWaiters => continue,
             };
             // Whoever asked only once has been answered: an empty line must not look busy for the length of a pause.
-            if self.arbiter.head(&self.key).is_none() {
+            if self.registry.head(&self.key).is_none() {
                 break;
             }
-            if let Pause::Granted(fencing) = self.pause(pause, heeds).await
-                && let Round::Granted(grant) = self.accept(fencing).await
+            if let Pause::Granted(fencing) = self.pause(pause, wake_ups).await
+                && let AcquireResult::Granted(grant) = self.accept(fencing).await
             {
                 match self.hand_over(grant) {
-                    Some(seeker) => self = seeker,
+                    Some(acquire_loop) => self = acquire_loop,
                     None => return,
                 }
             }
@@ -200,90 +202,93 @@ impl Seeker {
     }
 
     /// Asks once. On an answer that never came the same token serves again: acquiring is idempotent by it.
-    async fn ask(&mut self, terms: &Terms, behind: usize) -> Round {
-        let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
-        let engine = arbiter.engine.clone();
+    async fn ask(&mut self, terms: &Terms, behind: usize) -> AcquireResult {
+        let (registry, signal, key) =
+            (self.registry.clone(), self.signal.clone(), self.key.clone());
+        let context = registry.context.clone();
         // What was asked for before, with a longer ttl, may still block others for so long.
-        if let Some(longer) = self.attempt.take_if(|attempt| attempt.ttl > terms.ttl) {
-            longer.take_back(&engine, &key);
+        if let Some(longer) = self.acquire.take_if(|acquire| acquire.ttl > terms.ttl) {
+            longer.take_back(&context, &key);
         }
-        let attempt = self
-            .attempt
-            .get_or_insert_with(|| Attempt::new(&engine, arbiter.full_key(&key)));
+        let acquire = self
+            .acquire
+            .get_or_insert_with(|| AcquireRequest::new(&context, registry.full_key(&key)));
         tokio::select! {
             biased;
-            round = attempt.ask(&engine, terms, tokens(behind)) => round,
+            result = acquire.ask(&context, terms, tokens(behind)) => result,
             // The answer may be on its way. The token stays armed, and the clean-up follows on the same connection.
-            () = arbiter.deserted(&key, &signal) => Round::Deserted,
+            () = registry.no_waiters(&key, &signal) => AcquireResult::NoWaiters,
         }
     }
 
     /// Waits for a grant, at most for so long.
-    async fn pause(&self, pause: Duration, heeds: Heeds) -> Pause {
-        let clock = &self.arbiter.engine.clock;
+    async fn pause(&self, pause: Duration, wake_ups: WakeUps) -> Pause {
+        let clock = &self.registry.context.clock;
         let wake_up = async {
-            let Some(attempt) = &self.attempt else {
+            let Some(acquire) = &self.acquire else {
                 return std::future::pending().await;
             };
             loop {
-                let wake_up = attempt.entry.wake_up().await;
-                if wake_up.is_some() || heeds == Heeds::All {
+                let wake_up = acquire.entry.wake_up().await;
+                if wake_up.is_some() || wake_ups == WakeUps::GrantsAndConnections {
                     return wake_up;
                 }
             }
         };
         tokio::select! {
             biased;
-            wake_up = wake_up => wake_up.map_or(Pause::Over, Pause::Granted),
-            () = self.arbiter.deserted(&self.key, &self.signal) => Pause::Over,
-            () = clock.sleep_until(clock.now().after(pause)) => Pause::Over,
+            wake_up = wake_up => wake_up.map_or(Pause::Elapsed, Pause::Granted),
+            () = self.registry.no_waiters(&self.key, &self.signal) => Pause::Elapsed,
+            () = clock.sleep_until(clock.now().after(pause)) => Pause::Elapsed,
         }
     }
 
-    async fn make_sure(&mut self, reply: Reply) -> Round {
-        let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
-        let Some(attempt) = &self.attempt else {
-            return Round::Deserted;
+    async fn make_sure(&mut self, reply: AcquireReply) -> AcquireResult {
+        let (registry, signal, key) =
+            (self.registry.clone(), self.signal.clone(), self.key.clone());
+        let Some(acquire) = &self.acquire else {
+            return AcquireResult::NoWaiters;
         };
         tokio::select! {
             biased;
-            round = attempt.make_sure(&arbiter.engine, reply) => round,
-            () = arbiter.deserted(&key, &signal) => Round::Deserted,
+            result = acquire.make_sure(&registry.context, reply) => result,
+            () = registry.no_waiters(&key, &signal) => AcquireResult::NoWaiters,
         }
     }
 
     /// A grant has arrived.
-    async fn accept(&mut self, fencing: FencingToken) -> Round {
-        let (arbiter, signal, key) = (self.arbiter.clone(), self.signal.clone(), self.key.clone());
-        let engine = arbiter.engine.clone();
-        let Some(attempt) = &mut self.attempt else {
-            return Round::Deserted;
+    async fn accept(&mut self, fencing: FencingToken) -> AcquireResult {
+        let (registry, signal, key) =
+            (self.registry.clone(), self.signal.clone(), self.key.clone());
+        let context = registry.context.clone();
+        let Some(acquire) = &mut self.acquire else {
+            return AcquireResult::NoWaiters;
         };
         tokio::select! {
             biased;
-            round = attempt.accept(&engine, fencing) => round,
-            () = arbiter.deserted(&key, &signal) => Round::Deserted,
+            result = acquire.accept(&context, fencing) => result,
+            () = registry.no_waiters(&key, &signal) => AcquireResult::NoWaiters,
         }
     }
 
     /// Hands a grant to whoever is next; returns itself if there is more to do.
-    fn hand_over(mut self, grant: Grant) -> Option<Self> {
-        match self.arbiter.offer(&self.key, grant) {
-            Offered::Taken => {
+    fn hand_over(mut self, grant: Granted) -> Option<Self> {
+        match self.registry.hand_to_waiter(&self.key, grant) {
+            Handed::Taken => {
                 if self.was_busy {
                     telemetry::handed_on(&self.key, HandOff::Remote);
                 }
-                self.attempt = None;
+                self.acquire = None;
                 self.finished = true;
                 None
             }
-            Offered::ToNobody => {
+            Handed::NoWaiter => {
                 // Dropping `self` gives it back.
                 self.finished = true;
                 None
             }
             // It is ours, and asking again with the same token gives it the other ttl.
-            Offered::Unlike => Some(self),
+            Handed::OtherTtl => Some(self),
         }
     }
 
@@ -294,7 +299,7 @@ impl Seeker {
             (WakeUpMode::Push, Expiry::Unknown) => jittered(FIRST_CHECK),
             // Sooner than the beat, so that two late ones are not yet two missed ones.
             (WakeUpMode::Push, _) => BEAT * 4 / 5 + jittered(BEAT / 10),
-            _ => jittered(self.arbiter.engine.timing.polling_pause),
+            _ => jittered(self.registry.context.timing.polling_pause),
         };
         match busy.expiry {
             // One millisecond more, since the server counts in whole ones.
@@ -307,8 +312,8 @@ impl Seeker {
 
     fn failure_pause(&self, failures: u32) -> Duration {
         let doubled = self
-            .arbiter
-            .engine
+            .registry
+            .context
             .timing
             .polling_pause
             .saturating_mul(2_u32.pow(failures.min(6)));
@@ -316,17 +321,17 @@ impl Seeker {
     }
 
     fn now(&self) -> Moment {
-        self.arbiter.engine.clock.now()
+        self.registry.context.clock.now()
     }
 }
 
-impl Drop for Seeker {
+impl Drop for AcquireLoop {
     fn drop(&mut self) {
-        if let Some(attempt) = self.attempt.take() {
-            attempt.take_back(&self.arbiter.engine, &self.key);
+        if let Some(acquire) = self.acquire.take() {
+            acquire.take_back(&self.registry.context, &self.key);
         }
         if !self.finished {
-            self.arbiter.orphan(&self.key);
+            self.registry.abandon_acquire(&self.key);
         }
     }
 }

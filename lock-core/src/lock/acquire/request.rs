@@ -10,8 +10,8 @@ use crate::{
     fencing::{FencingBlock, FencingToken},
     key::LockKey,
     lock::{
-        context::{Engine, validity},
-        held::server_lease::Grant,
+        context::{Context, validity},
+        held::server_lease::Granted,
         release::PendingRelease,
     },
     options::{Terms, Wait},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// One owner token on its way.
-pub(crate) struct Attempt {
+pub(crate) struct AcquireRequest {
     full_key: Arc<str>,
     token: OwnerToken,
     pub(crate) entry: QueueEntry,
@@ -45,7 +45,7 @@ pub(crate) struct Attempt {
 
 /// A question that has left.
 #[derive(Clone, Copy)]
-pub(crate) struct Question {
+pub(crate) struct SentRequest {
     queue_mode: QueueMode,
     ttl: Duration,
     /// Before it was handed over: the server's time starts later than this, never earlier.
@@ -55,30 +55,30 @@ pub(crate) struct Question {
 }
 
 /// What one round ended with.
-pub(crate) enum Round {
-    Granted(Grant),
+pub(crate) enum AcquireResult {
+    Granted(Granted),
     Busy(Busy),
     Failed(Failure),
     /// Granted, but too late to be of use.
     TooSlow(LockError),
     /// Nobody waits any more.
-    Deserted,
+    NoWaiters,
 }
 
 /// What an answer says.
-pub(crate) enum Reply {
+pub(crate) enum AcquireReply {
     /// Ours; but it may be too old to be of use before it is confirmed.
-    Granted(Grant),
+    Granted(Granted),
     Busy(Busy),
     Failed(Failure),
 }
 
-impl Attempt {
-    pub(crate) fn new(engine: &Engine, full_key: Arc<str>) -> Self {
-        let token = engine.owner_tokens.next();
+impl AcquireRequest {
+    pub(crate) fn new(context: &Context, full_key: Arc<str>) -> Self {
+        let token = context.owner_tokens.next();
         Self {
             full_key,
-            entry: engine.grants.entry(&token),
+            entry: context.grants.entry(&token),
             token,
             in_flight: Arc::default(),
             queue_mode: QueueMode::DoNotQueue,
@@ -95,37 +95,42 @@ impl Attempt {
     /// # Cancel safety
     ///
     /// Armed from before the first byte leaves until a definite answer to every request that left.
-    pub(crate) async fn ask(&mut self, engine: &Engine, terms: &Terms, tokens: u32) -> Round {
-        let (request, question) = self.prepare(engine, terms, tokens);
-        let answer = engine.store.acquire(request).await;
-        let reply = self.read(engine, question, answer);
-        self.make_sure(engine, reply).await
+    pub(crate) async fn ask(
+        &mut self,
+        context: &Context,
+        terms: &Terms,
+        tokens: u32,
+    ) -> AcquireResult {
+        let (request, sent_request) = self.prepare(context, terms, tokens);
+        let answer = context.store.acquire(request).await;
+        let reply = self.read(context, sent_request, answer);
+        self.make_sure(context, reply).await
     }
 
     /// Makes the request, which must be sent then.
     pub(crate) fn prepare(
         &mut self,
-        engine: &Engine,
+        context: &Context,
         terms: &Terms,
         tokens: u32,
-    ) -> (Acquire, Question) {
+    ) -> (Acquire, SentRequest) {
         let queue_mode = match (self.queue_mode, terms.wait) {
             (QueueMode::CheckPosition(position), _) => QueueMode::CheckPosition(position),
             (_, Wait::No) => QueueMode::DoNotQueue,
             (_, Wait::For(_) | Wait::Forever) => QueueMode::JoinQueue,
         };
-        let question = Question {
+        let sent_request = SentRequest {
             queue_mode,
             ttl: terms.ttl,
-            sent: engine.clock.now(),
+            sent: context.clock.now(),
             was_armed: std::mem::replace(&mut self.armed, true),
             queue_mode_before: self.queue_mode,
         };
         if queue_mode == QueueMode::JoinQueue {
             // Only the first request of its kind may put an entry into the queue without looking for one.
             self.queue_mode = QueueMode::CheckPosition(None);
-            self.waits_since = question.sent;
-            self.known_since = engine.known_fencing();
+            self.waits_since = sent_request.sent;
+            self.known_since = context.known_fencing();
             self.queued_ttl = terms.ttl;
         }
         self.ttl = terms.ttl;
@@ -133,30 +138,30 @@ impl Attempt {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl: terms.ttl,
-            known_fencing: engine.known_fencing(),
+            known_fencing: context.known_fencing(),
             tokens,
             queue_mode,
             entry: self.entry.number(),
             in_flight: self.in_flight.clone(),
         };
-        (request, question)
+        (request, sent_request)
     }
 
     /// Reads the answer to a request that was sent.
     pub(crate) fn read(
         &mut self,
-        engine: &Engine,
-        question: Question,
+        context: &Context,
+        sent_request: SentRequest,
         answer: Result<Acquired, Failure>,
-    ) -> Reply {
+    ) -> AcquireReply {
         let acquired = match answer {
             Ok(acquired) => acquired,
             Err(failure) => {
                 if failure.is_definite() || self.in_flight.is_empty() {
-                    self.armed = question.was_armed;
-                    self.queue_mode = question.queue_mode_before;
+                    self.armed = sent_request.was_armed;
+                    self.queue_mode = sent_request.queue_mode_before;
                 }
-                return Reply::Failed(failure);
+                return AcquireReply::Failed(failure);
             }
         };
         if self.in_flight.is_settled_by(acquired.connection) {
@@ -164,25 +169,28 @@ impl Attempt {
             self.armed = false;
         }
         match acquired.outcome {
-            AcquireOutcome::Granted(tokens) => {
-                Reply::Granted(self.grant(engine, question.sent, question.ttl, tokens))
-            }
+            AcquireOutcome::Granted(tokens) => AcquireReply::Granted(self.grant(
+                context,
+                sent_request.sent,
+                sent_request.ttl,
+                tokens,
+            )),
             AcquireOutcome::Busy(busy) => {
                 if busy.needs_new_token() {
                     // The key, or those of some servers, may hold this token.
                     self.armed = true;
-                } else if question.queue_mode != QueueMode::DoNotQueue {
+                } else if sent_request.queue_mode != QueueMode::DoNotQueue {
                     self.armed = true;
                     self.queue_mode = QueueMode::CheckPosition(busy.position);
                     if let Some(counter) = busy.counter {
                         // The entry is in the queue, as it was sent. A message of an earlier grant may still be on its way, or
                         // may have come while the question was: its token tells.
-                        self.waits_since = question.sent;
-                        self.queued_ttl = question.ttl;
+                        self.waits_since = sent_request.sent;
+                        self.queued_ttl = sent_request.ttl;
                         self.known_since = self.known_since.max(counter);
                     }
                 }
-                Reply::Busy(busy)
+                AcquireReply::Busy(busy)
             }
         }
     }
@@ -191,11 +199,15 @@ impl Attempt {
     ///
     /// If its token is larger than the counter was then, it is younger than the last check that was answered with "wait", and
     /// counts from there: so it may look older than it is, and then it is confirmed.
-    pub(crate) async fn accept(&mut self, engine: &Engine, fencing: FencingToken) -> Round {
+    pub(crate) async fn accept(
+        &mut self,
+        context: &Context,
+        fencing: FencingToken,
+    ) -> AcquireResult {
         if u64::from(fencing) <= self.known_since {
             // It ended before the server said "wait": a message can be late, and wait to be read. Or the server has lost its
             // data. Asking again, with the same owner token, takes a larger.
-            return Round::Busy(Busy {
+            return AcquireResult::Busy(Busy {
                 expiry: Expiry::In(Duration::ZERO),
                 position: None,
                 wake_up: WakeUpMode::Push,
@@ -203,21 +215,21 @@ impl Attempt {
             });
         }
         let tokens = FencingBlock::new(fencing.into(), 1);
-        let grant = self.grant(engine, self.waits_since, self.queued_ttl, tokens);
-        self.make_sure(engine, Reply::Granted(grant)).await
+        let grant = self.grant(context, self.waits_since, self.queued_ttl, tokens);
+        self.make_sure(context, AcquireReply::Granted(grant)).await
     }
 
     /// Ours until it is handed over. `since` is earlier than the server's word.
     fn grant(
         &mut self,
-        engine: &Engine,
+        context: &Context,
         since: Moment,
         ttl: Duration,
         tokens: FencingBlock,
-    ) -> Grant {
+    ) -> Granted {
         self.armed = true;
-        engine.learn_fencing(tokens.last());
-        Grant {
+        context.learn_fencing(tokens.last());
+        Granted {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             entry: self.entry.number(),
@@ -229,55 +241,55 @@ impl Attempt {
     }
 
     /// A grant is of use if at least half of its ttl is left: else it is renewed once, and given up if still short.
-    pub(crate) async fn make_sure(&self, engine: &Engine, reply: Reply) -> Round {
+    pub(crate) async fn make_sure(&self, context: &Context, reply: AcquireReply) -> AcquireResult {
         let mut grant = match reply {
-            Reply::Granted(grant) => grant,
-            Reply::Busy(busy) => return Round::Busy(busy),
-            Reply::Failed(failure) => return Round::Failed(failure),
+            AcquireReply::Granted(grant) => grant,
+            AcquireReply::Busy(busy) => return AcquireResult::Busy(busy),
+            AcquireReply::Failed(failure) => return AcquireResult::Failed(failure),
         };
-        if grant.is_short(engine) {
-            let again = engine.clock.now();
-            if let Err(round) = self.confirm(engine, grant.ttl).await {
-                return round;
+        if grant.is_short(context) {
+            let again = context.clock.now();
+            if let Err(result) = self.confirm(context, grant.ttl).await {
+                return result;
             }
             grant.valid_until = validity(again, grant.ttl);
-            if grant.is_short(engine) {
-                let took = engine.clock.now().since(again);
-                return Round::TooSlow(LockError::invalid(format!(
+            if grant.is_short(context) {
+                let took = context.clock.now().since(again);
+                return AcquireResult::TooSlow(LockError::invalid(format!(
                     "a round trip to the backend took {took:?}, more than half of the ttl of {:?}: choose a longer ttl",
                     grant.ttl
                 )));
             }
         }
-        Round::Granted(grant)
+        AcquireResult::Granted(grant)
     }
 
-    async fn confirm(&self, engine: &Engine, ttl: Duration) -> Result<(), Round> {
+    async fn confirm(&self, context: &Context, ttl: Duration) -> Result<(), AcquireResult> {
         let request = Renew {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
             acquire_in_flight: self.in_flight.clone(),
         };
-        let renewed = engine
+        let renewed = context
             .store
-            .renew(vec![request], engine.timing.command_timeout)
+            .renew(vec![request], context.timing.command_timeout)
             .await;
         match renewed.map(|answers| answers.into_iter().next()) {
             Ok(Some(Ok(Renewed::Extended))) => Ok(()),
             // Expired while the answer was on its way: as if it had been busy, and about to be free.
-            Ok(Some(Ok(Renewed::NotOurs)) | None) => Err(Round::Busy(Busy {
+            Ok(Some(Ok(Renewed::NotOurs)) | None) => Err(AcquireResult::Busy(Busy {
                 expiry: Expiry::In(Duration::ZERO),
                 position: None,
                 wake_up: WakeUpMode::Push,
                 counter: None,
             })),
-            Ok(Some(Err(failure))) | Err(failure) => Err(Round::Failed(failure)),
+            Ok(Some(Err(failure))) | Err(failure) => Err(AcquireResult::Failed(failure)),
         }
     }
 
     /// Has the entry taken out of the queue, and the key released, if it may be ours.
-    pub(crate) fn take_back(self, engine: &Arc<Engine>, key: &LockKey) {
+    pub(crate) fn take_back(self, context: &Arc<Context>, key: &LockKey) {
         if !self.armed {
             return;
         }
@@ -289,11 +301,11 @@ impl Attempt {
             in_flight: self.in_flight,
             ttl: self.ttl,
             kept_until: None,
-            valid_until: engine.clock.now(),
+            valid_until: context.clock.now(),
             lost: None,
         };
-        release.start(engine, None);
-        engine.store.flush();
+        release.start(context, None);
+        context.store.flush();
     }
 }
 
@@ -306,9 +318,9 @@ mod tests {
         store::{in_flight::ConnectionId, memory::MemoryStore, timing::Timing},
     };
 
-    fn engine() -> Engine {
+    fn context() -> Context {
         let clock = Clock::tokio();
-        Engine::new(
+        Context::new(
             Arc::new(MemoryStore::new(clock.clone())),
             Arc::default(),
             Spawner::Caller,
@@ -333,22 +345,23 @@ mod tests {
     /// The message of the grant was sent, and the lease ran out, before the server said "wait" again; both are read after that.
     #[tokio::test(start_paused = true)]
     async fn a_message_of_a_grant_that_ended_before_the_last_word_is_not_taken_for_a_new_one() {
-        let engine = engine();
+        let context = context();
         let ttl = Duration::from_secs(3);
         let terms = Terms::new(&LockOptions::new(ttl), Defaults::default()).expect("valid");
-        let mut attempt = Attempt::new(&engine, "k".into());
-        let ask = |attempt: &mut Attempt, counter| {
-            let (_request, question) = attempt.prepare(&engine, &terms, 1);
-            drop(attempt.read(&engine, question, Ok(wait(counter))));
+        let mut acquire = AcquireRequest::new(&context, "k".into());
+        let ask = |acquire: &mut AcquireRequest, counter| {
+            let (_request, sent_request) = acquire.prepare(&context, &terms, 1);
+            drop(acquire.read(&context, sent_request, Ok(wait(counter))));
         };
-        ask(&mut attempt, None);
+        ask(&mut acquire, None);
         tokio::time::advance(ttl).await;
-        ask(&mut attempt, Some(100));
-        let stale = attempt.accept(&engine, FencingToken::new(100)).await;
-        assert!(matches!(stale, Round::Busy(_)));
-        let Round::Granted(grant) = attempt.accept(&engine, FencingToken::new(101)).await else {
+        ask(&mut acquire, Some(100));
+        let stale = acquire.accept(&context, FencingToken::new(100)).await;
+        assert!(matches!(stale, AcquireResult::Busy(_)));
+        let AcquireResult::Granted(grant) = acquire.accept(&context, FencingToken::new(101)).await
+        else {
             panic!("it is younger than the last word");
         };
-        assert_eq!(grant.valid_until, validity(engine.clock.now(), ttl));
+        assert_eq!(grant.valid_until, validity(context.clock.now(), ttl));
     }
 }

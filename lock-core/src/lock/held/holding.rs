@@ -14,8 +14,8 @@ use tracing::Span;
 use crate::{
     error::{LeaseLost, LockError},
     lock::{
-        context::forked, held::lease_state::LeaseState, key_state::Next, pending_flush::Leaving,
-        registry::Arbiter,
+        context::forked, held::lease_state::LeaseState, key_state::AfterRelease,
+        pending_flush::PendingFlush, registry::Registry,
     },
     runtime::tally::Open,
     telemetry,
@@ -24,18 +24,18 @@ use crate::{
 /// Owns a lease; shared by the guards that re-entered it.
 pub(crate) struct Holding {
     lease: Arc<LeaseState>,
-    arbiter: Arc<Arbiter>,
+    registry: Arc<Registry>,
     /// `None` once the lease was let go.
     open: Option<Open>,
     watch: telemetry::Hold,
 }
 
 impl Holding {
-    pub(crate) fn new(lease: Arc<LeaseState>, arbiter: Arc<Arbiter>) -> Self {
-        let open = Some(lease.engine().held.open());
+    pub(crate) fn new(lease: Arc<LeaseState>, registry: Arc<Registry>) -> Self {
+        let open = Some(lease.context().held.open());
         Self {
             lease,
-            arbiter,
+            registry,
             open,
             watch: telemetry::Hold::default(),
         }
@@ -62,39 +62,40 @@ impl Holding {
 
     /// Releases; the future waits for the word of the backend. There is nothing to wait for if the next task has it.
     pub(crate) fn release(mut self) -> Releasing {
-        let word = match self.leave() {
-            Left::Nothing => Word::Done,
-            Left::Forked => Word::Forked,
-            Left::ToGiveBack { next, lost, _held } => {
-                let (reply, word) = oneshot::channel();
-                self.arbiter.give_back(&self.lease, lost, next, Some(reply));
-                Word::Coming(word)
+        let result = match self.leave() {
+            ReleaseToDo::Nothing => Word::Done,
+            ReleaseToDo::Forked => Word::Forked,
+            ReleaseToDo::ToGiveBack { next, lost, _held } => {
+                let (reply, result) = oneshot::channel();
+                self.registry
+                    .give_back(&self.lease, lost, next, Some(reply));
+                Word::Coming(result)
             }
         };
         Releasing {
-            word,
-            leaving: Leaving::Made,
+            result,
+            flush: PendingFlush::Buffered,
             holding: self,
         }
     }
 
     /// Ends the lease, once, and hands it to the next task; if that cannot be, it is to be given back to the server.
-    fn leave(&mut self) -> Left {
+    fn leave(&mut self) -> ReleaseToDo {
         // Kept until the release has begun: a shutdown must not find nothing held and nothing on its way between the two.
         let Some(held) = self.open.take() else {
-            return Left::Nothing;
+            return ReleaseToDo::Nothing;
         };
         let lost = self.lease.ended();
         if lost == Some(LeaseLost::Forked) {
             // What waits for its end, or listens, does so in the parent.
             mem::forget((held, mem::take(&mut self.watch)));
-            return Left::Forked;
+            return ReleaseToDo::Forked;
         }
         self.lease.end(LeaseLost::Released);
         self.watch.end();
-        match self.arbiter.next_after(&self.lease, lost) {
-            Next::HasIt => Left::Nothing,
-            next => Left::ToGiveBack {
+        match self.registry.next_after(&self.lease, lost) {
+            AfterRelease::NextTask => ReleaseToDo::Nothing,
+            next => ReleaseToDo::ToGiveBack {
                 next,
                 lost,
                 _held: held,
@@ -108,8 +109,8 @@ impl Holding {
 /// Written by hand: thousands of tasks that wait for a lock keep room for it.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Releasing {
-    word: Word,
-    leaving: Leaving,
+    result: Word,
+    flush: PendingFlush,
     holding: Holding,
 }
 
@@ -124,25 +125,27 @@ enum Word {
 impl Future for Releasing {
     type Output = Result<(), LockError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let (key, engine) = (this.holding.lease.key(), &this.holding.arbiter.engine);
-        let word = match &mut this.word {
+        let (key, context) = (this.holding.lease.key(), &this.holding.registry.context);
+        let result = match &mut this.result {
             Word::Done => return Poll::Ready(Ok(())),
             // In a child that was forked after the first poll it never comes.
-            Word::Coming(word) if this.leaving == Leaving::Made || engine.is_here() => word,
+            Word::Coming(result) if this.flush == PendingFlush::Buffered || context.is_here() => {
+                result
+            }
             Word::Coming(_) | Word::Forked => return Poll::Ready(Err(forked().about(key))),
         };
         // In memory it is there at once.
-        if let Poll::Ready(word) = Pin::new(word).poll(context) {
-            return Poll::Ready(word.unwrap_or_else(|_| {
+        if let Poll::Ready(result) = Pin::new(result).poll(task) {
+            return Poll::Ready(result.unwrap_or_else(|_| {
                 let ended = "the runtime that the release ran on has ended";
                 Err(LockError::unavailable(ended).about(key))
             }));
         }
-        if this.leaving != Leaving::Left {
+        if this.flush != PendingFlush::Flushed {
             // Whichever it is, the answer is still to come, and wakes.
-            let _left = this.leaving.poll(&*engine.store, context);
+            let _left = this.flush.poll(&*context.store, task);
         }
         Poll::Pending
     }
@@ -150,22 +153,24 @@ impl Future for Releasing {
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        let engine = &self.holding.arbiter.engine;
-        if matches!(self.word, Word::Coming(_)) && self.leaving != Leaving::Left && engine.is_here()
+        let context = &self.holding.registry.context;
+        if matches!(self.result, Word::Coming(_))
+            && self.flush != PendingFlush::Flushed
+            && context.is_here()
         {
-            self.leaving.now(&*engine.store);
+            self.flush.flush_now(&*context.store);
         }
     }
 }
 
 /// What is left to do for a lease that was let go.
-enum Left {
+enum ReleaseToDo {
     Nothing,
     /// This process was forked from the one that has the lease.
     Forked,
     /// No task of this process takes it over.
     ToGiveBack {
-        next: Next,
+        next: AfterRelease,
         lost: Option<LeaseLost>,
         _held: Open,
     },
@@ -174,9 +179,9 @@ enum Left {
 impl Drop for Holding {
     /// Never blocks: the manager's thread sees to the rest, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
-        if let Left::ToGiveBack { next, lost, _held } = self.leave() {
-            self.arbiter.give_back(&self.lease, lost, next, None);
-            self.arbiter.engine.store.flush();
+        if let ReleaseToDo::ToGiveBack { next, lost, _held } = self.leave() {
+            self.registry.give_back(&self.lease, lost, next, None);
+            self.registry.context.store.flush();
         }
     }
 }

@@ -17,11 +17,11 @@ use crate::{
 pub(crate) enum Holdings {
     One(Arc<Holding>),
     /// In a box, so that a guard of one key stays small.
-    Several(Box<Several>),
+    Several(Box<JoinedHoldings>),
 }
 
 /// In the order in which the keys were written.
-pub(crate) struct Several {
+pub(crate) struct JoinedHoldings {
     each: Vec<Arc<Holding>>,
     leases: Leases,
 }
@@ -31,7 +31,7 @@ impl Holdings {
     pub(crate) fn several(each: Vec<Arc<Holding>>) -> Self {
         let leases = each.iter().map(|holding| holding.lease().clone()).collect();
         let leases = Leases::Several(leases);
-        Self::Several(Box::new(Several { each, leases }))
+        Self::Several(Box::new(JoinedHoldings { each, leases }))
     }
 
     pub(crate) fn all(&self) -> &[Arc<Holding>] {
@@ -63,11 +63,11 @@ impl Holdings {
     }
 }
 
-impl Several {
+impl JoinedHoldings {
     async fn release(self: Box<Self>) -> Result<(), LockError> {
         let Self { each, leases } = *self;
         // Looked at before the release: the key that was lost is named, and not those that were lost with it.
-        let mut word = leases.check();
+        let mut result = leases.check();
         let mut waiting: Vec<_> = each
             .into_iter()
             .filter_map(|holding| Arc::into_inner(holding).map(Holding::release))
@@ -76,7 +76,7 @@ impl Several {
             waiting.retain_mut(|release| match Pin::new(release).poll(context) {
                 Poll::Pending => true,
                 Poll::Ready(other) => {
-                    note(&mut word, other);
+                    note(&mut result, other);
                     false
                 }
             });
@@ -87,14 +87,14 @@ impl Several {
             }
         })
         .await;
-        word
+        result
     }
 }
 
 /// Keeps what the caller has to know most: a loss, else the first failure.
-fn note(word: &mut Result<(), LockError>, other: Result<(), LockError>) {
-    let is_loss = |word: &Result<(), LockError>| matches!(word, Err(LockError::Lost { .. }));
-    if word.is_ok() || (is_loss(&other) && !is_loss(word)) {
-        *word = other;
+fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
+    let is_loss = |result: &Result<(), LockError>| matches!(result, Err(LockError::Lost { .. }));
+    if result.is_ok() || (is_loss(&other) && !is_loss(result)) {
+        *result = other;
     }
 }

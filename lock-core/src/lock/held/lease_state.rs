@@ -15,7 +15,7 @@ use crate::{
     error::{LeaseLost, LockError},
     fencing::FencingToken,
     key::LockKey,
-    lock::{context::Engine, held::server_lease::Tenure},
+    lock::{context::Context, held::server_lease::ServerLease},
     options::{AutoRenew, Terms},
     runtime::{catch_panic::safely, clock::Moment},
     store::{Failure, Renewed},
@@ -32,7 +32,7 @@ pub(crate) trait OnLoss: Send + Sync {
 
 /// A lease, as the runtime sees it.
 pub(crate) struct LeaseState {
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) server_lease: Arc<ServerLease>,
     pub(crate) fencing: FencingToken,
     pub(crate) terms: Terms,
     /// Whether its task has taken it, and keeps it by renewals.
@@ -45,18 +45,18 @@ pub(crate) struct LeaseState {
     end: OnceLock<LeaseLost>,
     /// Signalled when `end` is set.
     ends: Notify,
-    arbiter: Weak<dyn OnLoss>,
+    registry: Weak<dyn OnLoss>,
 }
 
 impl LeaseState {
     pub(crate) fn new(
-        tenure: Arc<Tenure>,
+        server_lease: Arc<ServerLease>,
         fencing: FencingToken,
         terms: Terms,
-        arbiter: Weak<dyn OnLoss>,
+        registry: Weak<dyn OnLoss>,
     ) -> Self {
         Self {
-            tenure,
+            server_lease,
             fencing,
             terms,
             claimed: AtomicBool::new(false),
@@ -64,16 +64,16 @@ impl LeaseState {
             siblings: Mutex::new(None),
             end: OnceLock::new(),
             ends: Notify::new(),
-            arbiter,
+            registry,
         }
     }
 
     pub(crate) fn key(&self) -> &LockKey {
-        &self.tenure.key
+        &self.server_lease.key
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.tenure.engine
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.server_lease.context
     }
 
     /// Its task has it: from now on it is renewed.
@@ -91,9 +91,9 @@ impl LeaseState {
         if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
             return;
         }
-        let first = self.began_at.set(self.engine().clock.now()).is_ok();
+        let first = self.began_at.set(self.context().clock.now()).is_ok();
         if first && self.terms.max_hold.is_some() {
-            self.engine().renewal.watch_holder(self);
+            self.context().renewal.watch_holder(self);
         }
     }
 
@@ -110,35 +110,35 @@ impl LeaseState {
 
     /// For a task that does not take it: lets it go on to the next.
     pub(crate) fn pass_on(&self) {
-        if let Some(arbiter) = self.arbiter.upgrade() {
-            arbiter.unclaimed(self);
+        if let Some(registry) = self.registry.upgrade() {
+            registry.unclaimed(self);
         }
     }
 
     /// When the lease ends unless it is renewed.
     pub(crate) fn deadline(&self) -> Moment {
-        let valid_until = self.tenure.valid_until();
+        let valid_until = self.server_lease.valid_until();
         self.held_until()
             .map_or(valid_until, |bound| bound.min(valid_until))
     }
 
     /// How the lease ended, if it has. Looks at the clock: nobody has to have noticed before.
     pub(crate) fn ended(&self) -> Option<LeaseLost> {
-        let now = self.engine().clock.now();
+        let now = self.context().clock.now();
         // In a forked child nothing is done about it: it is the parent's, and there it goes on.
-        if !self.engine().is_here_at(now) {
+        if !self.context().is_here_at(now) {
             return Some(LeaseLost::Forked);
         }
         if let Some(reason) = self.end.get() {
             return Some(*reason);
         }
-        if let Some(reason) = self.tenure.lost() {
+        if let Some(reason) = self.server_lease.lost() {
             return Some(self.end(reason));
         }
         if self.held_until().is_some_and(|bound| now >= bound) {
             return Some(self.end(LeaseLost::MaxHold));
         }
-        if now >= self.tenure.valid_until() {
+        if now >= self.server_lease.valid_until() {
             return Some(self.end(LeaseLost::Expired));
         }
         None
@@ -152,8 +152,8 @@ impl LeaseState {
         safely(|| self.ends.notify_waiters());
         if reason != LeaseLost::Released {
             telemetry::lost(self.key(), reason);
-            if let Some(arbiter) = self.arbiter.upgrade() {
-                arbiter.lost(self);
+            if let Some(registry) = self.registry.upgrade() {
+                registry.lost(self);
             }
             self.end_siblings(reason);
         }
@@ -187,7 +187,7 @@ impl LeaseState {
                 return reason;
             }
             // On the caller's runtimes, the renewal may have ended with the one it ran on.
-            self.engine().renewal.keep_running();
+            self.context().renewal.keep_running();
             ends.as_mut().await;
             ends.set(self.ends.notified());
         }
@@ -202,16 +202,16 @@ impl LeaseState {
     pub(crate) fn remaining(&self) -> Duration {
         match self.ended() {
             Some(_) => Duration::ZERO,
-            None => self.deadline().since(self.engine().clock.now()),
+            None => self.deadline().since(self.context().clock.now()),
         }
     }
 
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
-        if self.end.get().is_some() || self.tenure.lost().is_some() {
+        if self.end.get().is_some() || self.server_lease.lost().is_some() {
             return Duration::ZERO;
         }
-        self.deadline().since(self.engine().clock.now())
+        self.deadline().since(self.context().clock.now())
     }
 
     pub(crate) fn lost_error(&self, reason: LeaseLost) -> LockError {
@@ -228,7 +228,7 @@ impl LeaseState {
 
     /// Whether it can be expected to last so long at all times.
     pub(crate) fn check_length(&self, at_least: Duration) -> Result<(), LockError> {
-        if self.tenure.renew() == AutoRenew::On && at_least > self.terms.ttl / 2 {
+        if self.server_lease.renew() == AutoRenew::On && at_least > self.terms.ttl / 2 {
             return Err(LockError::invalid(format!(
                 "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
                  twice that time",
@@ -251,11 +251,14 @@ impl LeaseState {
     }
 
     /// Takes the server's word on whether the key is still ours.
-    pub(crate) fn hear(&self, word: Option<Result<Renewed, Failure>>) -> Result<(), LockError> {
-        match word {
+    pub(crate) fn note_renewal(
+        &self,
+        result: Option<Result<Renewed, Failure>>,
+    ) -> Result<(), LockError> {
+        match result {
             Some(Ok(Renewed::Extended)) => Ok(()),
             Some(Ok(Renewed::NotOurs)) => {
-                self.tenure.lose(LeaseLost::TakenAway);
+                self.server_lease.lose(LeaseLost::TakenAway);
                 Err(self.lost_error(self.end(LeaseLost::TakenAway)))
             }
             Some(Err(failure)) => Err(LockError::from(failure).about(self.key())),

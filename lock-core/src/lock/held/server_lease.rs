@@ -14,7 +14,7 @@ use crate::{
     error::LeaseLost,
     fencing::FencingBlock,
     key::LockKey,
-    lock::{context::Engine, held::lease_state::LeaseState},
+    lock::{context::Context, held::lease_state::LeaseState},
     options::{AutoRenew, Terms},
     runtime::{clock::Moment, timer_queue::Ticket},
     store::{Renew, grants::EntryNumber, in_flight::InFlight, owner_token::OwnerToken},
@@ -22,7 +22,7 @@ use crate::{
 
 /// What was won: the facts of a grant, before it belongs to anyone.
 #[derive(Clone, Debug)]
-pub(crate) struct Grant {
+pub(crate) struct Granted {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) entry: EntryNumber,
@@ -33,14 +33,14 @@ pub(crate) struct Grant {
     pub(crate) valid_until: Moment,
 }
 
-impl Grant {
+impl Granted {
     /// Whether less than half of its ttl is left.
-    pub(crate) fn is_short(&self, engine: &Engine) -> bool {
-        self.valid_until.since(engine.clock.now()) < self.ttl / 2
+    pub(crate) fn is_short(&self, context: &Context) -> bool {
+        self.valid_until.since(context.clock.now()) < self.ttl / 2
     }
 }
 
-pub(crate) struct Tenure {
+pub(crate) struct ServerLease {
     pub(crate) key: LockKey,
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
@@ -49,7 +49,7 @@ pub(crate) struct Tenure {
     pub(crate) ttl: Duration,
     /// Cleared once, if at all.
     renewed: AtomicBool,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) context: Arc<Context>,
     /// Grows only, in nanoseconds of the clock.
     valid_until: AtomicU64,
     /// Set once; final.
@@ -61,8 +61,8 @@ pub(crate) struct Tenure {
     ticket: Mutex<Option<Ticket>>,
 }
 
-impl Tenure {
-    pub(crate) fn new(engine: Arc<Engine>, key: LockKey, grant: &Grant, terms: &Terms) -> Self {
+impl ServerLease {
+    pub(crate) fn new(context: Arc<Context>, key: LockKey, grant: &Granted, terms: &Terms) -> Self {
         Self {
             key,
             full_key: grant.full_key.clone(),
@@ -71,7 +71,7 @@ impl Tenure {
             in_flight: grant.in_flight.clone(),
             ttl: terms.ttl,
             renewed: AtomicBool::new(terms.renew == AutoRenew::On),
-            engine,
+            context,
             valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
             lost: OnceLock::new(),
             holder: Mutex::new(None),
