@@ -114,7 +114,10 @@ pub mod __private {
 pub mod __simulation {
     pub use crate::{
         lease::certain_for,
-        runtime::simulation::{Connecting, Ends, Entered, Thread, Wire, Work, World, enter},
+        runtime::{
+            Work,
+            simulation::{Connecting, Ends, Entered, Thread, Wire, World, enter},
+        },
     };
 }
 

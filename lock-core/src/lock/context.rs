@@ -20,19 +20,19 @@ use crate::{
     lock::renewal::Renewal,
     runtime::{
         clock::{Clock, Moment},
-        executor::Spawner,
+        executor::Executor,
         process::OriginProcess,
         tally::Tally,
-        timer::Alarm,
+        timer::Timer,
     },
     store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
 };
 
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) spawner: Spawner,
+    pub(crate) executor: Executor,
     pub(crate) clock: Clock,
-    pub(crate) alarm: Alarm,
+    pub(crate) timer: Timer,
     pub(crate) renewal: Renewal,
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
@@ -50,23 +50,23 @@ impl Context {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
-        spawner: Spawner,
+        executor: Executor,
         clock: Clock,
-        alarm: Alarm,
+        timer: Timer,
         timing: Timing,
     ) -> Self {
         Self {
             renewal: Renewal::new(
                 store.clone(),
                 grants.clone(),
-                spawner.clone(),
+                executor.clone(),
                 clock.clone(),
             ),
             store,
             grants,
-            spawner,
+            executor,
             clock,
-            alarm,
+            timer,
             timing,
             owner_tokens: OwnerTokens::of_this_process(),
             origin: OriginProcess::this_process(),
@@ -109,7 +109,7 @@ impl Context {
         self.check_process()?;
         let (sender, answer) = oneshot::channel();
         let question = question(&*self.store);
-        self.spawner.spawn(async move {
+        self.executor.spawn(async move {
             // Nobody listens any more: then nobody needs the answer.
             drop(sender.send(question.await));
         });
@@ -141,7 +141,7 @@ impl Context {
         tokio::select! {
             biased;
             () = event => true,
-            () = self.alarm.sleep_until(self.clock.now().after(time)) => false,
+            () = self.timer.sleep_until(self.clock.now().after(time)) => false,
         }
     }
 
@@ -159,7 +159,7 @@ impl Drop for Context {
     /// parent has, too.
     fn drop(&mut self) {
         if !self.origin.is_here() {
-            mem::forget((self.store.clone(), self.spawner.clone()));
+            mem::forget((self.store.clone(), self.executor.clone()));
         }
     }
 }

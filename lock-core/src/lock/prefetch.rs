@@ -19,10 +19,10 @@ pub(crate) const BLOCK: u32 = 64;
 /// Starts to ask. The turn has noted that a question is on its way.
 pub(crate) fn start(registry: &Arc<Registry>, server_lease: &Arc<ServerLease>) {
     let (registry, server_lease) = (registry.clone(), server_lease.clone());
-    let spawner = registry.context.spawner.clone();
+    let executor = registry.context.executor.clone();
     // The lock may stand between two tasks until the answer: a shutdown waits for it.
     let open = registry.context.in_progress.open();
-    spawner.spawn(async move {
+    executor.spawn(async move {
         let _open = open;
         let context = &registry.context;
         // Before the request is handed over: the server's time starts later than this, never earlier.

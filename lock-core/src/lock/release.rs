@@ -12,7 +12,7 @@ use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
     lock::{context::Context, held::lease_state::LeaseState},
-    runtime::{catch_panic::safely, clock::Moment, jitter::jittered, tally::Open},
+    runtime::{catch_panic::catch_panic, clock::Moment, jitter::jittered, tally::Open},
     store::{
         Failure, Release, ReleaseOutcome, Released, grants::EntryNumber, in_flight::InFlight,
         owner_token::OwnerToken,
@@ -162,7 +162,7 @@ impl ReleaseTask {
             return;
         }
         let context = self.context.clone();
-        context.spawner.spawn(self.run());
+        context.executor.spawn(self.run());
     }
 
     async fn run(mut self) {
@@ -221,6 +221,6 @@ impl ReleaseTask {
 fn tell(reply: &mut ReplyTo, result: Result<(), LockError>) {
     if let Some(reply) = reply.take() {
         // The future that waited may have been dropped; the release goes on all the same.
-        safely(|| drop(reply.send(result)));
+        catch_panic(|| drop(reply.send(result)));
     }
 }

@@ -22,9 +22,9 @@ use crate::{
     options::AutoRenew,
     runtime::{
         clock::{Clock, Moment},
-        executor::{Spawner, spawn_beside},
+        executor::{Executor, spawn_beside},
         jitter::jittered,
-        timer_queue::Schedule,
+        timer_queue::TimerQueue,
     },
     store::{Failure, Renewed, Store, grants::Grants},
 };
@@ -38,7 +38,7 @@ const LARGEST_BATCH: usize = 512;
 #[derive(Clone)]
 pub(crate) struct Renewal {
     rounds: Rounds,
-    spawner: Spawner,
+    executor: Executor,
     /// Whether the task runs. It ends with the runtime it was started on, if that is the caller's; the next lease then
     /// starts another.
     running: Arc<AtomicBool>,
@@ -47,7 +47,7 @@ pub(crate) struct Renewal {
 /// What the task works with. It does not hold the manager's thread, which ends with the last user of it.
 #[derive(Clone)]
 struct Rounds {
-    held: Arc<Schedule<Arc<ServerLease>>>,
+    held: Arc<TimerQueue<Arc<ServerLease>>>,
     store: Arc<dyn Store>,
     grants: Arc<Grants>,
     clock: Clock,
@@ -57,17 +57,17 @@ impl Renewal {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
-        spawner: Spawner,
+        executor: Executor,
         clock: Clock,
     ) -> Self {
         Self {
             rounds: Rounds {
-                held: Arc::new(Schedule::new()),
+                held: Arc::new(TimerQueue::new()),
                 store,
                 grants,
                 clock,
             },
-            spawner,
+            executor,
             running: Arc::default(),
         }
     }
@@ -85,7 +85,7 @@ impl Renewal {
                 self.rounds.clone(),
                 Running(self.running.clone(), self.rounds.held.clone()),
             );
-            self.spawner.spawn(async move {
+            self.executor.spawn(async move {
                 let _running = running;
                 rounds.go().await;
             });
@@ -133,7 +133,7 @@ impl Renewal {
 }
 
 /// Clears the flag when the task ends, in whatever way, and has those who hold leases start another.
-struct Running(Arc<AtomicBool>, Arc<Schedule<Arc<ServerLease>>>);
+struct Running(Arc<AtomicBool>, Arc<TimerQueue<Arc<ServerLease>>>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -318,10 +318,10 @@ impl Rounds {
         let Some(lease) = server_lease.holder() else {
             return;
         };
-        let ticket = self
+        let timer_id = self
             .held
             .insert(at.min(lease.deadline()), server_lease.clone());
-        if let Some(earlier) = server_lease.swap_ticket(Some(ticket)) {
+        if let Some(earlier) = server_lease.swap_timer_id(Some(timer_id)) {
             self.held.remove(earlier);
         }
         if server_lease.holder().is_none() {
@@ -332,8 +332,8 @@ impl Rounds {
 
     /// Plans nothing more for a tenure.
     fn cancel(&self, server_lease: &ServerLease) {
-        if let Some(ticket) = server_lease.swap_ticket(None) {
-            self.held.remove(ticket);
+        if let Some(timer_id) = server_lease.swap_timer_id(None) {
+            self.held.remove(timer_id);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     error::LockError,
     lock::held::holding::Holding,
     options::{Terms, Wait},
-    runtime::catch_panic::safely,
+    runtime::catch_panic::catch_panic,
 };
 
 /// One task that stands in line.
@@ -153,7 +153,7 @@ impl Waiter {
 
 fn rouse(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        safely(|| waker.wake());
+        catch_panic(|| waker.wake());
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct WaitFuture {
     /// Of the first question, for the task that asked it.
     flush: PendingFlush,
     /// Rings when the time to wait is over.
-    alarm: Option<Sleep>,
+    timer: Option<Sleep>,
     deadline: Option<Moment>,
     watch: telemetry::Wait,
     stage: Stage,
@@ -58,14 +58,14 @@ impl WaitFuture {
         flush: PendingFlush,
         deadline: Option<Moment>,
     ) -> Self {
-        let alarm = deadline.map(|deadline| registry.context.alarm.sleep_until(deadline));
+        let timer = deadline.map(|deadline| registry.context.timer.sleep_until(deadline));
         let waiting = registry.waiting.open();
         Self {
             registry,
             key,
             waiter,
             flush,
-            alarm,
+            timer,
             deadline,
             watch: telemetry::Wait::default(),
             stage: Stage::New,
@@ -95,11 +95,11 @@ impl WaitFuture {
         }
         self.registry.restart_lost_loop(&self.key);
         let ran_out = self
-            .alarm
+            .timer
             .as_mut()
-            .is_some_and(|alarm| Pin::new(alarm).poll(context).is_ready());
+            .is_some_and(|timer| Pin::new(timer).poll(context).is_ready());
         if ran_out {
-            self.alarm = None;
+            self.timer = None;
             if let Some(error) = self.refuse_at_deadline() {
                 return Poll::Ready(self.leave().unwrap_or(Err(error)));
             }
@@ -195,7 +195,7 @@ impl Drop for WaitFuture {
         if self.stage != Stage::Over {
             if !self.registry.context.is_here() {
                 // It is the parent's, and so is what wakes it.
-                mem::forget((self.alarm.take(), mem::take(&mut self.watch)));
+                mem::forget((self.timer.take(), mem::take(&mut self.watch)));
                 return;
             }
             drop(self.leave());

@@ -15,7 +15,7 @@ use crate::{
     },
     manager::{LockManager, ManagerState},
     options::{Defaults, Wait, check_key, check_prefix},
-    runtime::{clock::Clock, executor::Spawner, timer::Alarm},
+    runtime::{clock::Clock, executor::Executor, timer::Timer},
     store::{Store, grants::Grants, memory::MemoryStore, timing::Timing},
     telemetry,
 };
@@ -443,8 +443,8 @@ impl LockManagerBuilder {
 
     /// A manager that works on its caller's runtime.
     fn with_the_caller(self, store: Arc<dyn Store>, clock: Clock) -> LockManager {
-        let alarm = Alarm::of_the_caller(clock.clone());
-        self.finish(store, Arc::default(), Spawner::Caller, clock, alarm)
+        let timer = Timer::of_the_caller(clock.clone());
+        self.finish(store, Arc::default(), Executor::Caller, clock, timer)
     }
 
     /// A manager with a thread of its own.
@@ -457,11 +457,11 @@ impl LockManagerBuilder {
         use crate::runtime::io_thread::IoThread;
 
         let thread = IoThread::start().map_err(LockError::unavailable)?;
-        let spawner = Spawner::Thread(Arc::new(thread));
+        let executor = Executor::Thread(Arc::new(thread));
         let clock = Clock::Boot;
-        let alarm = Alarm::of_a_thread(clock.clone());
-        spawner.spawn(alarm.ring());
-        Ok(self.finish(store, grants, spawner, clock, alarm))
+        let timer = Timer::of_a_thread(clock.clone());
+        executor.spawn(timer.ring());
+        Ok(self.finish(store, grants, executor, clock, timer))
     }
 
     #[cfg(not(feature = "redis"))]
@@ -484,18 +484,18 @@ impl LockManagerBuilder {
         self,
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
-        spawner: Spawner,
+        executor: Executor,
         clock: Clock,
-        alarm: Alarm,
+        timer: Timer,
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
         telemetry::describe();
         let context = Arc::new(Context::new(
             store,
             grants,
-            spawner,
+            executor,
             clock,
-            alarm,
+            timer,
             self.timing,
         ));
         LockManager {

@@ -18,7 +18,7 @@ use crate::{
         waiting::WaitFuture,
     },
     options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
-    runtime::{clock::Moment, executor::Spawner},
+    runtime::{clock::Moment, executor::Executor},
     telemetry,
 };
 
@@ -489,7 +489,7 @@ impl LockManager {
 
     /// The in-memory backend has no thread of its own.
     fn require_runtime(&self) -> Result<(), LockError> {
-        if matches!(self.context().spawner, Spawner::Caller)
+        if matches!(self.context().executor, Executor::Caller)
             && tokio::runtime::Handle::try_current().is_err()
         {
             return Err(LockError::invalid(

@@ -2,15 +2,13 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     task::{Context, Waker},
 };
 
-/// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+use crate::runtime::Work;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Spawner {
+pub(crate) enum Executor {
     /// On whatever runtime the caller is in, virtual time included. For the in-memory backend.
     Caller,
     /// On the manager's own thread, which no handler can block. For servers.
@@ -18,7 +16,7 @@ pub(crate) enum Spawner {
     Thread(std::sync::Arc<crate::runtime::io_thread::IoThread>),
 }
 
-impl Spawner {
+impl Executor {
     /// Starts `work`. Work that is started from one task, one after the other, is also polled first in that order.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
@@ -80,7 +78,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_need_not_wait_is_done_on_the_spot() {
         let (sender, mut receiver) = oneshot::channel();
-        Spawner::Caller.spawn(async move {
+        Executor::Caller.spawn(async move {
             sender.send(7).expect("the receiver is alive");
         });
         assert_eq!(receiver.try_recv(), Ok(7));
@@ -89,7 +87,7 @@ mod tests {
     #[test]
     fn work_is_done_without_a_runtime_too() {
         let (sender, receiver) = oneshot::channel();
-        Spawner::Caller.spawn(async move {
+        Executor::Caller.spawn(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
             sender.send(7).expect("the receiver is alive");
         });

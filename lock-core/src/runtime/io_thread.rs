@@ -3,13 +3,13 @@
 //! A handler that blocks its thread stalls every timer of the runtime it runs on, and a runtime that ends (one
 //! `#[tokio::test]`, one worker of actix) takes its tasks with it. Neither may cost a lease, nor leave a lock behind.
 
-use std::{future::Future, io, pin::Pin, sync::mpsc as std_mpsc};
+use std::{future::Future, io, sync::mpsc as std_mpsc};
 
 use tokio::{runtime, sync::mpsc};
 
 use crate::runtime::process::OriginProcess;
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+use crate::runtime::Work;
 
 /// How much work is taken over at a time, before the connection gets its turn to write: what was started together leaves
 /// in one packet.

@@ -12,12 +12,12 @@ use crate::runtime::clock::Clock;
 
 /// Between 0.5 and 1.5 of `span`, so that those who were stopped together do not ask together again.
 pub(crate) fn jittered(span: Duration) -> Duration {
-    let fraction = u32::try_from(scattered() >> 48).unwrap_or(0);
+    let fraction = u32::try_from(random_u64() >> 48).unwrap_or(0);
     span / 2 + span.saturating_mul(fraction) / 0x1_0000
 }
 
 /// A number that looks random, by Steele and Vigna's `SplitMix64`. For pauses; nothing secret comes from here.
-fn scattered() -> u64 {
+fn random_u64() -> u64 {
     static STATE: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(std::process::id().into()));
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     #[cfg(feature = "simulation")]

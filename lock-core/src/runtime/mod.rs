@@ -1,5 +1,7 @@
 //! Time, tasks and chance: what the process takes from the machine that it runs on.
 
+use std::pin::Pin;
+
 pub(crate) mod catch_panic;
 pub(crate) mod clock;
 pub(crate) mod executor;
@@ -12,3 +14,6 @@ pub(crate) mod simulation;
 pub(crate) mod tally;
 pub(crate) mod timer;
 pub(crate) mod timer_queue;
+
+/// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -15,8 +15,7 @@ use std::{
 
 use tokio::io::AsyncRead;
 
-/// A unit of work, as a world takes it over.
-pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+use crate::runtime::Work;
 
 /// A connection that is being made.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Ends>> + Send>>;

@@ -12,11 +12,11 @@ use std::{
 
 use crate::runtime::{
     clock::{Clock, Moment},
-    timer_queue::{Schedule, Ticket},
+    timer_queue::{TimerId, TimerQueue},
 };
 
 #[derive(Clone, Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct Timer {
     clock: Clock,
     /// The sleepers that the manager's thread wakes; `None` where tokio's timers of the caller serve.
     sleepers: Option<Arc<Sleepers>>,
@@ -25,10 +25,10 @@ pub(crate) struct Alarm {
 #[derive(Debug)]
 struct Sleepers {
     clock: Clock,
-    wakers: Schedule<Waker>,
+    wakers: TimerQueue<Waker>,
 }
 
-impl Alarm {
+impl Timer {
     /// Sleeps on the timers of the runtime that polls.
     pub(crate) fn of_the_caller(clock: Clock) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Alarm {
     pub(crate) fn of_a_thread(clock: Clock) -> Self {
         let sleepers = Sleepers {
             clock: clock.clone(),
-            wakers: Schedule::new(),
+            wakers: TimerQueue::new(),
         };
         Self {
             clock,
@@ -61,7 +61,7 @@ impl Alarm {
                     .wakers
                     .due(&sleepers.clock, std::time::Duration::ZERO);
                 for sleeper in due.await {
-                    crate::runtime::catch_panic::safely(|| sleeper.wake());
+                    crate::runtime::catch_panic::catch_panic(|| sleeper.wake());
                 }
             }
         }
@@ -70,25 +70,25 @@ impl Alarm {
     pub(crate) fn sleep_until(&self, moment: Moment) -> Sleep {
         let Some(sleepers) = self.sleepers.clone() else {
             let clock = self.clock.clone();
-            return Sleep::Timer(Box::pin(async move { clock.sleep_until(moment).await }));
+            return Sleep::OnTokio(Box::pin(async move { clock.sleep_until(moment).await }));
         };
-        Sleep::Registered(Registered {
+        Sleep::OnThread(RegisteredSleep {
             moment,
             sleepers,
-            place: None,
+            registration: None,
         })
     }
 }
 
 pub(crate) enum Sleep {
-    Timer(Pin<Box<dyn Future<Output = ()> + Send>>),
-    Registered(Registered),
+    OnTokio(Pin<Box<dyn Future<Output = ()> + Send>>),
+    OnThread(RegisteredSleep),
 }
 
-pub(crate) struct Registered {
+pub(crate) struct RegisteredSleep {
     moment: Moment,
     sleepers: Arc<Sleepers>,
-    place: Option<(Ticket, Waker)>,
+    registration: Option<(TimerId, Waker)>,
 }
 
 impl Future for Sleep {
@@ -96,41 +96,41 @@ impl Future for Sleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         match self.get_mut() {
-            Self::Timer(timer) => timer.as_mut().poll(context),
-            Self::Registered(sleep) => sleep.poll(context),
+            Self::OnTokio(timer) => timer.as_mut().poll(context),
+            Self::OnThread(sleep) => sleep.poll(context),
         }
     }
 }
 
-impl Registered {
+impl RegisteredSleep {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.sleepers.clock.now() >= self.moment {
             return Poll::Ready(());
         }
         if self
-            .place
+            .registration
             .as_ref()
             .is_some_and(|(_, waker)| waker.will_wake(context.waker()))
         {
             return Poll::Pending;
         }
         self.leave();
-        let ticket = self
+        let timer_id = self
             .sleepers
             .wakers
             .insert(self.moment, context.waker().clone());
-        self.place = Some((ticket, context.waker().clone()));
+        self.registration = Some((timer_id, context.waker().clone()));
         Poll::Pending
     }
 
     fn leave(&mut self) {
-        if let Some((ticket, _)) = self.place.take() {
-            self.sleepers.wakers.remove(ticket);
+        if let Some((timer_id, _)) = self.registration.take() {
+            self.sleepers.wakers.remove(timer_id);
         }
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredSleep {
     fn drop(&mut self) {
         self.leave();
     }

@@ -15,30 +15,30 @@ use crate::runtime::clock::{Clock, Moment};
 
 /// The place of an entry; unique for the life of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket {
+pub(crate) struct TimerId {
     at: Moment,
     number: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Schedule<T> {
-    state: Mutex<State<T>>,
+pub(crate) struct TimerQueue<T> {
+    timers: Mutex<Timers<T>>,
     /// Signalled when an entry was put before the moment that the waiting task sleeps to.
     earlier: Notify,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    entries: BTreeMap<Ticket, T>,
+struct Timers<T> {
+    entries: BTreeMap<TimerId, T>,
     next_number: u64,
     /// What the waiting task sleeps to; `None` while it is awake or sleeps without end.
     sleeps_to: Option<Moment>,
 }
 
-impl<T> Schedule<T> {
+impl<T> TimerQueue<T> {
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            timers: Mutex::new(Timers {
                 entries: BTreeMap::new(),
                 next_number: 0,
                 sleeps_to: None,
@@ -47,25 +47,25 @@ impl<T> Schedule<T> {
         }
     }
 
-    pub(crate) fn insert(&self, at: Moment, item: T) -> Ticket {
-        let mut state = self.lock();
-        let ticket = Ticket {
+    pub(crate) fn insert(&self, at: Moment, item: T) -> TimerId {
+        let mut timers = self.lock();
+        let timer_id = TimerId {
             at,
-            number: state.next_number,
+            number: timers.next_number,
         };
-        state.next_number += 1;
-        state.entries.insert(ticket, item);
-        let too_late = state.sleeps_to.is_none_or(|moment| at < moment);
-        drop(state);
+        timers.next_number += 1;
+        timers.entries.insert(timer_id, item);
+        let too_late = timers.sleeps_to.is_none_or(|moment| at < moment);
+        drop(timers);
         if too_late {
             self.earlier.notify_one();
         }
-        ticket
+        timer_id
     }
 
     /// Takes an entry out; `None` if it came due before.
-    pub(crate) fn remove(&self, ticket: Ticket) -> Option<T> {
-        self.lock().entries.remove(&ticket)
+    pub(crate) fn remove(&self, timer_id: TimerId) -> Option<T> {
+        self.lock().entries.remove(&timer_id)
     }
 
     /// Waits until something is due, and takes it with all that will be within `ahead`; never an empty list.
@@ -74,18 +74,21 @@ impl<T> Schedule<T> {
     pub(crate) async fn due(&self, clock: &Clock, ahead: Duration) -> Vec<T> {
         loop {
             let sleeps_to = {
-                let mut state = self.lock();
+                let mut timers = self.lock();
                 let now = clock.now();
-                if state
+                if timers
                     .entries
                     .first_key_value()
-                    .is_some_and(|(ticket, _)| ticket.at <= now)
+                    .is_some_and(|(timer_id, _)| timer_id.at <= now)
                 {
-                    state.sleeps_to = None;
-                    return take_until(&mut state.entries, now.after(ahead));
+                    timers.sleeps_to = None;
+                    return take_until(&mut timers.entries, now.after(ahead));
                 }
-                state.sleeps_to = state.entries.first_key_value().map(|(ticket, _)| ticket.at);
-                state.sleeps_to
+                timers.sleeps_to = timers
+                    .entries
+                    .first_key_value()
+                    .map(|(timer_id, _)| timer_id.at);
+                timers.sleeps_to
             };
             match sleeps_to {
                 None => self.earlier.notified().await,
@@ -108,13 +111,13 @@ impl<T> Schedule<T> {
         self.lock().entries.values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, Timers<T>> {
         // No code of ours or the user's runs under this lock, so a poisoned one is still consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn take_until<T>(entries: &mut BTreeMap<Ticket, T>, moment: Moment) -> Vec<T> {
+fn take_until<T>(entries: &mut BTreeMap<TimerId, T>, moment: Moment) -> Vec<T> {
     let mut due = Vec::new();
     while let Some(entry) = entries.first_entry()
         && entry.key().at <= moment
@@ -133,44 +136,44 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn entries_come_due_in_order_and_removed_ones_do_not() {
         let clock = Clock::tokio();
-        let schedule = Schedule::new();
+        let queue = TimerQueue::new();
         let start = clock.now();
-        schedule.insert(start.after(Duration::from_secs(2)), 'b');
-        let removed = schedule.insert(start.after(Duration::from_secs(1)), 'x');
-        schedule.insert(start.after(Duration::from_secs(1)), 'a');
-        assert_eq!(schedule.remove(removed), Some('x'));
-        assert_eq!(schedule.due(&clock, Duration::ZERO).await, ['a']);
-        assert_eq!(schedule.due(&clock, Duration::ZERO).await, ['b']);
+        queue.insert(start.after(Duration::from_secs(2)), 'b');
+        let removed = queue.insert(start.after(Duration::from_secs(1)), 'x');
+        queue.insert(start.after(Duration::from_secs(1)), 'a');
+        assert_eq!(queue.remove(removed), Some('x'));
+        assert_eq!(queue.due(&clock, Duration::ZERO).await, ['a']);
+        assert_eq!(queue.due(&clock, Duration::ZERO).await, ['b']);
         assert_eq!(clock.now().since(start), Duration::from_secs(2));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_nearly_due_comes_along_but_does_not_come_alone() {
         let clock = Clock::tokio();
-        let schedule = Schedule::new();
+        let queue = TimerQueue::new();
         let start = clock.now();
         for millis in [1000, 1010, 1030] {
-            schedule.insert(start.after(Duration::from_millis(millis)), millis);
+            queue.insert(start.after(Duration::from_millis(millis)), millis);
         }
         let ahead = Duration::from_millis(20);
-        assert_eq!(schedule.due(&clock, ahead).await, [1000, 1010]);
+        assert_eq!(queue.due(&clock, ahead).await, [1000, 1010]);
         assert_eq!(clock.now().since(start), Duration::from_secs(1));
-        assert_eq!(schedule.due(&clock, ahead).await, [1030]);
+        assert_eq!(queue.due(&clock, ahead).await, [1030]);
         assert_eq!(clock.now().since(start), Duration::from_millis(1030));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_earlier_entry_wakes_the_task_that_sleeps_to_a_later_one() {
         let clock = Clock::tokio();
-        let schedule = Arc::new(Schedule::new());
+        let queue = Arc::new(TimerQueue::new());
         let start = clock.now();
-        schedule.insert(start.after(Duration::from_secs(60)), "late");
+        queue.insert(start.after(Duration::from_secs(60)), "late");
         let waiting = tokio::spawn({
-            let (schedule, clock) = (schedule.clone(), clock.clone());
-            async move { schedule.due(&clock, Duration::ZERO).await }
+            let (queue, clock) = (queue.clone(), clock.clone());
+            async move { queue.due(&clock, Duration::ZERO).await }
         });
         tokio::task::yield_now().await;
-        schedule.insert(start.after(Duration::from_secs(1)), "early");
+        queue.insert(start.after(Duration::from_secs(1)), "early");
         assert_eq!(waiting.await.expect("the task ends"), ["early"]);
         assert_eq!(clock.now().since(start), Duration::from_secs(1));
     }

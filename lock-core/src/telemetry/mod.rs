@@ -16,7 +16,7 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     runtime::{
-        catch_panic::safely,
+        catch_panic::catch_panic,
         clock::{Clock, Moment},
     },
 };
@@ -126,7 +126,7 @@ impl Drop for Wait {
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let waited = watch.so_far();
-            safely(|| {
+            catch_panic(|| {
                 watch
                     .span
                     .in_scope(|| tracing::debug!(key = %watch.key, ?waited, "stopped waiting"));
@@ -154,7 +154,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let held = watch.so_far();
-            safely(|| {
+            catch_panic(|| {
                 watch
                     .span
                     .in_scope(|| tracing::debug!(key = %watch.key, ?held, "released"));
@@ -174,14 +174,14 @@ pub(crate) fn refused(key: &LockKey, error: &LockError) {
 
 /// A lease ended before it was released.
 pub(crate) fn lost(key: &LockKey, reason: LeaseLost) {
-    safely(|| {
+    catch_panic(|| {
         tracing::warn!(%key, %reason, "lease lost");
         figures::lost(key, reason);
     });
 }
 
 pub(crate) fn handed_on(key: &LockKey, how: HandOff) {
-    safely(|| figures::handed_on(key, how));
+    catch_panic(|| figures::handed_on(key, how));
 }
 
 /// Says once what the figures mean, to a recorder that is there already.

@@ -14,7 +14,7 @@ use crate::{
     inspect::{Health, Holder, Sighting},
     runtime::{
         clock::{Clock, Moment},
-        executor::Spawner,
+        executor::Executor,
     },
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, Release,
@@ -165,12 +165,12 @@ impl FaultyStore {
                     .poll(&mut Context::from_waker(Waker::noop()));
                 match polled {
                     Poll::Ready(answer) => then(answer),
-                    Poll::Pending => Spawner::Caller.spawn(async move { then(answer.await) }),
+                    Poll::Pending => Executor::Caller.spawn(async move { then(answer.await) }),
                 }
             }
             Fate::Late(delay) => {
                 let answer = late(ask(), delay, self.command_timeout);
-                Spawner::Caller.spawn(async move { then(answer.await) });
+                Executor::Caller.spawn(async move { then(answer.await) });
             }
             Fate::Refused(failure) => then(Err(failure)),
         }

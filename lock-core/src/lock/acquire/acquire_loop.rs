@@ -129,7 +129,7 @@ impl AcquireLoop {
             }
             reply => Some(reply),
         };
-        context.spawner.spawn(self.run(reply));
+        context.executor.spawn(self.run(reply));
     }
 
     async fn run(mut self, mut reply: Option<AcquireReply>) {

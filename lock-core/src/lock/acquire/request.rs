@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use crate::{
         options::{Defaults, LockOptions},
-        runtime::{clock::Clock, executor::Spawner, timer::Alarm},
+        runtime::{clock::Clock, executor::Executor, timer::Timer},
         store::{in_flight::ConnectionId, memory::MemoryStore, timing::Timing},
     };
 
@@ -323,9 +323,9 @@ mod tests {
         Context::new(
             Arc::new(MemoryStore::new(clock.clone())),
             Arc::default(),
-            Spawner::Caller,
+            Executor::Caller,
             clock.clone(),
-            Alarm::of_the_caller(clock),
+            Timer::of_the_caller(clock),
             Timing::default(),
         )
     }

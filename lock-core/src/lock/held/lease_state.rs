@@ -17,7 +17,7 @@ use crate::{
     key::LockKey,
     lock::{context::Context, held::server_lease::ServerLease},
     options::{AutoRenew, Terms},
-    runtime::{catch_panic::safely, clock::Moment},
+    runtime::{catch_panic::catch_panic, clock::Moment},
     store::{Failure, Renewed},
     telemetry,
 };
@@ -105,7 +105,7 @@ impl LeaseState {
 
     /// Has everybody who waits for its end look again.
     pub(crate) fn rouse(&self) {
-        safely(|| self.ends.notify_waiters());
+        catch_panic(|| self.ends.notify_waiters());
     }
 
     /// For a task that does not take it: lets it go on to the next.
@@ -149,7 +149,7 @@ impl LeaseState {
         if let Err(_later) = self.end.set(reason) {
             return self.end.get().copied().unwrap_or(reason);
         }
-        safely(|| self.ends.notify_waiters());
+        catch_panic(|| self.ends.notify_waiters());
         if reason != LeaseLost::Released {
             telemetry::lost(self.key(), reason);
             if let Some(registry) = self.registry.upgrade() {

@@ -16,7 +16,7 @@ use crate::{
     key::LockKey,
     lock::{context::Context, held::lease_state::LeaseState},
     options::{AutoRenew, Terms},
-    runtime::{clock::Moment, timer_queue::Ticket},
+    runtime::{clock::Moment, timer_queue::TimerId},
     store::{Renew, grants::EntryNumber, in_flight::InFlight, owner_token::OwnerToken},
 };
 
@@ -58,7 +58,7 @@ pub(crate) struct ServerLease {
     holder: Mutex<Option<Arc<LeaseState>>>,
     /// When to renew, in nanoseconds of the clock, and the place in the schedule. Written only by the renewal.
     pub(crate) renew_at: AtomicU64,
-    ticket: Mutex<Option<Ticket>>,
+    timer_id: Mutex<Option<TimerId>>,
 }
 
 impl ServerLease {
@@ -76,7 +76,7 @@ impl ServerLease {
             lost: OnceLock::new(),
             holder: Mutex::new(None),
             renew_at: AtomicU64::new(0),
-            ticket: Mutex::new(None),
+            timer_id: Mutex::new(None),
         }
     }
 
@@ -163,17 +163,17 @@ impl ServerLease {
         }
     }
 
-    pub(crate) fn swap_ticket(&self, ticket: Option<Ticket>) -> Option<Ticket> {
-        std::mem::replace(&mut *self.lock_ticket(), ticket)
+    pub(crate) fn swap_timer_id(&self, timer_id: Option<TimerId>) -> Option<TimerId> {
+        std::mem::replace(&mut *self.lock_timer_id(), timer_id)
     }
 
     /// Whether the renewal is going to look at it again.
     pub(crate) fn is_planned(&self) -> bool {
-        self.lock_ticket().is_some()
+        self.lock_timer_id().is_some()
     }
 
-    fn lock_ticket(&self) -> MutexGuard<'_, Option<Ticket>> {
-        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_timer_id(&self) -> MutexGuard<'_, Option<TimerId>> {
+        self.timer_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_holder(&self) -> MutexGuard<'_, Option<Arc<LeaseState>>> {

@@ -34,7 +34,7 @@ use crate::{
         redis::{Scope, Settings},
         redlock::{
             back_off::Courtesy,
-            quorum::{Tally, majority, reached_by_majority},
+            quorum::{VoteCount, majority, reached_by_majority},
             server::Member,
             voting_round::no_majority,
         },
@@ -172,8 +172,8 @@ impl Servers {
         majority(self.members.len())
     }
 
-    fn tally(&self) -> Tally {
-        Tally::of(self.members.len())
+    fn tally(&self) -> VoteCount {
+        VoteCount::of(self.members.len())
     }
 
     /// Asks every server, each apart from the others. The questions go on when nobody waits for the answers any more.

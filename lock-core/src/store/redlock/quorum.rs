@@ -11,7 +11,7 @@ pub(crate) const fn majority(servers: usize) -> usize {
 
 /// The answers to one question so far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct VoteCount {
     servers: usize,
     yes: usize,
     no: usize,
@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
     Nobody,
 }
 
-impl Tally {
+impl VoteCount {
     pub(crate) fn of(servers: usize) -> Self {
         Self {
             servers,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn tally(yes: usize, no: usize, silent: usize) -> Option<Verdict> {
-        Tally {
+        VoteCount {
             servers: 5,
             yes,
             no,

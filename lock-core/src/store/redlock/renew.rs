@@ -8,7 +8,7 @@ use crate::store::{
     Failure, Renew, Renewed,
     redlock::{
         Servers,
-        quorum::{Tally, Verdict},
+        quorum::{Verdict, VoteCount},
         voting_round::no_majority,
     },
 };
@@ -47,7 +47,7 @@ pub(super) async fn renew(
         if tallies.iter().all(|tally| tally.verdict().is_some())
             && let Some(tell) = tell.take()
         {
-            let word = |tally: &Tally| match tally.verdict() {
+            let word = |tally: &VoteCount| match tally.verdict() {
                 Some(Verdict::Yes) => Ok(Renewed::Extended),
                 Some(Verdict::No) => Ok(Renewed::NotOurs),
                 _ => Err(Failure::no_answer(no_majority(

@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     runtime::{
-        catch_panic::safely,
+        catch_panic::catch_panic,
         clock::{Clock, Moment},
         process::OriginProcess,
     },
@@ -525,7 +525,7 @@ impl fmt::Debug for Connection {
 }
 
 fn call(then: Handler, answers: Result<Vec<Value>, NoValue>) {
-    safely(|| then(answers));
+    catch_panic(|| then(answers));
 }
 
 pub(super) fn is(words: &[Value], first: &[u8]) -> bool {
