@@ -8,9 +8,9 @@ use crate::{
         Failure,
         redis::{
             connection::{
-                handshake::Opening,
-                reconnecting::Link,
-                resp::{ServerError, Value, Word},
+                handshake::Handshake,
+                reconnecting::ReconnectingConnection,
+                resp::{Arg, ServerError, Value},
             },
             errors,
             topology::address::Address,
@@ -20,7 +20,7 @@ use crate::{
 
 /// By which commands locks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ways {
+pub(super) enum Capabilities {
     /// Scripts: everything works.
     Scripts,
     /// Commands alone: waiters ask again and again.
@@ -47,47 +47,47 @@ const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBL
 
 /// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
 pub(super) async fn publishing(
-    link: &Arc<Link>,
+    connection: &Arc<ReconnectingConnection>,
     channel: &str,
     within: Duration,
 ) -> Result<(), Failure> {
     let eval = [
-        Word::Text("EVAL"),
-        Word::Text(SPUBLISH),
-        Word::Number(0),
-        Word::Text(channel),
+        Arg::Text("EVAL"),
+        Arg::Text(SPUBLISH),
+        Arg::Number(0),
+        Arg::Text(channel),
     ];
-    match link.send(&[&eval], within, None).await? {
-        (_, Value::Int(0)) => grant(link.address(), std::iter::once("spublish")),
+    match connection.send(&[&eval], within, None).await? {
+        (_, Value::Int(0)) => grant(connection.address(), std::iter::once("spublish")),
         _ => Ok(()),
     }
 }
 
 /// `channel`: where grants will be published, if that can be tried on this connection.
-pub(super) async fn ways(
-    opening: &Opening,
+pub(super) async fn capabilities(
+    handshake: &Handshake,
     address: &Address,
     channel: Option<&str>,
-) -> Result<Ways, Failure> {
+) -> Result<Capabilities, Failure> {
     let probe = [
-        Word::Text("EVAL"),
-        Word::Text(PROBE),
-        Word::Number(0),
-        Word::Joined(RESERVED, "probe"),
-        Word::Text(channel.unwrap_or_default()),
+        Arg::Text("EVAL"),
+        Arg::Text(PROBE),
+        Arg::Number(0),
+        Arg::Joined(RESERVED, "probe"),
+        Arg::Text(channel.unwrap_or_default()),
     ];
-    match opening.ask(address, &probe).await? {
-        Value::ServerError(error) if may_not(&error) => compare(opening, address).await,
+    match handshake.ask(address, &probe).await? {
+        Value::ServerError(error) if may_not(&error) => compare(handshake, address).await,
         Value::ServerError(error) => Err(errors::refused(&error, address)),
         Value::Array(missing) => {
             let names = missing.iter().filter_map(|name| match name {
                 Value::BulkString(name) => std::str::from_utf8(name).ok(),
                 _ => None,
             });
-            grant(address, names).map(|()| Ways::Scripts)
+            grant(address, names).map(|()| Capabilities::Scripts)
         }
         // What no server answers is found out by the first lock.
-        _ => Ok(Ways::Scripts),
+        _ => Ok(Capabilities::Scripts),
     }
 }
 
@@ -111,43 +111,38 @@ fn grant<'a>(address: &Address, missing: impl Iterator<Item = &'a str>) -> Resul
     )))
 }
 
-async fn compare(opening: &Opening, address: &Address) -> Result<Ways, Failure> {
-    let by = comparison(opening, address).await?;
-    others(opening, address, by).await?;
-    Ok(Ways::Commands(by))
+async fn compare(handshake: &Handshake, address: &Address) -> Result<Capabilities, Failure> {
+    let by = comparison(handshake, address).await?;
+    others(handshake, address, by).await?;
+    Ok(Capabilities::Commands(by))
 }
 
-async fn comparison(opening: &Opening, address: &Address) -> Result<Compare, Failure> {
+async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare, Failure> {
     // A key that is not there: nothing is changed.
-    let key = Word::Joined(RESERVED, "probe");
+    let key = Arg::Joined(RESERVED, "probe");
     let set = [
-        Word::Text("SET"),
+        Arg::Text("SET"),
         key,
-        Word::Text("1"),
-        Word::Text("IFEQ"),
-        Word::Text("0"),
-        Word::Text("PX"),
-        Word::Number(100),
+        Arg::Text("1"),
+        Arg::Text("IFEQ"),
+        Arg::Text("0"),
+        Arg::Text("PX"),
+        Arg::Number(100),
     ];
-    let delex = [
-        Word::Text("DELEX"),
-        key,
-        Word::Text("IFEQ"),
-        Word::Text("0"),
-    ];
-    let delifeq = [Word::Text("DELIFEQ"), key, Word::Text("0")];
-    let watch = [Word::Text("WATCH"), key];
-    if works(opening, address, &set).await? {
-        if works(opening, address, &delex).await? {
+    let delex = [Arg::Text("DELEX"), key, Arg::Text("IFEQ"), Arg::Text("0")];
+    let delifeq = [Arg::Text("DELIFEQ"), key, Arg::Text("0")];
+    let watch = [Arg::Text("WATCH"), key];
+    if works(handshake, address, &set).await? {
+        if works(handshake, address, &delex).await? {
             return Ok(Compare::Delex);
         }
-        if works(opening, address, &delifeq).await? {
+        if works(handshake, address, &delifeq).await? {
             return Ok(Compare::Delifeq);
         }
     }
-    let transaction = works(opening, address, &watch).await?
-        && works(opening, address, &[Word::Text("MULTI")]).await?
-        && works(opening, address, &[Word::Text("EXEC")]).await?;
+    let transaction = works(handshake, address, &watch).await?
+        && works(handshake, address, &[Arg::Text("MULTI")]).await?
+        && works(handshake, address, &[Arg::Text("EXEC")]).await?;
     if transaction {
         return Ok(Compare::Watch);
     }
@@ -159,11 +154,11 @@ async fn comparison(opening: &Opening, address: &Address) -> Result<Compare, Fai
 }
 
 /// Makes sure of the other commands that a lock takes: each is refused before anything is done, or harmless.
-async fn others(opening: &Opening, address: &Address, by: Compare) -> Result<(), Failure> {
-    let key = Word::Joined(RESERVED, "probe");
-    let expiry = Word::Number(100);
-    let all: [(&str, &[Word<'_>]); 9] = [
-        ("set", &[key, Word::Text("0"), Word::Text("PX"), expiry]),
+async fn others(handshake: &Handshake, address: &Address, by: Compare) -> Result<(), Failure> {
+    let key = Arg::Joined(RESERVED, "probe");
+    let expiry = Arg::Number(100);
+    let all: [(&str, &[Arg<'_>]); 9] = [
+        ("set", &[key, Arg::Text("0"), Arg::Text("PX"), expiry]),
         ("get", &[key]),
         ("pttl", &[key]),
         ("incr", &[key]),
@@ -175,12 +170,12 @@ async fn others(opening: &Opening, address: &Address, by: Compare) -> Result<(),
         ("unwatch", &[]),
     ];
     let needed = if by == Compare::Watch { 9 } else { 5 };
-    let commands: Vec<Vec<Word<'_>>> = all[..needed]
+    let commands: Vec<Vec<Arg<'_>>> = all[..needed]
         .iter()
-        .map(|(name, rest)| [&[Word::Text(name)], *rest].concat())
+        .map(|(name, rest)| [&[Arg::Text(name)], *rest].concat())
         .collect();
-    let commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
-    let answers = opening.ask_all(address, &commands).await?;
+    let commands: Vec<&[Arg<'_>]> = commands.iter().map(Vec::as_slice).collect();
+    let answers = handshake.ask_all(address, &commands).await?;
     let missing = all.iter().zip(&answers).filter_map(|((name, _), answer)| {
         let refused = matches!(answer, Value::ServerError(error) if may_not(error));
         refused.then_some(*name)
@@ -188,8 +183,12 @@ async fn others(opening: &Opening, address: &Address, by: Compare) -> Result<(),
     grant(address, missing)
 }
 
-async fn works(opening: &Opening, address: &Address, words: &[Word<'_>]) -> Result<bool, Failure> {
-    match opening.ask(address, words).await? {
+async fn works(
+    handshake: &Handshake,
+    address: &Address,
+    words: &[Arg<'_>],
+) -> Result<bool, Failure> {
+    match handshake.ask(address, words).await? {
         // A node of a cluster knows the command and allows it, before it looks at where the key is.
         Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => Ok(true),
         Value::ServerError(error) => match errors::refused(&error, address) {

@@ -8,12 +8,12 @@ use crate::store::{
     owner_token::redact,
     redis::{
         connection::{
-            NoValue,
+            NoReply,
             resp::{ServerError, Value},
             transport::Transport,
         },
         topology::{
-            address::{Address, Place},
+            address::{Address, Endpoint},
             slots::SLOTS,
         },
     },
@@ -47,8 +47,8 @@ impl Redirect {
             "ASK" => Reach::Request,
             _ => return None,
         };
-        let (slot, place) = error.details().split_once(' ')?;
-        let (host, port) = place.rsplit_once(':')?;
+        let (slot, endpoint) = error.details().split_once(' ')?;
+        let (host, port) = endpoint.rsplit_once(':')?;
         Some(Self {
             slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
             host: host.to_owned(),
@@ -114,17 +114,17 @@ pub(super) fn of_a_cluster(address: &Address) -> Failure {
 }
 
 /// No answer came to a command: nobody knows what became of it.
-pub(super) fn no_value(none: &NoValue, address: &Address, timing: Timing) -> Failure {
+pub(super) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Failure {
     let server = address.shown();
     match none {
-        NoValue::Broken(why) | NoValue::Unacceptable(why) => {
+        NoReply::Broken(why) | NoReply::Unacceptable(why) => {
             Failure::no_answer(format!("the connection to {server} broke: {why}"))
         }
-        NoValue::Nonsense => {
+        NoReply::Nonsense => {
             Failure::no_answer(format!("what {server} sent is not the Redis protocol"))
         }
-        NoValue::Late => late(address, timing.command_timeout),
-        NoValue::NotSent => Failure::not_now("nothing more can be sent on this connection"),
+        NoReply::Late => late(address, timing.command_timeout),
+        NoReply::NotSent => Failure::not_now("nothing more can be sent on this connection"),
     }
 }
 
@@ -159,18 +159,18 @@ pub(super) fn unreachable(error: &io::Error, address: &Address) -> Failure {
 }
 
 /// No answer while the connection was being opened, when no request has left yet.
-pub(super) fn opening(none: &NoValue, address: &Address) -> Failure {
+pub(super) fn handshake(none: &NoReply, address: &Address) -> Failure {
     let server = address.shown();
     match none {
-        NoValue::Broken(why) => Failure::no_answer(format!(
+        NoReply::Broken(why) => Failure::no_answer(format!(
             "cannot connect to {server}: {why}{}",
             hint_at_tls(address)
         )),
-        NoValue::Unacceptable(why) => {
+        NoReply::Unacceptable(why) => {
             Failure::Invalid(format!("cannot connect to {server}: {why}").into())
         }
-        NoValue::Nonsense => no_redis(server),
-        NoValue::Late | NoValue::NotSent => {
+        NoReply::Nonsense => no_redis(server),
+        NoReply::Late | NoReply::NotSent => {
             Failure::no_answer(format!("cannot connect to {server}: no answer"))
         }
     }
@@ -178,8 +178,8 @@ pub(super) fn opening(none: &NoValue, address: &Address) -> Failure {
 
 /// A server with TLS hangs up on whoever comes without.
 fn hint_at_tls(address: &Address) -> &'static str {
-    match (&address.transport, address.place()) {
-        (Transport::Plain, Place::Tcp { .. }) => "; a port for TLS has a `rediss://` url",
+    match (&address.transport, address.endpoint()) {
+        (Transport::Plain, Endpoint::Tcp { .. }) => "; a port for TLS has a `rediss://` url",
         _ => "",
     }
 }

@@ -19,17 +19,17 @@ const WHILE: Duration = Duration::from_secs(1);
 
 /// The last token that came from the server's time; nothing where all have to.
 #[derive(Debug)]
-pub(super) struct Counting(Option<Mutex<Option<Last>>>);
+pub(super) struct FencingCounter(Option<Mutex<Option<LastToken>>>);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Last {
+pub(super) struct LastToken {
     connection: ConnectionId,
     /// Before it was asked for.
     sent: Moment,
     token: FencingToken,
 }
 
-impl Counting {
+impl FencingCounter {
     /// For a server that nobody else takes the place of.
     pub(super) fn while_connected() -> Self {
         Self(Some(Mutex::default()))
@@ -49,7 +49,7 @@ impl Counting {
     /// Notes a token that came from the time.
     pub(super) fn note(&self, connection: ConnectionId, sent: Moment, token: FencingToken) {
         if let Some(mut last) = self.lock() {
-            *last = Some(Last {
+            *last = Some(LastToken {
                 connection,
                 sent,
                 token,
@@ -57,17 +57,17 @@ impl Counting {
         }
     }
 
-    pub(super) fn last(&self) -> Option<Last> {
+    pub(super) fn last(&self) -> Option<LastToken> {
         *self.lock()?
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Option<Last>>> {
+    fn lock(&self) -> Option<MutexGuard<'_, Option<LastToken>>> {
         let last = self.0.as_ref()?;
         Some(last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Last {
+impl LastToken {
     pub(super) fn token(self) -> u64 {
         self.token.into()
     }
@@ -90,10 +90,10 @@ mod tests {
             Moment::from_nanos(0).after(WHILE * 5),
             FencingToken::new(1_795_151_176_455_149),
         );
-        let counting = Counting::while_connected();
-        assert!(counting.is_allowed() && counting.last().is_none());
-        counting.note(one, sent, token);
-        let last = counting.last().expect("just noted");
+        let fencing_counter = FencingCounter::while_connected();
+        assert!(fencing_counter.is_allowed() && fencing_counter.last().is_none());
+        fencing_counter.note(one, sent, token);
+        let last = fencing_counter.last().expect("just noted");
         assert_eq!(last.floor(one, sent.after(WHILE / 2)), Some(token.into()));
         assert_eq!(last.floor(one, sent.after(WHILE)), None);
         assert_eq!(last.floor(other, sent), None);
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn where_another_may_take_over_nothing_is_counted_from() {
-        let counting = Counting::never();
-        counting.note(
+        let fencing_counter = FencingCounter::never();
+        fencing_counter.note(
             ConnectionId::new(1),
             Moment::from_nanos(0),
             FencingToken::new(5),
         );
-        assert!(!counting.is_allowed() && counting.last().is_none());
+        assert!(!fencing_counter.is_allowed() && fencing_counter.last().is_none());
     }
 }

@@ -15,13 +15,13 @@ use crate::{
         Failure,
         redis::{
             Acked, RedisStore,
-            capabilities::Ways,
+            capabilities::Capabilities,
             connection::{
-                reconnecting::Link,
-                resp::{Value, Word::Text},
+                reconnecting::ReconnectingConnection,
+                resp::{Arg::Text, Value},
             },
             errors, rights,
-            topology::key_location::Home,
+            topology::key_location::KeyLocation,
             trial,
             without_scripts::read_micros,
         },
@@ -38,30 +38,34 @@ pub(super) async fn check(store: &RedisStore) -> Result<Health, Failure> {
         round_trip: Duration::ZERO,
         warnings: Vec::new(),
     };
-    for home in store.0.servers.each() {
-        if let Err(failure) = check_one(store, &home, &mut health).await {
+    for location in store.0.servers.each() {
+        if let Err(failure) = check_one(store, &location, &mut health).await {
             let within = store.0.timing.connect_timeout + store.within();
-            return Err(rights::explained(store, &home, failure, within).await);
+            return Err(rights::explained(store, &location, failure, within).await);
         }
     }
     Ok(health)
 }
 
-async fn check_one(store: &RedisStore, home: &Home, health: &mut Health) -> Result<(), Failure> {
-    let slow = trial::try_a_lock(store, home, Acked::Must).await?;
-    let (link, within) = (&home.server.link, store.within());
+async fn check_one(
+    store: &RedisStore,
+    location: &KeyLocation,
+    health: &mut Health,
+) -> Result<(), Failure> {
+    let slow = trial::try_a_lock(store, location, Acked::Must).await?;
+    let (connection, within) = (&location.server.connection, store.within());
     let sent = Clock::Boot.now();
-    let clock = clock_warning(link, within).await?;
+    let clock = clock_warning(connection, within).await?;
     health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
-    let eviction = eviction_warning(link, within).await?;
-    let scripts = match home.ways(within).await? {
-        Ways::Scripts => None,
-        Ways::Commands(_) => Some(trial::without_scripts(store, home, within).await),
+    let eviction = eviction_warning(connection, within).await?;
+    let scripts = match location.capabilities(within).await? {
+        Capabilities::Scripts => None,
+        Capabilities::Commands(_) => Some(trial::without_scripts(store, location, within).await),
     };
     let warnings = [slow, clock, eviction, scripts].into_iter().flatten();
     health.warnings.extend(warnings.map(|warning| {
         if store.0.servers.are_several() {
-            format!("{}: {warning}", link.address().shown())
+            format!("{}: {warning}", connection.address().shown())
         } else {
             warning
         }
@@ -70,8 +74,11 @@ async fn check_one(store: &RedisStore, home: &Home, health: &mut Health) -> Resu
 }
 
 /// Fencing tokens follow the server's clock, so that they grow across a loss of data.
-async fn clock_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
-    let (_, answer) = link.send(&[&[Text("TIME")]], within, None).await?;
+async fn clock_warning(
+    connection: &Arc<ReconnectingConnection>,
+    within: Duration,
+) -> Result<Option<String>, Failure> {
+    let (_, answer) = connection.send(&[&[Text("TIME")]], within, None).await?;
     if let Value::ServerError(error) = &answer {
         return Err(errors::answered(error));
     }
@@ -93,11 +100,11 @@ pub(super) fn look_at_eviction(store: &RedisStore) {
     if store.0.looked.swap(true, Ordering::Relaxed) {
         return;
     }
-    for Home { server, .. } in store.0.servers.each() {
+    for KeyLocation { server, .. } in store.0.servers.each() {
         let within = store.within();
         spawn_beside(async move {
-            if let Ok(Eviction::Threatens(policy)) = eviction(&server.link, within).await {
-                let server = server.link.address().shown();
+            if let Ok(Eviction::Threatens(policy)) = eviction(&server.connection, within).await {
+                let server = server.connection.address().shown();
                 tracing::warn!(server, "{}", warning_of(&policy));
             }
         });
@@ -113,9 +120,12 @@ enum Eviction {
 }
 
 /// Locks are keys with an expiry, which every eviction policy but one may delete.
-async fn eviction(link: &Arc<Link>, within: Duration) -> Result<Eviction, Failure> {
+async fn eviction(
+    connection: &Arc<ReconnectingConnection>,
+    within: Duration,
+) -> Result<Eviction, Failure> {
     let words = [Text("INFO"), Text("memory")];
-    let (_, answer) = link.send(&[&words], within, None).await?;
+    let (_, answer) = connection.send(&[&words], within, None).await?;
     let info: String = match answer {
         Value::ServerError(error) if error.code() == "NOPERM" => return Ok(Eviction::Hidden),
         Value::ServerError(error) => return Err(errors::answered(&error)),
@@ -133,8 +143,11 @@ async fn eviction(link: &Arc<Link>, within: Duration) -> Result<Eviction, Failur
     })
 }
 
-async fn eviction_warning(link: &Arc<Link>, within: Duration) -> Result<Option<String>, Failure> {
-    Ok(match eviction(link, within).await? {
+async fn eviction_warning(
+    connection: &Arc<ReconnectingConnection>,
+    within: Duration,
+) -> Result<Option<String>, Failure> {
+    Ok(match eviction(connection, within).await? {
         Eviction::Spares => None,
         Eviction::Threatens(policy) => Some(warning_of(&policy)),
         Eviction::Hidden => Some(

@@ -44,29 +44,29 @@ pub(crate) use server::Replicas;
 pub(crate) use topology::Access;
 pub(crate) use topology::address::Credentials;
 
-use capabilities::Ways;
+use capabilities::Capabilities;
 use connection::resp::{
+    Arg::{self, Number, Numbered, Text},
     Value,
-    Word::{self, Number, Numbered, Text},
 };
 use contention::Contention;
-use fencing_counter::Last;
+use fencing_counter::LastToken;
 use scripts::replies::{read_acquired, read_plain, read_prefetched, read_released, read_sighting};
 use scripts::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE};
-use server::{Making, Server};
+use server::{RedisServer, ServerSettings};
 use topology::Topology;
 use topology::cluster::Cluster;
-use topology::key_location::{Home, Servers};
+use topology::key_location::{KeyLocation, RedisServers};
 use topology::sentinel::Sentinels;
-use topology::sharded_subscription::Hears;
+use topology::sharded_subscription::GrantDelivery;
 use topology::slots::Names;
 
 /// Locks on one primary, wherever it is, or on those of a cluster.
 #[derive(Clone)]
-pub(crate) struct RedisStore(Arc<Inner>);
+pub(crate) struct RedisStore(Arc<RedisState>);
 
-struct Inner {
-    servers: Servers,
+struct RedisState {
+    servers: RedisServers,
     contention: Arc<Contention>,
     /// Whether the eviction policy was looked at.
     looked: AtomicBool,
@@ -118,22 +118,24 @@ impl RedisStore {
         is_one_of_several: bool,
     ) -> Result<Self, LockError> {
         let topology = Topology::parse(url, &settings.access, &settings.security)?;
-        let making = Making {
+        let server_settings = ServerSettings {
             timing: settings.timing,
             manager: random_name().into(),
             grants,
             replicas: settings.replicas,
         };
         let servers = match topology {
-            Topology::Single(address) => one(address, None, &making),
+            Topology::Single(address) => one(address, None, &server_settings),
             Topology::Sentinel(service) => {
-                let mailbox = making.mailbox("".into());
-                let sentinels = Sentinels::new(&service, making.timing, &mailbox);
-                one(service.primary, Some(Arc::new(sentinels)), &making)
+                let dispatch = server_settings.dispatch("".into());
+                let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
+                one(service.primary, Some(Arc::new(sentinels)), &server_settings)
             }
-            Topology::Cluster(seeds) => Servers::Several(Arc::new(Cluster::new(seeds, making))),
+            Topology::Cluster(seeds) => {
+                RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
+            }
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(RedisState {
             servers,
             contention: Arc::default(),
             looked: AtomicBool::new(false),
@@ -150,8 +152,8 @@ impl RedisStore {
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
         let left = || within.saturating_sub(Clock::Boot.now().since(started));
         if let Err(failure) = self.reach(within).await {
-            let home = self.0.servers.any();
-            return Err(rights::explained(self, &home, failure, left()).await);
+            let location = self.0.servers.any();
+            return Err(rights::explained(self, &location, failure, left()).await);
         }
         health::look_at_eviction(self);
         trial::try_out(self, left()).await?;
@@ -163,26 +165,26 @@ impl RedisStore {
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
-            Servers::One(server, _) => server,
-            Servers::Several(cluster) => return cluster.greet(within).await,
+            RedisServers::One(server, _) => server,
+            RedisServers::Several(cluster) => return cluster.greet(within).await,
         };
-        let link = &server.link;
-        if link.sentinels().is_some() {
+        let connection = &server.connection;
+        if connection.sentinels().is_some() {
             spawn_beside(sentinel::watch(Arc::downgrade(server)));
         }
-        match link.send(&[&[Text("PING")]], within, None).await? {
+        match connection.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => {}
             (_, Value::ServerError(error)) => {
                 return Err(match error.code() {
-                    "NOAUTH" => errors::wrong_credentials(link.address().shown()),
-                    "NOPERM" => errors::refused(&error, link.address()),
+                    "NOAUTH" => errors::wrong_credentials(connection.address().shown()),
+                    "NOPERM" => errors::refused(&error, connection.address()),
                     _ => errors::answered(&error),
                 });
             }
-            _ => return Err(errors::no_redis(link.address().shown())),
+            _ => return Err(errors::no_redis(connection.address().shown())),
         }
-        match &server.acks {
-            Some(acks) => acks.try_out().await,
+        match &server.replica_acks {
+            Some(replica_acks) => replica_acks.try_out().await,
             None => Ok(()),
         }
     }
@@ -192,22 +194,26 @@ impl RedisStore {
     }
 
     /// What can be asked for: without a way for grants, an entry in the queue would only be passed over.
-    async fn queue_mode(&self, home: &Home, request: &Acquire) -> Result<QueueMode, Failure> {
+    async fn queue_mode(
+        &self,
+        location: &KeyLocation,
+        request: &Acquire,
+    ) -> Result<QueueMode, Failure> {
         if request.queue_mode == QueueMode::DoNotQueue {
             return Ok(QueueMode::DoNotQueue);
         }
-        Ok(match home.listen(self.within()).await? {
-            Hears::Yes => request.queue_mode,
-            Hears::NotYet | Hears::Never => QueueMode::DoNotQueue,
+        Ok(match location.listen(self.within()).await? {
+            GrantDelivery::Pushed => request.queue_mode,
+            GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => QueueMode::DoNotQueue,
         })
     }
 
     async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
-        let mut way = self.0.servers.way(&request.full_key);
+        let mut redirected = self.0.servers.redirected(&request.full_key);
         // Bounded by the way's hops.
         loop {
-            match self.acquire_at(&way.home, request, acked).await {
-                Err(failure) if way.goes_on(&failure) => {}
+            match self.acquire_at(&redirected.location, request, acked).await {
+                Err(failure) if redirected.follow_redirect(&failure) => {}
                 answer => return answer,
             }
         }
@@ -215,86 +221,101 @@ impl RedisStore {
 
     async fn acquire_at(
         &self,
-        home: &Home,
+        location: &KeyLocation,
         request: &Acquire,
         acked: Acked,
     ) -> Result<Acquired, Failure> {
-        let server = &home.server;
-        let acquired = match home.ways(self.within()).await? {
-            Ways::Commands(by) => {
-                let counter = home.counter();
+        let server = &location.server;
+        let acquired = match location.capabilities(self.within()).await? {
+            Capabilities::Commands(by) => {
+                let counter = location.counter();
                 server.commands.acquire(by, counter, request).await?
             }
-            Ways::Scripts => self.acquire_by_script(home, request).await?,
+            Capabilities::Scripts => self.acquire_by_script(location, request).await?,
         };
-        if let (Some(acks), AcquireOutcome::Granted(_)) = (&server.acks, acquired.outcome)
+        if let (Some(replica_acks), AcquireOutcome::Granted(_)) =
+            (&server.replica_acks, acquired.outcome)
             && acked == Acked::Must
         {
-            acks.gather(acquired.connection).await?;
+            replica_acks.gather(acquired.connection).await?;
         }
         Ok(acquired)
     }
 
-    async fn acquire_by_script(&self, home: &Home, request: &Acquire) -> Result<Acquired, Failure> {
+    async fn acquire_by_script(
+        &self,
+        location: &KeyLocation,
+        request: &Acquire,
+    ) -> Result<Acquired, Failure> {
         // What nobody else wants needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
-            && home.hears() == Hears::NotYet
+            && location.delivery() == GrantDelivery::NotSubscribedYet
             && !self.0.contention.is_expected(&request.full_key)
         {
-            let acquired = self.ask_for(home, request, QueueMode::DoNotQueue).await?;
+            let acquired = self
+                .ask_for(location, request, QueueMode::DoNotQueue)
+                .await?;
             if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
                 return Ok(acquired);
             }
             self.0.contention.note(&request.full_key, true);
         }
-        let queue_mode = self.queue_mode(home, request).await?;
-        self.ask_for(home, request, queue_mode).await
+        let queue_mode = self.queue_mode(location, request).await?;
+        self.ask_for(location, request, queue_mode).await
     }
 
     async fn ask_for(
         &self,
-        home: &Home,
+        location: &KeyLocation,
         request: &Acquire,
         queue_mode: QueueMode,
     ) -> Result<Acquired, Failure> {
         let call = Call {
-            keys: &home.keys(&request.full_key),
-            arguments: &acquire_arguments(home, request, queue_mode, None),
+            keys: &location.keys(&request.full_key),
+            arguments: &acquire_arguments(location, request, queue_mode, None),
         };
         let in_flight = &request.in_flight;
-        let (id, answer) = home.ask(&ACQUIRE, call, in_flight).await?;
+        let (id, answer) = location.ask(&ACQUIRE, call, in_flight).await?;
         let answer = errors::of_answer(answer, id, in_flight)?;
         read_acquired(&answer, id, queue_mode)
     }
 
     async fn release_at(
         &self,
-        home: &Home,
+        location: &KeyLocation,
         request: &Release,
         is_plain: bool,
     ) -> Result<Released, Failure> {
-        let ways = home.ways(self.within()).await?;
-        let link = home.server.releasing(&request.acquire_in_flight);
-        if let Ways::Commands(by) = ways {
-            return home.server.commands.release(by, link, request).await;
+        let capabilities = location.capabilities(self.within()).await?;
+        let connection = location.server.releasing(&request.acquire_in_flight);
+        if let Capabilities::Commands(by) = capabilities {
+            return location
+                .server
+                .commands
+                .release(by, connection, request)
+                .await;
         }
         let call = Call {
-            keys: &home.keys(&request.full_key),
-            arguments: &release_arguments(home, request, is_plain),
+            keys: &location.keys(&request.full_key),
+            arguments: &release_arguments(location, request, is_plain),
         };
-        let (id, answer) = home
-            .run(link, &RELEASE, call, Some(&request.in_flight))
+        let (id, answer) = location
+            .run(connection, &RELEASE, call, Some(&request.in_flight))
             .await?;
         read_released(&answer, id)
     }
 
-    async fn prefetch_at(&self, home: &Home, request: &Prefetch) -> Result<Prefetched, Failure> {
-        if let Ways::Commands(by) = home.ways(self.within()).await? {
-            let commands = &home.server.commands;
-            return commands.prefetch(by, home.counter(), request).await;
+    async fn prefetch_at(
+        &self,
+        location: &KeyLocation,
+        request: &Prefetch,
+    ) -> Result<Prefetched, Failure> {
+        if let Capabilities::Commands(by) = location.capabilities(self.within()).await? {
+            let commands = &location.server.commands;
+            return commands.prefetch(by, location.counter(), request).await;
         }
         let call = Call {
-            keys: &home.keys(&request.full_key),
+            keys: &location.keys(&request.full_key),
             arguments: &[
                 Text(request.token.expose()),
                 Number(millis(request.ttl)),
@@ -302,58 +323,70 @@ impl RedisStore {
                 Number(request.tokens.into()),
             ],
         };
-        let (_, answer) = home.run(&home.server.link, &PREFETCH, call, None).await?;
+        let (_, answer) = location
+            .run(&location.server.connection, &PREFETCH, call, None)
+            .await?;
         read_prefetched(&answer).ok_or_else(|| errors::nonsense("a renewal ahead"))
     }
 
-    async fn inspect_at(&self, home: &Home, full_key: &str) -> Result<Option<Sighting>, Failure> {
-        if let Ways::Commands(_) = home.ways(self.within()).await? {
-            return home.server.commands.inspect(full_key).await;
+    async fn inspect_at(
+        &self,
+        location: &KeyLocation,
+        full_key: &str,
+    ) -> Result<Option<Sighting>, Failure> {
+        if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
+            return location.server.commands.inspect(full_key).await;
         }
-        let [lock, _, queue] = home.keys(full_key);
+        let [lock, _, queue] = location.keys(full_key);
         let call = Call {
             keys: &[lock, queue],
             arguments: &[],
         };
-        let (_, answer) = home.run(&home.server.link, &INSPECT, call, None).await?;
+        let (_, answer) = location
+            .run(&location.server.connection, &INSPECT, call, None)
+            .await?;
         read_sighting(&answer)
     }
 
     async fn force_release_at(
         &self,
-        home: &Home,
+        location: &KeyLocation,
         full_key: &str,
         known_fencing: u64,
     ) -> Result<(), Failure> {
-        if let Ways::Commands(_) = home.ways(self.within()).await? {
-            return home.server.commands.force_release(full_key).await;
+        if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
+            return location.server.commands.force_release(full_key).await;
         }
         let call = Call {
-            keys: &home.keys(full_key),
+            keys: &location.keys(full_key),
             arguments: &[Number(known_fencing)],
         };
-        let link = &home.server.link;
-        match home.run(link, &FORCE_RELEASE, call, None).await? {
+        let connection = &location.server.connection;
+        match location.run(connection, &FORCE_RELEASE, call, None).await? {
             (_, Value::Int(_)) => Ok(()),
             _ => Err(errors::nonsense("a forced release")),
         }
     }
 }
 
-fn one(address: address::Address, sentinels: Option<Arc<Sentinels>>, making: &Making) -> Servers {
-    let names = Names::of_a_server(&making.manager);
-    let mailbox = making.mailbox(names.grants.clone());
-    let server = Server::with_all_keys(address, sentinels, mailbox, making);
-    Servers::One(Arc::new(server), Arc::new(names))
+fn one(
+    address: address::Address,
+    sentinels: Option<Arc<Sentinels>>,
+    server_settings: &ServerSettings,
+) -> RedisServers {
+    let names = Names::of_a_server(&server_settings.manager);
+    let dispatch = server_settings.dispatch(names.grants.clone());
+    let server = RedisServer::with_all_keys(address, sentinels, dispatch, server_settings);
+    RedisServers::One(Arc::new(server), Arc::new(names))
 }
 
 /// `counted_from`: than what the fencing token must be larger if it may be counted up.
 fn acquire_arguments<'a>(
-    home: &'a Home,
+    location: &'a KeyLocation,
     request: &'a Acquire,
     queue_mode: QueueMode,
     counted_from: Option<u64>,
-) -> [Word<'a>; 6] {
+) -> [Arg<'a>; 6] {
     let known = counted_from.unwrap_or(0);
     let tokens = counted_from.map_or(request.tokens, |_| 0);
     [
@@ -366,18 +399,22 @@ fn acquire_arguments<'a>(
             QueueMode::JoinQueue => Text("wait"),
             QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
         },
-        Numbered(&home.names.channel, request.entry),
+        Numbered(&location.names.channel, request.entry),
     ]
 }
 
 /// `is_plain`: nothing with this token has been asked to be released before.
-fn release_arguments<'a>(home: &'a Home, request: &'a Release, is_plain: bool) -> Vec<Word<'a>> {
+fn release_arguments<'a>(
+    location: &'a KeyLocation,
+    request: &'a Release,
+    is_plain: bool,
+) -> Vec<Arg<'a>> {
     let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
     // One that is sent again may find that another has had the lock since. And the next token may not be counted up everywhere.
-    let is_first = is_plain && home.server.counting.is_allowed();
+    let is_first = is_plain && location.server.fencing_counter.is_allowed();
     if request.keep.is_some() || request.entry.is_some() || !is_first {
         words.push(Number(request.keep.map_or(0, millis)));
-        let channel = &home.names.channel;
+        let channel = &location.names.channel;
         words.extend(request.entry.map(|entry| Numbered(channel, entry)));
     }
     words
@@ -385,8 +422,8 @@ fn release_arguments<'a>(home: &'a Home, request: &'a Release, is_plain: bool) -
 
 /// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
 /// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
-fn write_plain(out: &mut Vec<u8>, home: &Home, request: &Acquire) -> usize {
-    let [_, fence, queue] = home.keys(&request.full_key);
+fn write_plain(out: &mut Vec<u8>, location: &KeyLocation, request: &Acquire) -> usize {
+    let [_, fence, queue] = location.keys(&request.full_key);
     resp::write_command(out, &[&set_if_free(request)]);
     resp::write_command(out, &[&[Text("INCR"), fence]]);
     resp::write_command(out, &[&[Text("LLEN"), queue]]);
@@ -406,33 +443,36 @@ impl Store for RedisStore {
     }
 
     fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
-        let home = self.0.servers.home(&request.full_key);
-        let server = home.server.clone();
+        let location = self.0.servers.location(&request.full_key);
+        let server = location.server.clone();
         let contention = self.0.contention.clone();
         let plain = !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !contention.is_expected(&request.full_key);
-        let last = server.counting.last().filter(|_| request.tokens == 1);
-        if server.acks.is_some() {
+        let last = server
+            .fencing_counter
+            .last()
+            .filter(|_| request.tokens == 1);
+        if server.replica_acks.is_some() {
             return then(Err(Failure::not_now("this takes more than one answer")));
         }
-        let (wanted, queue_mode) = match home.hears() {
-            Hears::Yes => (request.queue_mode, request.queue_mode),
-            Hears::NotYet => (request.queue_mode, QueueMode::DoNotQueue),
-            Hears::Never => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
+        let (wanted, queue_mode) = match location.delivery() {
+            GrantDelivery::Pushed => (request.queue_mode, request.queue_mode),
+            GrantDelivery::NotSubscribedYet => (request.queue_mode, QueueMode::DoNotQueue),
+            GrantDelivery::Unsupported => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
         };
         let write = |out: &mut Vec<u8>, id, now| {
             let counted_from = last.and_then(|last| last.floor(id, now));
             if plain && counted_from.is_some() {
-                return write_plain(out, &home, request);
+                return write_plain(out, &location, request);
             }
             let call = Call {
-                keys: &home.keys(&request.full_key),
-                arguments: &acquire_arguments(&home, request, queue_mode, counted_from),
+                keys: &location.keys(&request.full_key),
+                arguments: &acquire_arguments(&location, request, queue_mode, counted_from),
             };
             ACQUIRE.write(out, call);
             1
         };
-        let floor = last.map_or(0, Last::token).max(request.known_fencing);
+        let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
         let (in_flight, noted) = (request.in_flight.clone(), server.clone());
         let read = move |values: Vec<Value>, id, sent| {
@@ -452,7 +492,7 @@ impl Store for RedisStore {
                         if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
                             (acquired.outcome, &answer)
                         {
-                            noted.counting.note(id, sent, tokens.last());
+                            noted.fencing_counter.note(id, sent, tokens.last());
                         }
                         Ok(acquired)
                     })
@@ -463,7 +503,7 @@ impl Store for RedisStore {
             acquired
         };
         server
-            .link
+            .connection
             .send_at_once(&request.in_flight, write, read, then);
         self.0.servers.note_written(server);
     }
@@ -471,10 +511,10 @@ impl Store for RedisStore {
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
         let store = self.clone();
         Box::pin(async move {
-            let mut way = store.0.servers.way(&request.full_key);
+            let mut redirected = store.0.servers.redirected(&request.full_key);
             loop {
-                match store.prefetch_at(&way.home, &request).await {
-                    Err(failure) if way.goes_on(&failure) => {}
+                match store.prefetch_at(&redirected.location, &request).await {
+                    Err(failure) if redirected.follow_redirect(&failure) => {}
                     answer => return answer,
                 }
             }
@@ -494,12 +534,15 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let is_plain = request.in_flight.is_empty();
-            let mut way = store.0.servers.way(&request.full_key);
+            let mut redirected = store.0.servers.redirected(&request.full_key);
             let mut passed = None;
             loop {
-                match store.release_at(&way.home, &request, is_plain).await {
+                match store
+                    .release_at(&redirected.location, &request, is_plain)
+                    .await
+                {
                     // What left for the node that says so before, on the same connection, has been dealt with there.
-                    Err(failure) if way.goes_on(&failure) => {
+                    Err(failure) if redirected.follow_redirect(&failure) => {
                         passed = passed.or_else(|| request.in_flight.only_connection());
                     }
                     Ok(mut released) => {
@@ -519,11 +562,11 @@ impl Store for RedisStore {
     fn release_at_once(&self, request: &Release, then: Then<Released>) {
         // Before this one is noted there, too.
         let is_plain = request.in_flight.is_empty();
-        let home = self.0.servers.home(&request.full_key);
+        let location = self.0.servers.location(&request.full_key);
         let write = |out: &mut Vec<u8>, _, _| {
             let call = Call {
-                keys: &home.keys(&request.full_key),
-                arguments: &release_arguments(&home, request, is_plain),
+                keys: &location.keys(&request.full_key),
+                arguments: &release_arguments(&location, request, is_plain),
             };
             RELEASE.write(out, call);
             1
@@ -532,9 +575,9 @@ impl Store for RedisStore {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&errors::of_value(value)?, id)
         };
-        let link = home.server.releasing(&request.acquire_in_flight);
-        link.send_at_once(&request.in_flight, write, read, then);
-        self.0.servers.note_written(home.server);
+        let connection = location.server.releasing(&request.acquire_in_flight);
+        connection.send_at_once(&request.in_flight, write, read, then);
+        self.0.servers.note_written(location.server);
     }
 
     fn flush(&self) {
@@ -544,10 +587,10 @@ impl Store for RedisStore {
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {
-            let mut way = store.0.servers.way(&full_key);
+            let mut redirected = store.0.servers.redirected(&full_key);
             loop {
-                match store.inspect_at(&way.home, &full_key).await {
-                    Err(failure) if way.goes_on(&failure) => {}
+                match store.inspect_at(&redirected.location, &full_key).await {
+                    Err(failure) if redirected.follow_redirect(&failure) => {}
                     answer => return answer,
                 }
             }
@@ -557,11 +600,11 @@ impl Store for RedisStore {
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
-            let mut way = store.0.servers.way(&full_key);
+            let mut redirected = store.0.servers.redirected(&full_key);
             loop {
-                let done = store.force_release_at(&way.home, &full_key, known_fencing);
+                let done = store.force_release_at(&redirected.location, &full_key, known_fencing);
                 match done.await {
-                    Err(failure) if way.goes_on(&failure) => {}
+                    Err(failure) if redirected.follow_redirect(&failure) => {}
                     answer => return answer,
                 }
             }
@@ -582,7 +625,7 @@ impl Store for RedisStore {
     }
 }
 
-fn set_if_free(request: &Acquire) -> [Word<'_>; 6] {
+fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
     [
         Text("SET"),
         Text(&request.full_key),

@@ -7,45 +7,50 @@ use tokio::task::JoinSet;
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
-        capabilities::{Compare, Ways},
+        capabilities::{Capabilities, Compare},
         connection::{
             CLOCK,
-            resp::Word::{Number, Text},
+            resp::Arg::{Number, Text},
         },
         millis,
-        scripts::{Asking, Call, RENEW, replies::read_renewed},
-        topology::key_location::{Home, MOST_HOPS, Servers},
+        scripts::{Call, NodeRole, RENEW, replies::read_renewed},
+        topology::key_location::{KeyLocation, MOST_HOPS, RedisServers},
     },
 };
 
 type Renewals = Vec<Result<Renewed, Failure>>;
 
 pub(super) async fn renew(
-    servers: &Servers,
+    servers: &RedisServers,
     batch: Vec<Renew>,
     within: Duration,
 ) -> Result<Renewals, Failure> {
     match servers {
-        Servers::One(..) => {
+        RedisServers::One(..) => {
             let Some(first) = batch.first() else {
                 return Ok(Vec::new());
             };
-            let home = servers.home(&first.full_key);
-            renew_at(&home, &batch, within).await
+            let location = servers.location(&first.full_key);
+            renew_at(&location, &batch, within).await
         }
-        Servers::Several(_) => Ok(renew_at_their_homes(servers, &batch, within).await),
+        RedisServers::Several(_) => Ok(renew_at_their_locations(servers, &batch, within).await),
     }
 }
 
 /// Those that go to one server together: their numbers in the batch, and where each of them is at home.
-struct Group(Vec<(usize, Home)>);
+struct Group(Vec<(usize, KeyLocation)>);
 
-async fn renew_at_their_homes(servers: &Servers, batch: &[Renew], within: Duration) -> Renewals {
+async fn renew_at_their_locations(
+    servers: &RedisServers,
+    batch: &[Renew],
+    within: Duration,
+) -> Renewals {
     let started = CLOCK.now();
     let none = || Err(Failure::no_answer("the time for a renewal is over"));
     let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
-    let home = |(number, request): (usize, &Renew)| (number, servers.home(&request.full_key));
-    let mut open: Vec<(usize, Home)> = batch.iter().enumerate().map(home).collect();
+    let location =
+        |(number, request): (usize, &Renew)| (number, servers.location(&request.full_key));
+    let mut open: Vec<(usize, KeyLocation)> = batch.iter().enumerate().map(location).collect();
     for _ in 0..=MOST_HOPS {
         let left = within.saturating_sub(CLOCK.now().since(started));
         if open.is_empty() || left.is_zero() {
@@ -70,9 +75,9 @@ async fn renew_at_their_homes(servers: &Servers, batch: &[Renew], within: Durati
             let Ok((Group(members), answers)) = answer else {
                 continue;
             };
-            for ((number, home), answer) in members.into_iter().zip(answers) {
+            for ((number, location), answer) in members.into_iter().zip(answers) {
                 if let Err(failure) = &answer
-                    && let Some(next) = servers.follow(&home, failure)
+                    && let Some(next) = servers.follow(&location, failure)
                 {
                     open.push((number, next));
                 }
@@ -84,15 +89,15 @@ async fn renew_at_their_homes(servers: &Servers, batch: &[Renew], within: Durati
 }
 
 /// One group for each server, and for each key that is at home elsewhere. Nothing is waited for here.
-fn grouped(open: Vec<(usize, Home)>) -> Vec<Group> {
+fn grouped(open: Vec<(usize, KeyLocation)>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for member in open {
-        let home = &member.1;
+        let location = &member.1;
         let together = |Group(others): &&mut Group| {
             let other = &others[0].1;
-            Arc::ptr_eq(&other.server, &home.server)
-                && other.asking == Asking::ForItsOwn
-                && home.asking == Asking::ForItsOwn
+            Arc::ptr_eq(&other.server, &location.server)
+                && other.node_role == NodeRole::SlotOwner
+                && location.node_role == NodeRole::SlotOwner
         };
         match groups.iter_mut().find(together) {
             Some(Group(others)) => others.push(member),
@@ -104,29 +109,32 @@ fn grouped(open: Vec<(usize, Home)>) -> Vec<Group> {
 
 async fn renew_group(Group(members): &Group, requests: &[Renew], within: Duration) -> Renewals {
     let started = CLOCK.now();
-    let all = async |home: &Home, requests: &[Renew], within| {
-        let answers = renew_at(home, requests, within).await;
+    let all = async |location: &KeyLocation, requests: &[Renew], within| {
+        let answers = renew_at(location, requests, within).await;
         answers.unwrap_or_else(|failure| requests.iter().map(|_| Err(failure.clone())).collect())
     };
     // A transaction is about one slot. Without a connection, the renewal itself tells what is wrong.
-    let home = &members[0].1;
-    let by_slot = matches!(home.ways(within).await, Ok(Ways::Commands(Compare::Watch)));
+    let location = &members[0].1;
+    let by_slot = matches!(
+        location.capabilities(within).await,
+        Ok(Capabilities::Commands(Compare::Watch))
+    );
     let left = || within.saturating_sub(CLOCK.now().since(started));
     if !by_slot {
-        return all(home, requests, left()).await;
+        return all(location, requests, left()).await;
     }
     let mut renewals: Vec<Option<Result<Renewed, Failure>>> = vec![None; requests.len()];
     // Each round renews those of one slot.
     while let Some(first) = renewals.iter().position(Option::is_none) {
-        let home = &members[first].1;
+        let location = &members[first].1;
         let numbers: Vec<_> = (first..members.len())
-            .filter(|number| members[*number].1.slot == home.slot)
+            .filter(|number| members[*number].1.slot == location.slot)
             .collect();
         let together: Vec<_> = numbers
             .iter()
             .map(|number| requests[*number].clone())
             .collect();
-        let answers = all(home, &together, left()).await;
+        let answers = all(location, &together, left()).await;
         for (number, answer) in numbers.into_iter().zip(answers) {
             renewals[number] = Some(answer);
         }
@@ -134,10 +142,14 @@ async fn renew_group(Group(members): &Group, requests: &[Renew], within: Duratio
     renewals.into_iter().flatten().collect()
 }
 
-async fn renew_at(home: &Home, batch: &[Renew], within: Duration) -> Result<Renewals, Failure> {
-    if let Ways::Commands(by) = home.ways(within).await? {
-        let commands = &home.server.commands;
-        return commands.renew(by, home.asking, batch, within).await;
+async fn renew_at(
+    location: &KeyLocation,
+    batch: &[Renew],
+    within: Duration,
+) -> Result<Renewals, Failure> {
+    if let Capabilities::Commands(by) = location.capabilities(within).await? {
+        let commands = &location.server.commands;
+        return commands.renew(by, location.node_role, batch, within).await;
     }
     let words: Vec<_> = batch
         .iter()
@@ -151,16 +163,16 @@ async fn renew_at(home: &Home, batch: &[Renew], within: Duration) -> Result<Rene
     let calls = words
         .iter()
         .map(|(keys, arguments)| Call { keys, arguments });
-    let link = &home.server.link;
-    if home.asking == Asking::ForAGuest {
+    let connection = &location.server.connection;
+    if location.node_role == NodeRole::MigrationTarget {
         let mut renewals = Vec::with_capacity(batch.len());
         for call in calls {
-            let asked = RENEW.ask(link, home.asking, call, within, None);
+            let asked = RENEW.ask(connection, location.node_role, call, within, None);
             renewals.push(read_renewed(&asked.await?.1));
         }
         return Ok(renewals);
     }
     let calls: Vec<_> = calls.collect();
-    let answers = RENEW.run_all(link, &calls, within).await?;
+    let answers = RENEW.run_all(connection, &calls, within).await?;
     Ok(answers.iter().map(read_renewed).collect())
 }

@@ -19,10 +19,10 @@ use crate::store::{
     in_flight::ConnectionId,
     redis::{
         connection::{
-            reconnecting::{Link, Purpose},
+            reconnecting::{Purpose, ReconnectingConnection},
             resp::{
+                Arg::{Number, Text},
                 Value,
-                Word::{Number, Text},
             },
         },
         errors, millis,
@@ -31,30 +31,30 @@ use crate::store::{
 };
 
 #[derive(Debug)]
-pub(super) struct Acks {
-    link: Arc<Link>,
+pub(super) struct ReplicaAcks {
+    connection: Arc<ReconnectingConnection>,
     least: u32,
     within: Duration,
     /// How many rounds have begun.
     begun: AtomicU64,
     /// The last round that is over.
-    last: Mutex<Option<Round>>,
+    last: Mutex<Option<AckRound>>,
 }
 
 /// One `WAIT` for all that was written before it.
 #[derive(Clone, Debug)]
-struct Round {
+struct AckRound {
     number: u64,
     /// How many, and on which connection that was asked: of what was written on another one it says nothing.
     replicas: Result<(ConnectionId, u64), Failure>,
 }
 
-impl Acks {
-    pub(super) fn new(link: &Link, replicas: Replicas) -> Self {
-        let mut timing = link.timing();
+impl ReplicaAcks {
+    pub(super) fn new(connection: &ReconnectingConnection, replicas: Replicas) -> Self {
+        let mut timing = connection.timing();
         timing.command_timeout += replicas.within;
         Self {
-            link: Arc::new(link.another(Purpose::LocksOnly, timing)),
+            connection: Arc::new(connection.another(Purpose::LocksOnly, timing)),
             least: replicas.least,
             within: replicas.within,
             begun: AtomicU64::new(0),
@@ -62,8 +62,8 @@ impl Acks {
         }
     }
 
-    pub(super) fn link(&self) -> &Arc<Link> {
-        &self.link
+    pub(super) fn connection(&self) -> &Arc<ReconnectingConnection> {
+        &self.connection
     }
 
     /// Waits until enough replicas have all that was written on this connection up to now.
@@ -79,7 +79,7 @@ impl Acks {
             _ => {
                 let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
                 let replicas = self.wait().await;
-                last.insert(Round { number, replicas }).clone()
+                last.insert(AckRound { number, replicas }).clone()
             }
         };
         drop(last);
@@ -99,20 +99,20 @@ impl Acks {
     /// Makes sure that replicas can be waited for at all.
     pub(super) async fn try_out(&self) -> Result<(), Failure> {
         let words = [Text("WAIT"), Number(0), Number(1)];
-        let within = self.link.timing().command_timeout;
-        match self.link.send(&[&words], within, None).await? {
+        let within = self.connection.timing().command_timeout;
+        match self.connection.send(&[&words], within, None).await? {
             // A replica refuses it for another reason, and tells nothing of the rights on its master.
             (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
                 Err(errors::denied(format!(
                     "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait`",
-                    self.link.address().shown()
+                    self.connection.address().shown()
                 )))
             }
             (_, Value::ServerError(error)) if error.details().contains("unknown command") => {
                 Err(Failure::Invalid(
                     format!(
                         "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
-                        self.link.address().shown()
+                        self.connection.address().shown()
                     )
                     .into(),
                 ))
@@ -127,8 +127,8 @@ impl Acks {
             Number(self.least.into()),
             Number(millis(self.within)),
         ];
-        let within = self.link.timing().command_timeout;
-        let (connection, answer) = self.link.send(&[&words], within, None).await?;
+        let within = self.connection.timing().command_timeout;
+        let (connection, answer) = self.connection.send(&[&words], within, None).await?;
         match errors::of_value(answer).map_err(Failure::executed_in_part)? {
             Value::Int(count) => Ok((connection, u64::try_from(count).unwrap_or(0))),
             _ => Err(errors::nonsense("WAIT")),

@@ -14,12 +14,12 @@ use crate::{
         owner_token::{OwnerTokens, random_name},
         redis::{
             Acked, RedisStore,
-            capabilities::Ways,
+            capabilities::Capabilities,
             connection::handshake::Greeting,
             errors,
             rights::{self, CHECK},
             topology::{
-                key_location::Home,
+                key_location::KeyLocation,
                 slots::{has_tag, tag_in},
             },
         },
@@ -39,40 +39,41 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     let homes = store.0.servers.each();
     match timeout(within, try_all(store, &homes)).await {
         Ok(Ok(())) => {}
-        Ok(Err((home, failure))) => {
-            return Err(rights::explained(store, &home, failure, left()).await);
+        Ok(Err((location, failure))) => {
+            return Err(rights::explained(store, &location, failure, left()).await);
         }
         Err(_) => {
             tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
         }
     }
-    for home in &homes {
-        announce(store, home, left()).await;
+    for location in &homes {
+        announce(store, location, left()).await;
     }
-    let is_without = |home: &&Home| {
-        let current = home.server.link.snapshot();
-        current.is_some_and(|current| matches!(current.ways, Some(Ways::Commands(_))))
+    let is_without = |location: &&KeyLocation| {
+        let current = location.server.connection.snapshot();
+        current
+            .is_some_and(|current| matches!(current.capabilities, Some(Capabilities::Commands(_))))
     };
-    if let Some(home) = homes.iter().find(is_without) {
-        let server = home.server.link.address().shown();
-        let warning = without_scripts(store, home, left()).await;
+    if let Some(location) = homes.iter().find(is_without) {
+        let server = location.server.connection.address().shown();
+        let warning = without_scripts(store, location, left()).await;
         tracing::warn!(server, "{warning}");
     }
     Ok(())
 }
 
 /// All at the same time; returns the first failure that stays.
-async fn try_all(store: &RedisStore, homes: &[Home]) -> Result<(), (Home, Failure)> {
-    if let [home] = homes {
-        let tried = try_a_lock(store, home, Acked::NeedNot).await;
-        return lasting(home.clone(), tried);
+async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLocation, Failure)> {
+    if let [location] = homes {
+        let tried = try_a_lock(store, location, Acked::NeedNot).await;
+        return lasting(location.clone(), tried);
     }
     let mut trials = JoinSet::new();
-    for home in homes.iter().cloned() {
+    for location in homes.iter().cloned() {
         let store = store.clone();
         trials.spawn(async move {
-            let tried = try_a_lock(&store, &home, Acked::NeedNot).await;
-            lasting(home, tried)
+            let tried = try_a_lock(&store, &location, Acked::NeedNot).await;
+            lasting(location, tried)
         });
     }
     let mut first = Ok(());
@@ -83,17 +84,20 @@ async fn try_all(store: &RedisStore, homes: &[Home]) -> Result<(), (Home, Failur
     first
 }
 
-fn lasting<T>(home: Home, tried: Result<T, Failure>) -> Result<(), (Home, Failure)> {
+fn lasting<T>(
+    location: KeyLocation,
+    tried: Result<T, Failure>,
+) -> Result<(), (KeyLocation, Failure)> {
     match tried {
         Ok(_) => Ok(()),
         Err(failure)
             if errors::lack_of_rights(&failure).is_some()
                 || matches!(failure, Failure::Invalid(_)) =>
         {
-            Err((home, failure))
+            Err((location, failure))
         }
         Err(failure) => {
-            let server = home.server.link.address().shown();
+            let server = location.server.connection.address().shown();
             tracing::warn!(
                 server,
                 ?failure,
@@ -107,16 +111,18 @@ fn lasting<T>(home: Home, tried: Result<T, Failure>) -> Result<(), (Home, Failur
 /// Does once what every lock does. Whatever ends it half way, the key ends with its ttl.
 pub(super) async fn try_a_lock(
     store: &RedisStore,
-    home: &Home,
+    location: &KeyLocation,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
-    if store.0.is_one_of_several && home.ways(store.within()).await? != Ways::Scripts {
+    if store.0.is_one_of_several
+        && location.capabilities(store.within()).await? != Capabilities::Scripts
+    {
         return Err(errors::denied(
             "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
                 .to_owned(),
         ));
     }
-    let key = key_on(store, home);
+    let key = key_on(store, location);
     let given = store.0.scope.check_key.as_ref();
     match given.filter(|given| ***given == *key) {
         None => lock_and_unlock(store, key, Busy::IsNone, acked).await,
@@ -137,21 +143,22 @@ pub(super) async fn try_a_lock(
 }
 
 /// The key of a lock that is tried on a server: one that stands for those of the locks, if there is one here.
-fn key_on(store: &RedisStore, home: &Home) -> Arc<str> {
+fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
     let (scope, servers) = (&store.0.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
         None if prefix.is_empty() => None,
         // A brace that the prefix leaves open makes the tag another one, and the key another server's.
-        None if servers.are_several() && !has_tag(prefix) => {
-            Some(format!("{prefix}{CHECK}{{{}}}:{random}", tag_in(home.slot)))
-        }
+        None if servers.are_several() && !has_tag(prefix) => Some(format!(
+            "{prefix}{CHECK}{{{}}}:{random}",
+            tag_in(location.slot)
+        )),
         None => Some(format!("{prefix}{CHECK}{random}")),
     };
-    let is_here = |key: &String| Arc::ptr_eq(&servers.home(key).server, &home.server);
+    let is_here = |key: &String| Arc::ptr_eq(&servers.location(key).server, &location.server);
     let key = key.filter(is_here);
-    key.unwrap_or_else(|| format!("{}{random}", home.names.check))
+    key.unwrap_or_else(|| format!("{}{random}", location.names.check))
         .into()
 }
 
@@ -225,19 +232,23 @@ async fn lock_and_unlock(
 }
 
 /// What a user who may not run scripts is told, the same each time.
-pub(super) async fn without_scripts(store: &RedisStore, home: &Home, within: Duration) -> String {
+pub(super) async fn without_scripts(
+    store: &RedisStore,
+    location: &KeyLocation,
+    within: Duration,
+) -> String {
     let known = &store.0.without_scripts;
     if let Some(known) = known.get() {
         return known.clone();
     }
-    let told = rights::without_scripts(store, home, within).await;
+    let told = rights::without_scripts(store, location, within).await;
     known.get_or_init(|| told).clone()
 }
 
 /// Tells what was connected to.
-async fn announce(store: &RedisStore, home: &Home, within: Duration) {
-    let link = &home.server.link;
-    let Some(current) = link.snapshot() else {
+async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) {
+    let connection = &location.server.connection;
+    let Some(current) = connection.snapshot() else {
         return;
     };
     let protocol = if current.greeting.is_some() {
@@ -247,20 +258,20 @@ async fn announce(store: &RedisStore, home: &Home, within: Duration) {
     };
     let greeting = match current.greeting {
         Some(greeting) => greeting,
-        None => Greeting::asked(link, within).await,
+        None => Greeting::asked(connection, within).await,
     };
-    let scripts = current.ways == Some(Ways::Scripts);
+    let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, a connection beside this one hears of grants, once something is waited for.
-    let hears = match home.server.listener {
+    let delivery = match location.server.subscription {
         None => current.grants,
         Some(_) => scripts && protocol == "RESP3" && !greeting.is_before(7),
     };
     tracing::info!(
-        server = link.address().shown(),
+        server = connection.address().shown(),
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
-        mode = if hears && !store.0.is_one_of_several {
+        mode = if delivery && !store.0.is_one_of_several {
             "push"
         } else {
             "polling"

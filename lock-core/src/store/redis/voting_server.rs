@@ -12,16 +12,16 @@ use crate::{
         redis::{
             RedisStore, Settings,
             connection::{
-                reconnecting::Link,
+                reconnecting::ReconnectingConnection,
                 resp::{
+                    Arg::{Joined, Number, Text},
                     Value,
-                    Word::{Joined, Number, Text},
                 },
             },
             errors, health, millis, rights,
             scripts::{Call, INSPECT, PROPOSE, RESTORE},
-            server::Server,
-            topology::{key_location::Servers, slots::Names},
+            server::RedisServer,
+            topology::{key_location::RedisServers, slots::Names},
             trial,
         },
     },
@@ -29,9 +29,9 @@ use crate::{
 
 /// A server, with the scripts that a single one is asked with, and those for a vote.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct VotingServer {
     store: RedisStore,
-    server: (Arc<Server>, Arc<Names>),
+    server: (Arc<RedisServer>, Arc<Names>),
 }
 
 /// Stands before the full key, for the name of whoever asked last while another had the lock.
@@ -46,7 +46,7 @@ pub(crate) struct Proposal {
     /// The last of the fencing tokens, and how many.
     pub(crate) number: u64,
     pub(crate) count: u32,
-    pub(crate) lock: LockMust,
+    pub(crate) lock: LockCondition,
     /// Who asks, for others to know.
     pub(crate) asker: Arc<str>,
     /// For how long others are to know that it is asked for; zero: not at all.
@@ -55,9 +55,9 @@ pub(crate) struct Proposal {
 
 /// What a proposal expects of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockMust {
-    BeFreeOrOurs,
-    BeOurs,
+pub(crate) enum LockCondition {
+    FreeOrOurs,
+    Ours,
 }
 
 /// A server's answer to a proposal. Its times and numbers are in microseconds of its clock.
@@ -84,14 +84,14 @@ pub(crate) struct Greeting {
 }
 
 /// What a server has for a key: the owner token, and for how long, `None`: without an expiry.
-pub(crate) type Seen = Option<(String, Option<Duration>)>;
+pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
-impl Node {
+impl VotingServer {
     /// Connects with the first request.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
         let store = RedisStore::one_of_several(url, settings)?;
         let server = match &store.0.servers {
-            Servers::One(server, names) if server.link.sentinels().is_none() => {
+            RedisServers::One(server, names) if server.connection.sentinels().is_none() => {
                 (server.clone(), names.clone())
             }
             servers => {
@@ -104,8 +104,8 @@ impl Node {
         Ok(Self { store, server })
     }
 
-    fn link(&self) -> &Arc<Link> {
-        &self.server.0.link
+    fn connection(&self) -> &Arc<ReconnectingConnection> {
+        &self.server.0.connection
     }
 
     fn names(&self) -> &Names {
@@ -114,17 +114,17 @@ impl Node {
 
     /// Its address, without its secrets.
     pub(crate) fn shown(&self) -> &str {
-        self.link().address().shown()
+        self.connection().address().shown()
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
-        self.link().round_trip()
+        self.connection().round_trip()
     }
 
     /// Connects, if need be, and makes sure of whom it talks to.
     pub(crate) async fn greet(&self, within: Duration) -> Result<Greeting, Failure> {
         let words = [Text("INFO"), Text("server")];
-        let (connection, answer) = self.link().send(&[&words], within, None).await?;
+        let (connection, answer) = self.connection().send(&[&words], within, None).await?;
         let text = match answer {
             Value::ServerError(error) => {
                 return Err(match error.code() {
@@ -172,14 +172,16 @@ impl Node {
                 Number(proposal.number),
                 Number(proposal.count.into()),
                 Text(match proposal.lock {
-                    LockMust::BeFreeOrOurs => "free",
-                    LockMust::BeOurs => "own",
+                    LockCondition::FreeOrOurs => "free",
+                    LockCondition::Ours => "own",
                 }),
                 Text(&proposal.asker),
                 Number(millis(proposal.mark)),
             ],
         };
-        let (connection, answer) = PROPOSE.run(self.link(), call, within, in_flight).await?;
+        let (connection, answer) = PROPOSE
+            .run(self.connection(), call, within, in_flight)
+            .await?;
         let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
         Ok((connection, vote))
     }
@@ -204,7 +206,7 @@ impl Node {
             arguments: &[Text(request.token.expose()), Number(millis(request.ttl))],
         };
         let (connection, _) = RESTORE
-            .run(self.link(), call, within, Some(in_flight))
+            .run(self.connection(), call, within, Some(in_flight))
             .await?;
         Ok(connection)
     }
@@ -213,16 +215,16 @@ impl Node {
         self.store.release(request)
     }
 
-    pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<Seen, Failure> {
+    pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<SeenLock, Failure> {
         let call = Call {
             keys: &[Text(&full_key), Joined(&self.names().queue, &full_key)],
             arguments: &[],
         };
         let (_, answer) = INSPECT
             .run(
-                self.link(),
+                self.connection(),
                 call,
-                self.link().timing().command_timeout,
+                self.connection().timing().command_timeout,
                 None,
             )
             .await?;
@@ -238,7 +240,7 @@ impl Node {
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for VotingServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.store.fmt(f)
     }
@@ -285,7 +287,7 @@ fn read_vote(answer: &Value) -> Option<Vote> {
     }
 }
 
-fn read_seen(answer: &Value) -> Option<Seen> {
+fn read_seen(answer: &Value) -> Option<SeenLock> {
     let Value::Array(parts) = answer else {
         return None;
     };

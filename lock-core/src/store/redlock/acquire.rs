@@ -9,7 +9,7 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, Busy, Contended, Failure, Prefetch, Prefetched,
         QueueMode, WakeUpMode,
         in_flight::ConnectionId,
-        redis::voting_server::{LockMust, Proposal},
+        redis::voting_server::{LockCondition, Proposal},
         redlock::{CLOCK, Servers, ballot::Loss, voting_round::elect},
     },
 };
@@ -34,7 +34,7 @@ pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<
         ttl,
         number: 0,
         count: tokens,
-        lock: LockMust::BeFreeOrOurs,
+        lock: LockCondition::FreeOrOurs,
         asker: servers.name.clone(),
         mark: servers.mark(request.queue_mode),
     };
@@ -92,7 +92,7 @@ pub(super) async fn prefetch(
         ttl: request.ttl,
         number: 0,
         count,
-        lock: LockMust::BeOurs,
+        lock: LockCondition::Ours,
         asker: servers.name.clone(),
         mark: Duration::ZERO,
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::redis::voting_server::Seen;
+use crate::store::redis::voting_server::SeenLock;
 
 /// How many are more than half.
 pub(crate) const fn majority(servers: usize) -> usize {
@@ -78,7 +78,7 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
 #[expect(clippy::option_option, reason = "undecided, or nobody has it")]
 pub(crate) fn whose(
     servers: usize,
-    seen: &[Seen],
+    seen: &[SeenLock],
     silent: usize,
 ) -> Option<Option<(&str, Option<Duration>)>> {
     let needed = majority(servers);

@@ -16,7 +16,7 @@ use crate::{
         in_flight::ConnectionId,
         redis::{
             Settings,
-            voting_server::{Node, Proposal, Vote},
+            voting_server::{Proposal, Vote, VotingServer},
         },
         redlock::{
             in_flight::ServerInFlight,
@@ -32,7 +32,7 @@ const CLOCK: Clock = Clock::Boot;
 pub(super) struct Member {
     /// In the list.
     place: usize,
-    pub(super) node: Node,
+    pub(super) node: VotingServer,
     timing: Timing,
     /// How long it must have been up.
     quarantine: Duration,
@@ -61,7 +61,7 @@ impl Member {
     ) -> Result<Self, LockError> {
         Ok(Self {
             place,
-            node: Node::new(url, settings)?,
+            node: VotingServer::new(url, settings)?,
             timing: settings.timing,
             quarantine,
             run_ids,

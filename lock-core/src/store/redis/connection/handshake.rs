@@ -9,11 +9,11 @@ use crate::{
         Failure,
         in_flight::ConnectionId,
         redis::{
-            capabilities::{self, Ways},
+            capabilities::{self, Capabilities},
             connection::{
                 CLOCK, Connection, Messages, is,
-                reconnecting::{Current, Link, Purpose},
-                resp::{ServerError, Value, Word},
+                reconnecting::{CurrentConnection, Purpose, ReconnectingConnection},
+                resp::{Arg, ServerError, Value},
                 socket,
             },
             errors,
@@ -27,25 +27,27 @@ use crate::{
 /// # Cancel safety
 ///
 /// Dropping the future closes the connection.
-pub(crate) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
-    let found = match link.sentinels() {
+pub(crate) async fn open(
+    reconnecting: &Arc<ReconnectingConnection>,
+) -> Result<CurrentConnection, Failure> {
+    let found = match reconnecting.sentinels() {
         Some(sentinels) => Some(sentinels.primary().await?),
         None => None,
     };
     let primary = found
         .as_ref()
-        .map(|found| link.address().at(&found.host, found.port));
-    let address = primary.as_ref().unwrap_or(link.address());
-    let (mut opening, greeting) = log_in(link, address).await?;
+        .map(|found| reconnecting.address().at(&found.host, found.port));
+    let address = primary.as_ref().unwrap_or(reconnecting.address());
+    let (mut handshake, greeting) = log_in(reconnecting, address).await?;
     let pushes = greeting.is_some();
     if found.is_some() {
-        expect_a_primary(&opening, address).await?;
+        expect_a_primary(&handshake, address).await?;
     }
-    let (grants, beside, unheard) = match link.purpose() {
-        Purpose::Questions => {
-            return Ok(Current {
-                connection: opening.finish(),
-                ways: None,
+    let (grants, beside, unheard) = match reconnecting.purpose() {
+        Purpose::OtherCommands => {
+            return Ok(CurrentConnection {
+                connection: handshake.finish(),
+                capabilities: None,
                 grants: false,
                 beside: None,
                 found,
@@ -60,30 +62,31 @@ pub(crate) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
             ))));
         }
         Purpose::Grants => {
-            let current = Current {
-                connection: opening.finish(),
-                ways: None,
+            let current = CurrentConnection {
+                connection: handshake.finish(),
+                capabilities: None,
                 grants: true,
                 beside: None,
                 found,
                 greeting,
             };
-            watch_over(link, &current.connection);
+            watch_over(reconnecting, &current.connection);
             return Ok(current);
         }
         Purpose::LocksOnly => (false, None, None),
         Purpose::Locks => {
-            let beside = hear(link, address, &mut opening, pushes).await;
+            let beside = hear(reconnecting, address, &mut handshake, pushes).await;
             match beside {
                 Ok(beside) => (true, beside, None),
-                Err(Unheard::NotNow(failure)) => return Err(failure),
-                Err(Unheard::Never(why)) => (false, None, Some(why)),
+                Err(NoGrants::ConnectionFailed(failure)) => return Err(failure),
+                Err(NoGrants::SubscribeUnsupported(why)) => (false, None, Some(why)),
             }
         }
     };
-    let channel = (link.purpose() == Purpose::Locks).then_some(&*link.mailbox().channel);
-    let ways = capabilities::ways(&opening, address, channel).await?;
-    if let (Some(why), Ways::Scripts) = (unheard, ways) {
+    let channel =
+        (reconnecting.purpose() == Purpose::Locks).then_some(&*reconnecting.dispatch().channel);
+    let capabilities = capabilities::capabilities(&handshake, address, channel).await?;
+    if let (Some(why), Capabilities::Scripts) = (unheard, capabilities) {
         tracing::warn!(
             server = address.shown(),
             why,
@@ -91,15 +94,15 @@ pub(crate) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
         );
     }
     // From here on nothing can fail, and nobody waits: both are in use, or both are closed.
-    let beside = beside.map(Opening::finish);
+    let beside = beside.map(Handshake::finish);
     if let Some(beside) = &beside {
-        watch_over(link, beside);
+        watch_over(reconnecting, beside);
     }
-    Ok(Current {
-        connection: opening.finish(),
-        ways: Some(ways),
+    Ok(CurrentConnection {
+        connection: handshake.finish(),
+        capabilities: Some(capabilities),
         // Without scripts there is no queue.
-        grants: grants && ways == Ways::Scripts,
+        grants: grants && capabilities == Capabilities::Scripts,
         beside,
         found,
         greeting,
@@ -108,93 +111,101 @@ pub(crate) async fn open(link: &Arc<Link>) -> Result<Current, Failure> {
 
 /// A connection of this user and this database. If there is a greeting, messages arrive on it, too.
 async fn log_in(
-    link: &Arc<Link>,
+    reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
-) -> Result<(Opening, Option<Greeting>), Failure> {
-    let opening = start(link, address, Messages::ByForm).await?;
+) -> Result<(Handshake, Option<Greeting>), Failure> {
+    let handshake = start(reconnecting, address, Messages::Resp3Push).await?;
     let greeting = if address.pushes {
-        greet_in_resp3(&opening, address, link.purpose()).await?
+        greet_in_resp3(&handshake, address, reconnecting.purpose()).await?
     } else {
         None
     };
     if greeting.is_none() {
-        authenticate(&opening, address).await?;
+        authenticate(&handshake, address).await?;
     }
     if address.database() != 0 {
-        let select = [
-            Word::Text("SELECT"),
-            Word::Number(address.database().into()),
-        ];
-        expect_okay(&opening, address, &select).await?;
+        let select = [Arg::Text("SELECT"), Arg::Number(address.database().into())];
+        expect_okay(&handshake, address, &select).await?;
     }
-    Ok((opening, greeting))
+    Ok((handshake, greeting))
 }
 
 /// Has grants arrive, on the connection or on one beside it, which is returned.
 async fn hear(
-    link: &Arc<Link>,
+    reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
-    opening: &mut Opening,
+    handshake: &mut Handshake,
     pushes: bool,
-) -> Result<Option<Opening>, Unheard> {
+) -> Result<Option<Handshake>, NoGrants> {
     let subscribing = async {
         if pushes {
-            return subscribe(opening, link).await.map(|()| None);
+            return subscribe(handshake, reconnecting).await.map(|()| None);
         }
         // There are proxies that hang up on whoever subscribes.
-        let beside = open_beside(link, address).await;
-        beside.map(Some).map_err(Unheard::of_a_connection_beside)
+        let beside = open_beside(reconnecting, address).await;
+        beside.map(Some).map_err(NoGrants::of_a_connection_beside)
     };
     // A connection takes four round trips at least, so one that is to be open in time answers each within a quarter of it.
-    let patience = link.timing().connect_timeout / 4;
+    let patience = reconnecting.timing().connect_timeout / 4;
     if let Ok(heard) = tokio::time::timeout(patience, subscribing).await {
         return heard;
     }
     // There are proxies that swallow the command. No later answer on that connection can be trusted to be whose it seems.
     if pushes {
-        (*opening, _) = log_in(link, address).await.map_err(Unheard::NotNow)?;
+        (*handshake, _) = log_in(reconnecting, address)
+            .await
+            .map_err(NoGrants::ConnectionFailed)?;
     }
     let why = format!("no answer to SUBSCRIBE within {patience:?}");
-    Err(Unheard::Never(why))
+    Err(NoGrants::SubscribeUnsupported(why))
 }
 
 /// In the second version of the protocol, messages need a connection of their own.
-async fn open_beside(link: &Arc<Link>, address: &Address) -> Result<Opening, Unheard> {
-    let opening = async {
-        let opening = start(link, address, Messages::ByWord).await?;
-        authenticate(&opening, address).await?;
-        Ok(opening)
+async fn open_beside(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+) -> Result<Handshake, NoGrants> {
+    let handshake = async {
+        let handshake = start(reconnecting, address, Messages::Resp2Array).await?;
+        authenticate(&handshake, address).await?;
+        Ok(handshake)
     };
-    let opening = opening.await.map_err(Unheard::NotNow)?;
-    subscribe(&opening, link).await?;
-    Ok(opening)
+    let handshake = handshake.await.map_err(NoGrants::ConnectionFailed)?;
+    subscribe(&handshake, reconnecting).await?;
+    Ok(handshake)
 }
 
 /// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
-fn watch_over(link: &Arc<Link>, connection: &Arc<Connection>) {
-    let pause = link.timing().command_timeout;
-    spawn_beside(watch(Arc::downgrade(link), connection.clone(), pause));
+fn watch_over(reconnecting: &Arc<ReconnectingConnection>, connection: &Arc<Connection>) {
+    let pause = reconnecting.timing().command_timeout;
+    spawn_beside(watch(
+        Arc::downgrade(reconnecting),
+        connection.clone(),
+        pause,
+    ));
 }
 
-async fn watch(link: std::sync::Weak<Link>, beside: Arc<Connection>, pause: Duration) {
+async fn watch(
+    reconnecting: std::sync::Weak<ReconnectingConnection>,
+    beside: Arc<Connection>,
+    pause: Duration,
+) {
     // Until the connection or the manager ends.
     while !beside.has_ended() {
         let asleep = CLOCK.now();
         tokio::time::sleep(pause).await;
-        let Some(link) = link.upgrade() else { return };
-        link.suspect(&beside, asleep, pause);
+        let Some(reconnecting) = reconnecting.upgrade() else {
+            return;
+        };
+        reconnecting.suspect(&beside, asleep, pause);
     }
 }
 
 /// A connection that closes unless its opening comes to its end.
-pub(crate) struct Opening(Option<Arc<Connection>>);
+pub(crate) struct Handshake(Option<Arc<Connection>>);
 
-impl Opening {
-    pub(crate) async fn ask(
-        &self,
-        address: &Address,
-        words: &[Word<'_>],
-    ) -> Result<Value, Failure> {
+impl Handshake {
+    pub(crate) async fn ask(&self, address: &Address, words: &[Arg<'_>]) -> Result<Value, Failure> {
         let answers = self.ask_all(address, &[words]).await?;
         let answer = answers.into_iter().next();
         answer.ok_or_else(|| errors::no_redis(address.shown()))
@@ -204,13 +215,13 @@ impl Opening {
     pub(crate) async fn ask_all(
         &self,
         address: &Address,
-        commands: &[&[Word<'_>]],
+        commands: &[&[Arg<'_>]],
     ) -> Result<Vec<Value>, Failure> {
         let Some(connection) = &self.0 else {
             return Err(Failure::no_answer("the connection is open already"));
         };
         let answers = connection.ask_all(commands).await;
-        answers.map_err(|none| errors::opening(&none, address))
+        answers.map_err(|none| errors::handshake(&none, address))
     }
 
     fn finish(mut self) -> Arc<Connection> {
@@ -218,7 +229,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for Handshake {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
             connection.retire();
@@ -228,11 +239,11 @@ impl Drop for Opening {
 
 /// Connects, and has the connection driven.
 async fn start(
-    link: &Arc<Link>,
+    reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
     messages: Messages,
-) -> Result<Opening, Failure> {
-    let patience = link.timing().command_timeout;
+) -> Result<Handshake, Failure> {
+    let patience = reconnecting.timing().command_timeout;
     let (reading, writing) = socket::connect(address, patience)
         .await
         .map_err(|error| errors::unreachable(&error, address))?;
@@ -240,27 +251,27 @@ async fn start(
         ConnectionId::next(),
         writing,
         messages,
-        link.is_near(),
+        reconnecting.is_near(),
     ));
-    let (driven, mailbox, link) = (
+    let (driven, dispatch, reconnecting) = (
         connection.clone(),
-        link.mailbox().clone(),
-        Arc::downgrade(link),
+        reconnecting.dispatch().clone(),
+        Arc::downgrade(reconnecting),
     );
     spawn_beside(async move {
         let late = || {
-            if let Some(link) = link.upgrade() {
-                link.suspect(&driven, CLOCK.now().before(patience), patience);
+            if let Some(reconnecting) = reconnecting.upgrade() {
+                reconnecting.suspect(&driven, CLOCK.now().before(patience), patience);
             }
         };
-        let why = driven.drive(reading, mailbox, patience, late).await;
+        let why = driven.drive(reading, dispatch, patience, late).await;
         // Before anybody hears of the end, who may want to ask again at once.
-        if let Some(link) = link.upgrade() {
-            link.forget(driven.id);
+        if let Some(reconnecting) = reconnecting.upgrade() {
+            reconnecting.forget(driven.id);
         }
         driven.end(&why);
     });
-    Ok(Opening(Some(connection)))
+    Ok(Handshake(Some(connection)))
 }
 
 /// What a server says of itself in RESP3. It may leave out what it is.
@@ -281,9 +292,12 @@ impl Greeting {
     }
 
     /// What a server says that was not greeted in RESP3.
-    pub(crate) async fn asked(link: &Arc<Link>, within: Duration) -> Self {
-        let words = [Word::Text("INFO"), Word::Text("server")];
-        let answer = link.send(&[&words], within, None).await;
+    pub(crate) async fn asked(
+        reconnecting: &Arc<ReconnectingConnection>,
+        within: Duration,
+    ) -> Self {
+        let words = [Arg::Text("INFO"), Arg::Text("server")];
+        let answer = reconnecting.send(&[&words], within, None).await;
         let Ok((_, Value::BulkString(info))) = answer else {
             return Self {
                 server: None,
@@ -333,16 +347,16 @@ pub(crate) fn shown(text: &[u8]) -> Option<String> {
 
 /// `None`: the server, or what may stand before it, does not speak RESP3.
 async fn greet_in_resp3(
-    opening: &Opening,
+    handshake: &Handshake,
     address: &Address,
     purpose: Purpose,
 ) -> Result<Option<Greeting>, Failure> {
-    let mut words = vec![Word::Text("HELLO"), Word::Text("3")];
+    let mut words = vec![Arg::Text("HELLO"), Arg::Text("3")];
     if let Some(Credentials { user, password }) = address.credentials() {
         let user = user.as_deref().unwrap_or("default");
-        words.extend([Word::Text("AUTH"), Word::Text(user), Word::Text(password)]);
+        words.extend([Arg::Text("AUTH"), Arg::Text(user), Arg::Text(password)]);
     }
-    match opening.ask(address, &words).await? {
+    match handshake.ask(address, &words).await? {
         Value::Array(words) if purpose == Purpose::Locks && is_of_a_cluster(&words) => {
             Err(errors::of_a_cluster(address))
         }
@@ -362,8 +376,8 @@ fn is_of_a_cluster(greeting: &[Value]) -> bool {
 }
 
 /// Sentinels may be behind: the one that they name may have been demoted, or not yet promoted.
-async fn expect_a_primary(opening: &Opening, address: &Address) -> Result<(), Failure> {
-    match opening.ask(address, &[Word::Text("ROLE")]).await? {
+async fn expect_a_primary(handshake: &Handshake, address: &Address) -> Result<(), Failure> {
+    match handshake.ask(address, &[Arg::Text("ROLE")]).await? {
         Value::Array(words) if !is(&words, b"master") => Err(Failure::not_now(format!(
             "{} is a replica: the sentinels do not know the new primary yet",
             address.shown()
@@ -380,22 +394,22 @@ fn knows_no_resp3(error: &ServerError) -> bool {
         || details.contains("protocol version")
 }
 
-async fn authenticate(opening: &Opening, address: &Address) -> Result<(), Failure> {
+async fn authenticate(handshake: &Handshake, address: &Address) -> Result<(), Failure> {
     let Some(Credentials { user, password }) = address.credentials() else {
         return Ok(());
     };
-    let mut words = vec![Word::Text("AUTH")];
-    words.extend(user.as_deref().map(Word::Text));
-    words.push(Word::Text(password));
-    expect_okay(opening, address, &words).await
+    let mut words = vec![Arg::Text("AUTH")];
+    words.extend(user.as_deref().map(Arg::Text));
+    words.push(Arg::Text(password));
+    expect_okay(handshake, address, &words).await
 }
 
 async fn expect_okay(
-    opening: &Opening,
+    handshake: &Handshake,
     address: &Address,
-    words: &[Word<'_>],
+    words: &[Arg<'_>],
 ) -> Result<(), Failure> {
-    match opening.ask(address, words).await? {
+    match handshake.ask(address, words).await? {
         Value::SimpleString(okay) if okay == "OK" => Ok(()),
         Value::ServerError(error) => Err(errors::refused(&error, address)),
         _ => Err(errors::no_redis(address.shown())),
@@ -403,36 +417,39 @@ async fn expect_okay(
 }
 
 /// Why no grants arrive.
-enum Unheard {
+enum NoGrants {
     /// Nor does anything else, for now.
-    NotNow(Failure),
-    Never(String),
+    ConnectionFailed(Failure),
+    SubscribeUnsupported(String),
 }
 
-impl Unheard {
+impl NoGrants {
     /// Such a connection may fail for itself: then the other one serves alone.
     fn of_a_connection_beside(self) -> Self {
         match self {
-            Self::NotNow(failure) => Self::Never(format!("{failure:?}")),
-            never @ Self::Never(_) => never,
+            Self::ConnectionFailed(failure) => Self::SubscribeUnsupported(format!("{failure:?}")),
+            never @ Self::SubscribeUnsupported(_) => never,
         }
     }
 }
 
 /// Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it.
-async fn subscribe(opening: &Opening, link: &Link) -> Result<(), Unheard> {
-    let (address, channel) = (link.address(), &*link.mailbox().channel);
-    let words = [Word::Text("SUBSCRIBE"), Word::Text(channel)];
-    let answer = opening.ask(address, &words).await;
-    Err(match answer.map_err(Unheard::NotNow)? {
+async fn subscribe(
+    handshake: &Handshake,
+    reconnecting: &ReconnectingConnection,
+) -> Result<(), NoGrants> {
+    let (address, channel) = (reconnecting.address(), &*reconnecting.dispatch().channel);
+    let words = [Arg::Text("SUBSCRIBE"), Arg::Text(channel)];
+    let answer = handshake.ask(address, &words).await;
+    Err(match answer.map_err(NoGrants::ConnectionFailed)? {
         Value::Array(_) => return Ok(()),
         Value::ServerError(error) => match errors::refused(&error, address) {
-            Failure::NotNow(source) => Unheard::NotNow(Failure::NotNow(source)),
-            _ if error.code() == "NOPERM" => {
-                Unheard::Never(format!("the user lacks `+subscribe &{RESERVED}grants:*`"))
-            }
-            _ => Unheard::Never(error.code().to_owned()),
+            Failure::NotNow(source) => NoGrants::ConnectionFailed(Failure::NotNow(source)),
+            _ if error.code() == "NOPERM" => NoGrants::SubscribeUnsupported(format!(
+                "the user lacks `+subscribe &{RESERVED}grants:*`"
+            )),
+            _ => NoGrants::SubscribeUnsupported(error.code().to_owned()),
         },
-        _ => Unheard::Never("an answer of the wrong form".to_owned()),
+        _ => NoGrants::SubscribeUnsupported("an answer of the wrong form".to_owned()),
     })
 }

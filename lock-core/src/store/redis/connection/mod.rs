@@ -30,8 +30,8 @@ use crate::{
     store::{
         in_flight::ConnectionId,
         redis::connection::{
-            pub_sub::Mailbox,
-            resp::{Frame, Malformed, Value, Word},
+            pub_sub::PubSubDispatch,
+            resp::{Arg, Frame, Malformed, Value},
             socket::{Reading, Writing},
         },
     },
@@ -67,11 +67,11 @@ const KEPT_SIZE: usize = 1 << 17;
 
 /// What is to be done with the answers to some commands. Runs on the manager's thread; must not block, and holds no lock
 /// while it runs.
-pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoValue>) + Send>;
+pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoReply>) + Send>;
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-pub(super) enum NoValue {
+pub(super) enum NoReply {
     /// The connection has ended, and why.
     Broken(Arc<str>),
     /// It has ended because the two ends do not accept each other.
@@ -84,7 +84,7 @@ pub(super) enum NoValue {
     NotSent,
 }
 
-impl NoValue {
+impl NoReply {
     /// After reading failed. The system has no errors of this kind, and TLS has none of another that stays.
     fn of(error: &io::Error) -> Self {
         let why = error.to_string().into();
@@ -99,9 +99,9 @@ impl NoValue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Messages {
     /// By their form, in the third version of the protocol.
-    ByForm,
+    Resp3Push,
     /// By their first word: a connection of the second version that carries nothing else.
-    ByWord,
+    Resp2Array,
 }
 
 pub(super) struct Connection {
@@ -125,7 +125,7 @@ pub(super) struct Connection {
 struct Flow {
     /// What nobody has written yet.
     out: Vec<u8>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingReply>,
     /// How many of those who wait have their bytes in `out`.
     gathered: usize,
     /// Whether somebody is writing: what is put behind meanwhile is theirs to write, too.
@@ -138,18 +138,18 @@ struct Flow {
     unwritable: Option<Arc<str>>,
     /// Since when nothing more is to be sent here.
     retired: Option<Moment>,
-    ended: Option<NoValue>,
+    ended: Option<NoReply>,
 }
 
 /// What came.
-enum Sorted {
+enum Received {
     Answer(Value),
     Message(Vec<Value>),
     Nothing,
 }
 
 /// Commands that were put together and have not all been answered.
-struct Waiting {
+struct PendingReply {
     count: usize,
     answers: Vec<Value>,
     /// `None` when it was told that it is late; its answer is still to come, and nobody's.
@@ -196,7 +196,7 @@ impl Connection {
         // Nothing is to be gained by gathering.
         let is_idle = flow.waiting.is_empty() && !flow.is_giving;
         let count = write(&mut flow.out);
-        flow.waiting.push_back(Waiting {
+        flow.waiting.push_back(PendingReply {
             count,
             answers: Vec::with_capacity(count),
             then: Some(then),
@@ -212,13 +212,13 @@ impl Connection {
     /// Sends one command and waits for its answer, without a time-out of its own. Only for the manager's thread.
     ///
     /// Dropping the future does not take the command back.
-    pub(super) async fn ask(&self, words: &[Word<'_>]) -> Result<Value, NoValue> {
+    pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, NoReply> {
         let answers = self.ask_all(&[words]).await?;
-        answers.into_iter().next().ok_or(NoValue::Nonsense)
+        answers.into_iter().next().ok_or(NoReply::Nonsense)
     }
 
     /// The same for several commands in one message, one at least.
-    pub(super) async fn ask_all(&self, commands: &[&[Word<'_>]]) -> Result<Vec<Value>, NoValue> {
+    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
         let (sender, answers) = tokio::sync::oneshot::channel();
         let handler: Handler = Box::new(move |answers| drop(sender.send(answers)));
         let put = self.put(handler, None, |out| {
@@ -228,12 +228,12 @@ impl Connection {
             commands.len()
         });
         if put.is_err() {
-            return Err(self.end_or(NoValue::NotSent));
+            return Err(self.end_or(NoReply::NotSent));
         }
         self.nudge();
         answers
             .await
-            .unwrap_or_else(|_| Err(self.end_or(NoValue::Late)))
+            .unwrap_or_else(|_| Err(self.end_or(NoReply::Late)))
     }
 
     /// Has the driver write what has gathered, together with what others put behind before it gets its turn.
@@ -325,10 +325,10 @@ impl Connection {
     pub(super) async fn drive(
         &self,
         mut reading: Reading,
-        mailbox: Mailbox,
+        dispatch: PubSubDispatch,
         patience: Duration,
         late: impl Fn() + Send,
-    ) -> NoValue {
+    ) -> NoReply {
         let mut tick = interval(patience / 8);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = Vec::with_capacity(READ_SIZE);
@@ -338,12 +338,12 @@ impl Connection {
                 biased;
                 read = reading.read_buf(&mut buffer) => {
                     match read {
-                        Ok(0) => break NoValue::Broken("the server closed the connection".into()),
+                        Ok(0) => break NoReply::Broken("the server closed the connection".into()),
                         Ok(_) => {}
-                        Err(error) => break NoValue::of(&error),
+                        Err(error) => break NoReply::of(&error),
                     }
                     self.hear();
-                    if let Err(nonsense) = self.take_in(&mut buffer, &mailbox) {
+                    if let Err(nonsense) = self.take_in(&mut buffer, &dispatch) {
                         break nonsense;
                     }
                     // What the handlers gave.
@@ -351,12 +351,12 @@ impl Connection {
                 }
                 // Later than reading: what the server said last comes before its end.
                 () = self.kick.notified() => match self.unwritable() {
-                    Some(why) => break NoValue::Broken(why),
+                    Some(why) => break NoReply::Broken(why),
                     None => self.flush(),
                 },
                 writable = self.writing.writable(), if self.is_blocked() => {
                     if let Err(error) = writable {
-                        break NoValue::Broken(error.to_string().into());
+                        break NoReply::Broken(error.to_string().into());
                     }
                     let mut flow = self.lock();
                     flow.is_blocked = false;
@@ -370,7 +370,7 @@ impl Connection {
                 }
             }
             if self.is_over(patience) {
-                break NoValue::Broken("the connection was given up".into());
+                break NoReply::Broken("the connection was given up".into());
             }
         }
     }
@@ -379,19 +379,19 @@ impl Connection {
     ///
     /// First finds out to whom each answer belongs, and only then gives them: whoever gets one may ask again at once, and
     /// must not be given what was here before.
-    fn take_in(&self, buffer: &mut Vec<u8>, mailbox: &Mailbox) -> Result<(), NoValue> {
+    fn take_in(&self, buffer: &mut Vec<u8>, dispatch: &PubSubDispatch) -> Result<(), NoReply> {
         let mut answers = Vec::new();
         let mut taken = 0;
         let result = loop {
             match resp::parse(&buffer[taken..]) {
                 Ok(None) => break Ok(()),
-                Err(Malformed) => break Err(NoValue::Nonsense),
+                Err(Malformed) => break Err(NoReply::Nonsense),
                 Ok(Some((frame, length))) => {
                     taken += length;
                     match self.sort(frame) {
-                        Sorted::Answer(value) => answers.push(value),
-                        Sorted::Message(words) => mailbox.take(&words),
-                        Sorted::Nothing => {}
+                        Received::Answer(value) => answers.push(value),
+                        Received::Message(words) => dispatch.take(&words),
+                        Received::Nothing => {}
                     }
                 }
             }
@@ -423,31 +423,31 @@ impl Connection {
         }
         self.lock().is_giving = false;
         if is_one_too_many {
-            return Err(NoValue::Nonsense);
+            return Err(NoReply::Nonsense);
         }
         result
     }
 
-    fn sort(&self, frame: Frame) -> Sorted {
+    fn sort(&self, frame: Frame) -> Received {
         match frame {
             // The answer to a subscription has the form of a message. That a node ends one by itself is a message.
             Frame::Push(words) if is(&words, b"subscribe") || is(&words, b"ssubscribe") => {
-                Sorted::Answer(Value::Array(words))
+                Received::Answer(Value::Array(words))
             }
             Frame::Push(words)
                 if is(&words, b"message")
                     || is(&words, b"smessage")
                     || is(&words, b"sunsubscribe") =>
             {
-                Sorted::Message(words)
+                Received::Message(words)
             }
-            Frame::Push(_) => Sorted::Nothing,
+            Frame::Push(_) => Received::Nothing,
             Frame::Answer(Value::Array(words))
-                if self.messages == Messages::ByWord && is(&words, b"message") =>
+                if self.messages == Messages::Resp2Array && is(&words, b"message") =>
             {
-                Sorted::Message(words)
+                Received::Message(words)
             }
-            Frame::Answer(value) => Sorted::Answer(value),
+            Frame::Answer(value) => Received::Answer(value),
         }
     }
 
@@ -462,7 +462,7 @@ impl Connection {
         }
         let any = !late.is_empty();
         for then in late {
-            call(then, Err(NoValue::Late));
+            call(then, Err(NoReply::Late));
         }
         any
     }
@@ -489,7 +489,7 @@ impl Connection {
         })
     }
 
-    pub(super) fn end(&self, why: &NoValue) {
+    pub(super) fn end(&self, why: &NoReply) {
         let waiting = {
             let mut flow = self.lock();
             flow.ended = Some(why.clone());
@@ -507,7 +507,7 @@ impl Connection {
     }
 
     /// Why it has ended, or, if it has not, this.
-    fn end_or(&self, other: NoValue) -> NoValue {
+    fn end_or(&self, other: NoReply) -> NoReply {
         self.lock().ended.clone().unwrap_or(other)
     }
 
@@ -524,7 +524,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-fn call(then: Handler, answers: Result<Vec<Value>, NoValue>) {
+fn call(then: Handler, answers: Result<Vec<Value>, NoReply>) {
     catch_panic(|| then(answers));
 }
 
@@ -554,15 +554,15 @@ mod tests {
         let connection = Arc::new(Connection::new(
             ConnectionId::new(1),
             Writing::Unix(writing),
-            Messages::ByForm,
+            Messages::Resp3Push,
             Arc::new(AtomicBool::new(true)),
         ));
         let driven = connection.clone();
         drop(tokio::spawn(async move {
-            let mailbox = Mailbox::new("grants".into(), "".into(), Arc::default());
+            let dispatch = PubSubDispatch::new("grants".into(), "".into(), Arc::default());
             let patience = Duration::from_secs(10);
             let why = driven
-                .drive(Box::new(reading), mailbox, patience, || {})
+                .drive(Box::new(reading), dispatch, patience, || {})
                 .await;
             driven.end(&why);
         }));
@@ -618,8 +618,8 @@ mod tests {
     #[tokio::test]
     async fn each_answer_goes_to_the_oldest_command_and_one_too_many_ends_the_connection() {
         let (connection, mut server) = pair();
-        let (first, second) = tokio::join!(connection.ask(&[Word::Text("ONE")]), async {
-            let asked = connection.ask(&[Word::Text("TWO")]);
+        let (first, second) = tokio::join!(connection.ask(&[Arg::Text("ONE")]), async {
+            let asked = connection.ask(&[Arg::Text("TWO")]);
             let (asked, ()) = tokio::join!(asked, async {
                 server
                     .write_all(b":1\r\n>1\r\n+x\r\n:2\r\n")
@@ -634,7 +634,7 @@ mod tests {
         while !connection.has_ended() {
             tokio::task::yield_now().await;
         }
-        let ended = connection.ask(&[Word::Text("THREE")]).await;
-        assert!(matches!(ended, Err(NoValue::Nonsense)), "{ended:?}");
+        let ended = connection.ask(&[Arg::Text("THREE")]).await;
+        assert!(matches!(ended, Err(NoReply::Nonsense)), "{ended:?}");
     }
 }

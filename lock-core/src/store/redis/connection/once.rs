@@ -10,22 +10,22 @@ use std::{
 use tokio::sync::Notify;
 
 #[derive(Debug)]
-pub(crate) struct Coming<T> {
+pub(crate) struct Once<T> {
     /// `None` in it: it will never be there.
     made: OnceLock<Option<T>>,
     there: Notify,
 }
 
 /// Makes it, or gives it up when dropped.
-pub(crate) struct Maker<T>(Arc<Coming<T>>);
+pub(crate) struct OnceSender<T>(Arc<Once<T>>);
 
-impl<T: Clone> Coming<T> {
-    pub(crate) fn new() -> (Maker<T>, Arc<Self>) {
+impl<T: Clone> Once<T> {
+    pub(crate) fn new() -> (OnceSender<T>, Arc<Self>) {
         let coming = Arc::new(Self {
             made: OnceLock::new(),
             there: Notify::new(),
         });
-        (Maker(coming.clone()), coming)
+        (OnceSender(coming.clone()), coming)
     }
 
     /// Waits for it; `None` if it was given up.
@@ -45,7 +45,7 @@ impl<T: Clone> Coming<T> {
     }
 }
 
-impl<T> Maker<T> {
+impl<T> OnceSender<T> {
     pub(crate) fn tell(self, made: T) {
         self.end(Some(made));
     }
@@ -57,7 +57,7 @@ impl<T> Maker<T> {
     }
 }
 
-impl<T> Drop for Maker<T> {
+impl<T> Drop for OnceSender<T> {
     fn drop(&mut self) {
         self.end(None);
     }
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_who_wait_get_it_and_so_do_those_who_come_later() {
-        let (maker, coming) = Coming::new();
+        let (maker, coming) = Once::new();
         let (one, other, ()) = tokio::join!(coming.wait(), coming.wait(), async {
             maker.tell(7);
         });
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_hears_that_it_was_given_up() {
-        let (maker, coming) = Coming::<u8>::new();
+        let (maker, coming) = Once::<u8>::new();
         let (waited, ()) = tokio::join!(coming.wait(), async { drop(maker) });
         assert_eq!((waited, coming.wait().await), (None, None));
     }

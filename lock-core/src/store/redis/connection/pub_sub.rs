@@ -8,7 +8,7 @@ use crate::{
         grants::{GrantMessage, Grants, MessageKind},
         redis::{
             connection::{CLOCK, is, resp::Value},
-            topology::{sharded_subscription::Heard, slots::GRANTS},
+            topology::{sharded_subscription::SubscribedChannels, slots::GRANTS},
             without_scripts::LARGEST_TOKEN,
         },
     },
@@ -16,7 +16,7 @@ use crate::{
 
 /// The channels of a manager, and who wants to know of its messages.
 #[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
+pub(crate) struct PubSubDispatch {
     /// The one that is subscribed to with each new connection.
     pub(crate) channel: Arc<str>,
     /// With which the names of all channels of this manager end.
@@ -24,17 +24,17 @@ pub(crate) struct Mailbox {
     grants: Arc<Grants>,
     kind: MessageKind,
     /// Those that are subscribed to one by one.
-    heard: Option<Arc<Heard>>,
+    channels: Option<Arc<SubscribedChannels>>,
 }
 
-impl Mailbox {
+impl PubSubDispatch {
     pub(crate) fn new(channel: Arc<str>, manager: Arc<str>, grants: Arc<Grants>) -> Self {
         Self {
             channel,
             manager,
             grants,
             kind: MessageKind::Grant,
-            heard: None,
+            channels: None,
         }
     }
 
@@ -45,9 +45,9 @@ impl Mailbox {
     }
 
     /// One whose channels are subscribed to one by one.
-    pub(crate) fn with(self, heard: Arc<Heard>) -> Self {
-        let heard = Some(heard);
-        Self { heard, ..self }
+    pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
+        let channels = Some(channels);
+        Self { channels, ..self }
     }
 
     /// One into which nothing comes.
@@ -60,10 +60,10 @@ impl Mailbox {
         let [_kind, Value::BulkString(channel), rest @ ..] = words else {
             return;
         };
-        if let Some(heard) = &self.heard
+        if let Some(channels) = &self.channels
             && is(words, b"sunsubscribe")
         {
-            return heard.end(channel);
+            return channels.end(channel);
         }
         let is_ours =
             channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());

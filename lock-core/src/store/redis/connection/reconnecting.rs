@@ -19,18 +19,18 @@ use crate::{
         Failure, Then,
         in_flight::{ConnectionId, InFlight},
         redis::{
-            capabilities::Ways,
+            capabilities::Capabilities,
             connection::{
-                CLOCK, Connection, Handler, NoValue,
+                CLOCK, Connection, Handler, NoReply,
                 handshake::{self, Greeting},
-                once::Coming,
-                pub_sub::Mailbox,
-                resp::{self, Value, Word},
+                once::Once,
+                pub_sub::PubSubDispatch,
+                resp::{self, Arg, Value},
             },
             errors,
             topology::{
                 address::Address,
-                sentinel::{Known, Sentinels},
+                sentinel::{KnownPrimary, Sentinels},
             },
         },
         timing::Timing,
@@ -62,20 +62,20 @@ pub(crate) enum Purpose {
     /// Grants, and nothing else.
     Grants,
     /// Other commands.
-    Questions,
+    OtherCommands,
 }
 
 /// Connects, and reconnects, to one server.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ReconnectingConnection {
     /// With sentinels: how to talk to the server, wherever it is.
     address: Address,
     /// Those who know where the server is.
     sentinels: Option<Arc<Sentinels>>,
     purpose: Purpose,
     timing: Timing,
-    mailbox: Mailbox,
-    state: Mutex<State>,
+    dispatch: PubSubDispatch,
+    state: Mutex<ConnectionState>,
     /// Smoothed, in nanoseconds; zero if not known.
     round_trip: AtomicU64,
     /// The shortest one of late, in nanoseconds, and whether that is short.
@@ -84,34 +84,34 @@ pub(crate) struct Link {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    current: Option<Current>,
+struct ConnectionState {
+    current: Option<CurrentConnection>,
     /// When it was made.
     since: Option<Moment>,
     /// How many in a row broke as soon as they were made.
     short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
     /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
-    connecting: Option<Arc<Coming<Opened>>>,
+    connecting: Option<Arc<Once<Opened>>>,
 }
 
 /// A connection that is ready for use.
 #[derive(Clone, Debug)]
-pub(crate) struct Current {
+pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
     /// By which commands locks are kept; nothing where none are.
-    pub(crate) ways: Option<Ways>,
+    pub(crate) capabilities: Option<Capabilities>,
     /// Whether grants arrive, on it or on the one beside it.
     pub(crate) grants: bool,
     /// The one for messages, if they need one of their own. The two end together.
     pub(crate) beside: Option<Arc<Connection>>,
     /// The sentinels' word by which the server was found.
-    pub(crate) found: Option<Known>,
+    pub(crate) found: Option<KnownPrimary>,
     /// In RESP3.
     pub(crate) greeting: Option<Greeting>,
 }
 
-impl Current {
+impl CurrentConnection {
     fn is(&self, id: ConnectionId) -> bool {
         let mut both = self.beside.iter().chain([&self.connection]);
         both.any(|connection| connection.id == id)
@@ -129,22 +129,22 @@ impl Current {
     }
 }
 
-type Opened = Result<Current, Failure>;
+type Opened = Result<CurrentConnection, Failure>;
 
-impl Link {
+impl ReconnectingConnection {
     pub(crate) fn new(
         address: Address,
         sentinels: Option<Arc<Sentinels>>,
         purpose: Purpose,
         timing: Timing,
-        mailbox: Mailbox,
+        dispatch: PubSubDispatch,
     ) -> Self {
         Self {
             address,
             sentinels,
             purpose,
             timing,
-            mailbox,
+            dispatch,
             state: Mutex::default(),
             round_trip: AtomicU64::new(0),
             shortest: AtomicU64::new(u64::MAX),
@@ -159,15 +159,15 @@ impl Link {
             self.sentinels.clone(),
             purpose,
             timing,
-            self.mailbox.of_nobody(),
+            self.dispatch.of_nobody(),
         )
     }
 
     /// One to the same server that is asked what its user may do: in the first database, into which everybody may go.
     pub(crate) fn for_rights(&self) -> Arc<Self> {
-        let mut link = self.another(Purpose::Questions, self.timing);
-        link.address.set_database(0);
-        Arc::new(link)
+        let mut reconnecting = self.another(Purpose::OtherCommands, self.timing);
+        reconnecting.address.set_database(0);
+        Arc::new(reconnecting)
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -187,8 +187,8 @@ impl Link {
         self.timing
     }
 
-    pub(crate) fn mailbox(&self) -> &Mailbox {
-        &self.mailbox
+    pub(crate) fn dispatch(&self) -> &PubSubDispatch {
+        &self.dispatch
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
@@ -204,7 +204,7 @@ impl Link {
     /// `trail` gets to know the connection before the first byte leaves.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        words: &[&[Word<'_>]],
+        words: &[&[Arg<'_>]],
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
@@ -215,11 +215,14 @@ impl Link {
     }
 
     /// By which commands locks are kept here; connects if need be.
-    pub(crate) async fn ways(self: &Arc<Self>, within: Duration) -> Result<Ways, Failure> {
+    pub(crate) async fn capabilities(
+        self: &Arc<Self>,
+        within: Duration,
+    ) -> Result<Capabilities, Failure> {
         let current = tokio::time::timeout(within, self.current()).await;
         let current = current.unwrap_or_else(|_| Err(errors::late(&self.address, within)))?;
         let none = || Failure::not_now("no locks are kept by this connection");
-        current.ways.ok_or_else(none)
+        current.capabilities.ok_or_else(none)
     }
 
     /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then`
@@ -236,20 +239,24 @@ impl Link {
     ) {
         let current = self.snapshot();
         // Without scripts, one lock takes more than one answer.
-        let ready = current.filter(|current| current.ways == Some(Ways::Scripts));
-        let Some(Current { connection, .. }) = ready else {
+        let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
+        let Some(CurrentConnection { connection, .. }) = ready else {
             return then(Err(Failure::not_now("no connection is ready for it")));
         };
-        let (link, id, sent) = (self.clone(), connection.id, CLOCK.now());
+        let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
         let handler: Handler = Box::new(move |answers| {
             then(match answers {
                 Ok(values) => {
-                    link.measure(CLOCK.now().since(sent));
-                    link.heed(id, &values);
+                    reconnecting.measure(CLOCK.now().since(sent));
+                    reconnecting.check_for_demotion(id, &values);
                     read(values, id, sent)
                 }
-                Err(NoValue::NotSent) => Err(Failure::not_now(FULL)),
-                Err(none) => Err(errors::no_value(&none, link.address(), link.timing())),
+                Err(NoReply::NotSent) => Err(Failure::not_now(FULL)),
+                Err(none) => Err(errors::no_value(
+                    &none,
+                    reconnecting.address(),
+                    reconnecting.timing(),
+                )),
             });
         });
         let until = sent.after(self.timing.command_timeout);
@@ -258,7 +265,7 @@ impl Link {
             write(out, id, sent)
         });
         if let Err(handler) = put {
-            handler(Err(NoValue::NotSent));
+            handler(Err(NoReply::NotSent));
         }
     }
 
@@ -325,10 +332,10 @@ impl Link {
                 return Err(Failure::not_now(FULL));
             }
             connection.nudge();
-            let answers = answers.await.unwrap_or(Err(NoValue::Late));
+            let answers = answers.await.unwrap_or(Err(NoReply::Late));
             let values =
                 answers.map_err(|none| errors::no_value(&none, &self.address, self.timing))?;
-            self.heed(connection.id, &values);
+            self.check_for_demotion(connection.id, &values);
             self.measure(CLOCK.now().since(left));
             Ok((connection.id, values))
         };
@@ -346,7 +353,7 @@ impl Link {
     /// # Cancel safety
     ///
     /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
-    async fn current(self: &Arc<Self>) -> Result<Current, Failure> {
+    async fn current(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
         let made = {
             let mut state = self.lock();
             if let Some(current) = &state.current {
@@ -368,16 +375,16 @@ impl Link {
     }
 
     /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
-    fn start_connecting(self: &Arc<Self>) -> Arc<Coming<Opened>> {
-        let (maker, made) = Coming::new();
-        let link = self.clone();
+    fn start_connecting(self: &Arc<Self>) -> Arc<Once<Opened>> {
+        let (maker, made) = Once::new();
+        let reconnecting = self.clone();
         spawn_beside(async move {
-            let timeout = link.timing.connect_timeout;
-            let opened = tokio::time::timeout(timeout, handshake::open(&link)).await;
+            let timeout = reconnecting.timing.connect_timeout;
+            let opened = tokio::time::timeout(timeout, handshake::open(&reconnecting)).await;
             let result =
-                opened.unwrap_or_else(|_| Err(errors::unconnected(&link.address, timeout)));
-            let result = result.map(|current| link.install(current));
-            let mut state = link.lock();
+                opened.unwrap_or_else(|_| Err(errors::unconnected(&reconnecting.address, timeout)));
+            let result = result.map(|current| reconnecting.install(current));
+            let mut state = reconnecting.lock();
             state.connecting = None;
             state.last_failure = result
                 .as_ref()
@@ -389,7 +396,7 @@ impl Link {
         made
     }
 
-    fn install(&self, current: Current) -> Current {
+    fn install(&self, current: CurrentConnection) -> CurrentConnection {
         let mut state = self.lock();
         // It may have ended between its opening and now; then its end was told too early to be heeded.
         if current.has_ended() {
@@ -401,7 +408,7 @@ impl Link {
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while nobody listened.
-        self.mailbox.wake_all();
+        self.dispatch.wake_all();
         current
     }
 
@@ -421,22 +428,22 @@ impl Link {
         if connection.heard_since(sent) || connection.probed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (link, connection) = (Arc::downgrade(self), connection.clone());
+        let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
         // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
             // An answer is heard of by the connection itself.
-            drop(tokio::time::timeout(patience, connection.ask(&[Word::Text("PING")])).await);
+            drop(tokio::time::timeout(patience, connection.ask(&[Arg::Text("PING")])).await);
             connection.probed.store(false, Ordering::Release);
             if !connection.heard_since(asked)
-                && let Some(link) = link.upgrade()
+                && let Some(reconnecting) = reconnecting.upgrade()
             {
                 tracing::warn!(
-                    server = link.address.shown(),
+                    server = reconnecting.address.shown(),
                     "the connection is dead; making a new one"
                 );
-                link.forget(connection.id);
+                reconnecting.forget(connection.id);
             }
         });
     }
@@ -447,9 +454,10 @@ impl Link {
     }
 
     /// Leaves a primary that another one has replaced.
-    pub(crate) fn leave_if_replaced(&self, now: &Known) {
-        let is_replaced =
-            |current: &mut Current| current.found.as_ref().is_some_and(|old| now.replaces(old));
+    pub(crate) fn leave_if_replaced(&self, now: &KnownPrimary) {
+        let is_replaced = |current: &mut CurrentConnection| {
+            current.found.as_ref().is_some_and(|old| now.replaces(old))
+        };
         if self.forget_if(is_replaced) {
             tracing::warn!(
                 server = self.address.shown(),
@@ -458,7 +466,7 @@ impl Link {
         }
     }
 
-    fn forget_if(&self, is_meant: impl FnOnce(&mut Current) -> bool) -> bool {
+    fn forget_if(&self, is_meant: impl FnOnce(&mut CurrentConnection) -> bool) -> bool {
         let mut state = self.lock();
         let Some(current) = state.current.take_if(is_meant) else {
             return false;
@@ -478,13 +486,13 @@ impl Link {
         }
         drop(state);
         current.retire();
-        self.mailbox.note_connection_change();
+        self.dispatch.note_connection_change();
         true
     }
 
     /// A server that was demoted to a replica stays one: the next command looks the primary up anew, after a pause, as after
     /// a failed connect.
-    fn heed(&self, id: ConnectionId, answers: &[Value]) {
+    fn check_for_demotion(&self, id: ConnectionId, answers: &[Value]) {
         let demoted = answers.iter().find_map(|answer| match answer {
             Value::ServerError(error) if errors::code_of(error) == "READONLY" => Some(error),
             _ => None,
@@ -518,7 +526,7 @@ impl Link {
     }
 
     /// What is known of the connection that there is now.
-    pub(crate) fn snapshot(&self) -> Option<Current> {
+    pub(crate) fn snapshot(&self) -> Option<CurrentConnection> {
         self.lock().current.clone()
     }
 
@@ -528,12 +536,12 @@ impl Link {
         state.current.as_ref().map(|current| current.connection.id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Link {
+impl Drop for ReconnectingConnection {
     /// A node that left its cluster needs no connection.
     fn drop(&mut self) {
         self.forget_if(|_| true);

@@ -204,7 +204,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// A word of a command.
 #[derive(Clone, Copy)]
-pub(crate) enum Word<'a> {
+pub(crate) enum Arg<'a> {
     Text(&'a str),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
@@ -214,21 +214,21 @@ pub(crate) enum Word<'a> {
 }
 
 /// Appends a command, whose words are in several lists, to what is to be sent.
-pub(crate) fn write_command(out: &mut Vec<u8>, words: &[&[Word<'_>]]) {
+pub(crate) fn write_command(out: &mut Vec<u8>, words: &[&[Arg<'_>]]) {
     let count = words.iter().map(|words| words.len()).sum();
     write_length(out, b'*', count);
     for word in words.iter().copied().flatten() {
         match word {
-            Word::Text(text) => {
+            Arg::Text(text) => {
                 write_length(out, b'$', text.len());
                 out.extend_from_slice(text.as_bytes());
             }
-            Word::Joined(front, back) => {
+            Arg::Joined(front, back) => {
                 write_length(out, b'$', front.len() + back.len());
                 out.extend_from_slice(front.as_bytes());
                 out.extend_from_slice(back.as_bytes());
             }
-            Word::Numbered(text, number) => {
+            Arg::Numbered(text, number) => {
                 let mut room = [0; 20];
                 let digits = decimal(*number, &mut room);
                 write_length(out, b'$', text.len() + 1 + digits.len());
@@ -236,7 +236,7 @@ pub(crate) fn write_command(out: &mut Vec<u8>, words: &[&[Word<'_>]]) {
                 out.push(b' ');
                 out.extend_from_slice(digits);
             }
-            Word::Number(number) => {
+            Arg::Number(number) => {
                 let mut room = [0; 20];
                 let digits = decimal(*number, &mut room);
                 write_length(out, b'$', digits.len());
@@ -418,15 +418,15 @@ mod tests {
     #[test]
     fn a_command_is_its_words_with_their_lengths() {
         let mut out = b"before".to_vec();
-        let words = [Word::Text("SET"), Word::Joined("queue:", "k\r\n")];
+        let words = [Arg::Text("SET"), Arg::Joined("queue:", "k\r\n")];
         write_command(
             &mut out,
             &[
                 &words,
                 &[
-                    Word::Numbered("c", 17),
-                    Word::Number(0),
-                    Word::Number(u64::MAX),
+                    Arg::Numbered("c", 17),
+                    Arg::Number(0),
+                    Arg::Number(u64::MAX),
                 ],
             ],
         );

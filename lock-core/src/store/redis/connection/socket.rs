@@ -16,7 +16,7 @@ use tokio::{
 use crate::store::redis::connection::tls;
 use crate::store::redis::{
     connection::transport::Transport,
-    topology::address::{Address, Place},
+    topology::address::{Address, Endpoint},
 };
 
 /// The half that is read, by one task.
@@ -39,8 +39,8 @@ pub(crate) async fn connect(
     address: &Address,
     command_timeout: Duration,
 ) -> io::Result<(Reading, Writing)> {
-    match address.place() {
-        Place::Tcp { host, port } => {
+    match address.endpoint() {
+        Endpoint::Tcp { host, port } => {
             #[cfg(feature = "simulation")]
             if let Some(connecting) =
                 crate::runtime::simulation::ask(|world| world.connect(host, *port))
@@ -63,12 +63,12 @@ pub(crate) async fn connect(
             }
         }
         #[cfg(unix)]
-        Place::Unix(path) => {
+        Endpoint::Unix(path) => {
             let (reading, writing) = UnixStream::connect(path).await?.into_split();
             Ok((Box::new(reading), Writing::Unix(writing)))
         }
         #[cfg(not(unix))]
-        Place::Unix(_) => Err(io::Error::new(
+        Endpoint::Unix(_) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "there are no unix sockets on this system",
         )),

@@ -331,9 +331,9 @@ mod tests {
         store::{
             in_flight::ConnectionId,
             redis::connection::{
-                Connection, Handler, Messages, NoValue,
-                pub_sub::Mailbox,
-                resp::{Value, Word},
+                Connection, Handler, Messages, NoReply,
+                pub_sub::PubSubDispatch,
+                resp::{Arg, Value},
                 socket::Writing,
             },
         },
@@ -346,11 +346,11 @@ mod tests {
     /// Far beyond what anything takes here.
     const HANG: Duration = Duration::from_secs(30);
 
-    type Server = StreamOwned<ServerConnection, Blocking>;
+    type RedisServer = StreamOwned<ServerConnection, Blocking>;
 
     /// A connection with a driver, and a thread that has the server's end of it.
     async fn pair<T: Send + 'static>(
-        serve: impl FnOnce(Server) -> T + Send + 'static,
+        serve: impl FnOnce(RedisServer) -> T + Send + 'static,
     ) -> (Arc<Connection>, JoinHandle<T>) {
         let rcgen::CertifiedKey { cert, signing_key } =
             rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("valid");
@@ -391,15 +391,15 @@ mod tests {
         let connection = Arc::new(Connection::new(
             ConnectionId::new(1),
             Writing::Tls(session),
-            Messages::ByForm,
+            Messages::Resp3Push,
             Arc::new(AtomicBool::new(true)),
         ));
         let driven = connection.clone();
         drop(tokio::spawn(async move {
-            let mailbox = Mailbox::new("grants".into(), "".into(), Arc::default());
+            let dispatch = PubSubDispatch::new("grants".into(), "".into(), Arc::default());
             let patience = Duration::from_secs(10);
             let why = driven
-                .drive(Box::new(reading), mailbox, patience, || {})
+                .drive(Box::new(reading), dispatch, patience, || {})
                 .await;
             driven.end(&why);
         }));
@@ -496,19 +496,19 @@ mod tests {
         const SIZE: usize = 1_000_000;
         let (connection, server) = pair(|mut server| {
             let mut answer = format!("${SIZE}\r\n").into_bytes();
-            answer.extend((0..SIZE).map(|place| b"0123456"[place % 7]));
+            answer.extend((0..SIZE).map(|endpoint| b"0123456"[endpoint % 7]));
             answer.extend(b"\r\n");
             server.write_all(&answer).expect("it is open");
             server.flush().expect("it is open");
             server
         })
         .await;
-        let answer = connection.ask(&[Word::Text("GET")]).await;
+        let answer = connection.ask(&[Arg::Text("GET")]).await;
         let Ok(Value::BulkString(bytes)) = answer else {
             panic!("{answer:?}");
         };
         assert_eq!(bytes.len(), SIZE);
-        assert!((0..SIZE).all(|place| bytes[place] == b"0123456"[place % 7]));
+        assert!((0..SIZE).all(|endpoint| bytes[endpoint] == b"0123456"[endpoint % 7]));
         ended(server).await;
     }
 
@@ -529,11 +529,11 @@ mod tests {
             server
         })
         .await;
-        let answer = connection.ask(&[Word::Text("GET")]).await;
+        let answer = connection.ask(&[Arg::Text("GET")]).await;
         assert!(matches!(answer, Ok(Value::Int(1))), "{answer:?}");
-        let next = connection.ask(&[Word::Text("GET")]).await;
+        let next = connection.ask(&[Arg::Text("GET")]).await;
         assert!(
-            matches!(&next, Err(NoValue::Unacceptable(why)) if why.contains("is not TLS")),
+            matches!(&next, Err(NoReply::Unacceptable(why)) if why.contains("is not TLS")),
             "{next:?}"
         );
         ended(server).await;
@@ -556,9 +556,9 @@ mod tests {
             server
         })
         .await;
-        let told = connection.ask(&[Word::Text("GET")]).await;
+        let told = connection.ask(&[Arg::Text("GET")]).await;
         assert!(
-            matches!(&told, Err(NoValue::Broken(why)) if **why == *"the server closed the connection"),
+            matches!(&told, Err(NoReply::Broken(why)) if **why == *"the server closed the connection"),
             "{told:?}"
         );
         drop(ended(server).await);
@@ -570,9 +570,9 @@ mod tests {
             server
         })
         .await;
-        let told = connection.ask(&[Word::Text("GET")]).await;
+        let told = connection.ask(&[Arg::Text("GET")]).await;
         assert!(
-            matches!(&told, Err(NoValue::Broken(why)) if why.contains("was cut")),
+            matches!(&told, Err(NoReply::Broken(why)) if why.contains("was cut")),
             "{told:?}"
         );
         drop(ended(server).await);

@@ -10,7 +10,7 @@ use crate::{
         redis::{
             RedisStore, errors,
             rights::survey::{On, Reach, Survey},
-            topology::{key_location::Home, slots::GRANTS},
+            topology::{key_location::KeyLocation, slots::GRANTS},
         },
     },
 };
@@ -102,7 +102,7 @@ const COMPARING: [&[&str]; 3] = [
 /// Makes a failure for lack of rights one that names all that is missing, as far as that is found out in time.
 pub(super) async fn explained(
     store: &RedisStore,
-    home: &Home,
+    location: &KeyLocation,
     failure: Failure,
     within: Duration,
 ) -> Failure {
@@ -114,9 +114,9 @@ pub(super) async fn explained(
     } else {
         Wanted::Locks
     };
-    let shown = home.server.link.address().shown();
+    let shown = location.server.connection.address().shown();
     Failure::Invalid(
-        match missing(store, home, wanted, within).await {
+        match missing(store, location, wanted, within).await {
             Some(line) => format!(
                 "this user of {shown} may not do all that locks need: an administrator of the server grants it by `{line}`"
             ),
@@ -127,12 +127,16 @@ pub(super) async fn explained(
 }
 
 /// What a user who may not run scripts does without, and how to get it.
-pub(super) async fn without_scripts(store: &RedisStore, home: &Home, within: Duration) -> String {
+pub(super) async fn without_scripts(
+    store: &RedisStore,
+    location: &KeyLocation,
+    within: Duration,
+) -> String {
     let pause = store.0.timing.polling_pause;
     let costs = format!(
         "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order"
     );
-    match missing(store, home, Wanted::Scripts, within).await {
+    match missing(store, location, Wanted::Scripts, within).await {
         Some(line) => {
             format!("{costs}; an administrator of the server grants what a queue takes by `{line}`")
         }
@@ -143,33 +147,33 @@ pub(super) async fn without_scripts(store: &RedisStore, home: &Home, within: Dur
 /// The line that grants what is missing; `None` if that is not found out, or is nothing that can be granted.
 async fn missing(
     store: &RedisStore,
-    home: &Home,
+    location: &KeyLocation,
     wanted: Wanted,
     within: Duration,
 ) -> Option<String> {
     let scope = &store.0.scope;
     let lock = scope.key();
-    let survey = tokio::time::timeout(within, Survey::make(home, lock.as_deref()));
+    let survey = tokio::time::timeout(within, Survey::make(location, lock.as_deref()));
     let survey = survey.await.ok()?.ok()?;
     let rights = Rights {
         survey: &survey,
         lock: scope.pattern(),
-        is_sharded: home.server.listener.is_some(),
-        others: others(store, home),
+        is_sharded: location.server.subscription.is_some(),
+        others: others(store, location),
     };
     let line = rights.line(wanted)?;
     let user = survey.user.as_deref();
-    let user = user.or_else(|| home.server.link.address().user());
+    let user = user.or_else(|| location.server.connection.address().user());
     Some(format!("ACL SETUSER {} {line}", user.unwrap_or("default")))
 }
 
 /// What a deployment takes beside the commands for locks.
-fn others(store: &RedisStore, home: &Home) -> Vec<&'static str> {
-    let link = &home.server.link;
+fn others(store: &RedisStore, location: &KeyLocation) -> Vec<&'static str> {
+    let connection = &location.server.connection;
     let all = [
-        ("select", link.address().database() != 0),
-        ("role", link.sentinels().is_some()),
-        ("wait", home.server.acks.is_some()),
+        ("select", connection.address().database() != 0),
+        ("role", connection.sentinels().is_some()),
+        ("wait", location.server.replica_acks.is_some()),
         ("cluster|slots", store.0.servers.are_several()),
         ("asking", store.0.servers.are_several()),
     ];

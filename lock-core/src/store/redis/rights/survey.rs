@@ -10,13 +10,14 @@ use crate::store::{
     owner_token::random_name,
     redis::{
         connection::{
-            reconnecting::Link,
+            reconnecting::ReconnectingConnection,
             resp::{
-                self, ServerError, Value,
-                Word::{self, Number, Text},
+                self,
+                Arg::{self, Number, Text},
+                ServerError, Value,
             },
         },
-        topology::key_location::Home,
+        topology::key_location::KeyLocation,
     },
 };
 
@@ -63,48 +64,54 @@ pub(crate) enum Reach {
 }
 
 /// One command that is tried.
-type Trial<'a> = (&'static str, On, Vec<Word<'a>>);
+type Trial<'a> = (&'static str, On, Vec<Arg<'a>>);
 
 impl Survey {
     /// `lock`: a key that stands for those of the locks. It may be in use.
-    pub(crate) async fn make(home: &Home, lock: Option<&str>) -> Result<Self, Failure> {
-        let link = home.server.link.for_rights();
-        let own = format!("{}{}", home.names.check, random_name());
-        let (own, channel) = (Text(&own), Text(&home.names.grants));
+    pub(crate) async fn make(location: &KeyLocation, lock: Option<&str>) -> Result<Self, Failure> {
+        let connection = location.server.connection.for_rights();
+        let own = format!("{}{}", location.names.check, random_name());
+        let (own, channel) = (Text(&own), Text(&location.names.grants));
         let mut survey = Self::default();
         let mut trials = on_own(own);
-        trials.extend(alone(home.server.link.address().database()));
+        trials.extend(alone(location.server.connection.address().database()));
         trials.extend(lock.map(Text).into_iter().flat_map(on_a_lock));
         trials.extend(["publish", "spublish"].map(|right| on_channel(right, &[channel, Text("")])));
-        survey.run(&link, &trials).await?;
-        let current = link.snapshot();
+        survey.run(&connection, &trials).await?;
+        let current = connection.snapshot();
         let greeting = current.and_then(|current| current.greeting);
         survey.is_old = greeting.is_some_and(|greeting| greeting.is_before(7));
         if survey.leaves_nothing_behind() {
-            survey.run(&link, &making(own)).await?;
+            survey.run(&connection, &server_settings(own)).await?;
         }
         // Last: what these begin does not end on this connection, and there are proxies that swallow the first.
-        let hears = match home.server.listener {
+        let delivery = match location.server.subscription {
             None => "subscribe",
             Some(_) => "ssubscribe",
         };
         let trials = [
-            on_channel(hears, &[channel]),
+            on_channel(delivery, &[channel]),
             ("multi", On::Nothing, vec![Text("MULTI")]),
         ];
-        drop(survey.run(&link, &trials).await);
+        drop(survey.run(&connection, &trials).await);
         Ok(survey)
     }
 
     /// Sends all in one message.
-    async fn run(&mut self, link: &Arc<Link>, trials: &[Trial<'_>]) -> Result<(), Failure> {
+    async fn run(
+        &mut self,
+        connection: &Arc<ReconnectingConnection>,
+        trials: &[Trial<'_>],
+    ) -> Result<(), Failure> {
         let write = |out: &mut Vec<u8>| {
             for (_, _, words) in trials {
                 resp::write_command(out, &[words]);
             }
         };
-        let within = link.timing().command_timeout;
-        let (_, answers) = link.send_all(trials.len(), write, within, None).await?;
+        let within = connection.timing().command_timeout;
+        let (_, answers) = connection
+            .send_all(trials.len(), write, within, None)
+            .await?;
         for ((right, on, _), answer) in trials.iter().zip(&answers) {
             match answer {
                 Value::BulkString(user) if *right == "acl|whoami" => {
@@ -160,7 +167,7 @@ impl Survey {
 }
 
 fn alone<'a>(database: u32) -> Vec<Trial<'a>> {
-    let commands: [(&'static str, &[Word<'a>]); 12] = [
+    let commands: [(&'static str, &[Arg<'a>]); 12] = [
         ("acl|whoami", &[]),
         ("ping", &[]),
         ("time", &[]),
@@ -181,9 +188,9 @@ fn alone<'a>(database: u32) -> Vec<Trial<'a>> {
 }
 
 /// On a key that is not there, or with arguments that are wrong.
-fn on_own(own: Word<'_>) -> Vec<Trial<'_>> {
+fn on_own(own: Arg<'_>) -> Vec<Trial<'_>> {
     let (zero, one, none) = (Number(0), Number(1), Text(""));
-    let commands: [(&'static str, &[Word<'_>]); 8] = [
+    let commands: [(&'static str, &[Arg<'_>]); 8] = [
         ("del", &[own]),
         ("lpop", &[own]),
         ("linsert", &[own, Text("BEFORE"), none, none]),
@@ -198,15 +205,15 @@ fn on_own(own: Word<'_>) -> Vec<Trial<'_>> {
     own_alone.chain(harmless(own, On::Own)).collect()
 }
 
-fn on_a_lock(lock: Word<'_>) -> Vec<Trial<'_>> {
+fn on_a_lock(lock: Arg<'_>) -> Vec<Trial<'_>> {
     harmless(lock, On::Lock).collect()
 }
 
 /// Whatever the key holds.
-fn harmless(key: Word<'_>, on: On) -> impl Iterator<Item = Trial<'_>> {
+fn harmless(key: Arg<'_>, on: On) -> impl Iterator<Item = Trial<'_>> {
     const NO_HASH: &str = "0000000000000000000000000000000000000000";
     let (zero, one) = (Number(0), Number(1));
-    let commands: [(&'static str, Vec<Word<'_>>); 11] = [
+    let commands: [(&'static str, Vec<Arg<'_>>); 11] = [
         ("eval", vec![Text("return 1"), one, key]),
         ("evalsha", vec![Text(NO_HASH), one, key]),
         ("get", vec![key]),
@@ -226,9 +233,9 @@ fn harmless(key: Word<'_>, on: On) -> impl Iterator<Item = Trial<'_>> {
 }
 
 /// What makes a key if it is not there, between what gives it an end and what deletes it.
-fn making(own: Word<'_>) -> Vec<Trial<'_>> {
+fn server_settings(own: Arg<'_>) -> Vec<Trial<'_>> {
     let (none, second) = (Text(""), Number(1000));
-    let commands: [(&'static str, &[Word<'_>]); 6] = [
+    let commands: [(&'static str, &[Arg<'_>]); 6] = [
         ("set", &[own, none, Text("PX"), second]),
         ("psetex", &[own, second, none]),
         ("incr", &[own]),
@@ -242,11 +249,11 @@ fn making(own: Word<'_>) -> Vec<Trial<'_>> {
         .collect()
 }
 
-fn on_channel<'a>(right: &'static str, rest: &[Word<'a>]) -> Trial<'a> {
+fn on_channel<'a>(right: &'static str, rest: &[Arg<'a>]) -> Trial<'a> {
     trial(right, On::Channel, rest)
 }
 
-fn trial<'a>(right: &'static str, on: On, rest: &[Word<'a>]) -> Trial<'a> {
+fn trial<'a>(right: &'static str, on: On, rest: &[Arg<'a>]) -> Trial<'a> {
     let words = right.split('|').map(Text);
     (right, on, words.chain(rest.iter().copied()).collect())
 }

@@ -12,8 +12,8 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::{
             connection::{
-                reconnecting::Link,
-                resp::{self, Value, Word},
+                reconnecting::ReconnectingConnection,
+                resp::{self, Arg, Value},
             },
             errors,
         },
@@ -60,22 +60,22 @@ pub(super) struct Lua {
 /// What a script is called with.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
-    pub(super) keys: &'a [Word<'a>],
-    pub(super) arguments: &'a [Word<'a>],
+    pub(super) keys: &'a [Arg<'a>],
+    pub(super) arguments: &'a [Arg<'a>],
 }
 
 /// To which node of a cluster a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asking {
+pub(super) enum NodeRole {
     /// The one that has the slot.
-    ForItsOwn,
+    SlotOwner,
     /// The one that the slot is being moved to, and which has the key already.
-    ForAGuest,
+    MigrationTarget,
 }
 
 /// By which of its two names a script is called.
 #[derive(Clone, Copy)]
-enum By {
+enum ScriptName {
     Hash,
     Text,
 }
@@ -91,13 +91,13 @@ impl Lua {
     /// Runs the script, all within a time-out; an error that the server answers is a failure.
     pub(super) async fn run(
         &self,
-        link: &Arc<Link>,
+        connection: &Arc<ReconnectingConnection>,
         call: Call<'_>,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let (id, value) = self
-            .ask(link, Asking::ForItsOwn, call, within, in_flight)
+            .ask(connection, NodeRole::SlotOwner, call, within, in_flight)
             .await?;
         Ok((id, errors::of_value(value)?))
     }
@@ -105,72 +105,77 @@ impl Lua {
     /// The same; an error that the server answers is an answer.
     pub(super) async fn ask(
         &self,
-        link: &Arc<Link>,
-        asking: Asking,
+        connection: &Arc<ReconnectingConnection>,
+        node_role: NodeRole,
         call: Call<'_>,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        if asking == Asking::ForAGuest {
-            return self.ask_for_a_guest(link, call, within, in_flight).await;
+        if node_role == NodeRole::MigrationTarget {
+            return self
+                .ask_for_a_guest(connection, call, within, in_flight)
+                .await;
         }
         let started = Clock::Boot.now();
-        let name = self.name(By::Hash, &call);
+        let name = self.name(ScriptName::Hash, &call);
         let words = [&name, call.keys, call.arguments];
-        let (id, value) = link.send(&words, within, in_flight).await?;
+        let (id, value) = connection.send(&words, within, in_flight).await?;
         if !is_unknown(&value) {
             return Ok((id, value));
         }
         // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
-        let name = self.name(By::Text, &call);
+        let name = self.name(ScriptName::Text, &call);
         let words = [&name, call.keys, call.arguments];
-        link.send(&words, left, in_flight).await
+        connection.send(&words, left, in_flight).await
     }
 
     async fn ask_for_a_guest(
         &self,
-        link: &Arc<Link>,
+        connection: &Arc<ReconnectingConnection>,
         call: Call<'_>,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let write = |out: &mut Vec<u8>| {
-            resp::write_command(out, &[&[Word::Text("ASKING")]]);
-            let name = self.name(By::Text, &call);
+            resp::write_command(out, &[&[Arg::Text("ASKING")]]);
+            let name = self.name(ScriptName::Text, &call);
             resp::write_command(out, &[&name, call.keys, call.arguments]);
         };
-        let (id, mut answers) = link.send_all(2, write, within, in_flight).await?;
+        let (id, mut answers) = connection.send_all(2, write, within, in_flight).await?;
         Ok((id, answers.pop().unwrap_or(Value::Nil)))
     }
 
     /// Appends a call to what is sent. A script that the server does not know is not executed.
     pub(super) fn write(&self, out: &mut Vec<u8>, call: Call<'_>) {
-        let name = self.name(By::Hash, &call);
+        let name = self.name(ScriptName::Hash, &call);
         resp::write_command(out, &[&name, call.keys, call.arguments]);
     }
 
     /// Runs the script once for each call, in one message; one answer each.
     pub(super) async fn run_all(
         &self,
-        link: &Arc<Link>,
+        connection: &Arc<ReconnectingConnection>,
         calls: &[Call<'_>],
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
         let started = Clock::Boot.now();
-        let answers = self.send_all(link, calls, By::Hash, within).await?;
+        let answers = self
+            .send_all(connection, calls, ScriptName::Hash, within)
+            .await?;
         if !answers.iter().any(is_unknown) {
             return Ok(answers);
         }
         let left = within.saturating_sub(Clock::Boot.now().since(started));
-        self.send_all(link, calls, By::Text, left).await
+        self.send_all(connection, calls, ScriptName::Text, left)
+            .await
     }
 
     async fn send_all(
         &self,
-        link: &Arc<Link>,
+        connection: &Arc<ReconnectingConnection>,
         calls: &[Call<'_>],
-        by: By,
+        by: ScriptName,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
         let write = |out: &mut Vec<u8>| {
@@ -179,20 +184,22 @@ impl Lua {
                 resp::write_command(out, &[&name, call.keys, call.arguments]);
             }
         };
-        let (_, answers) = link.send_all(calls.len(), write, within, None).await?;
+        let (_, answers) = connection
+            .send_all(calls.len(), write, within, None)
+            .await?;
         Ok(answers)
     }
 
     /// The words before those of the call.
-    fn name(&self, by: By, call: &Call<'_>) -> [Word<'_>; 3] {
+    fn name(&self, by: ScriptName, call: &Call<'_>) -> [Arg<'_>; 3] {
         let (command, script) = match by {
-            By::Hash => ("EVALSHA", self.hash.as_str()),
-            By::Text => ("EVAL", self.text),
+            ScriptName::Hash => ("EVALSHA", self.hash.as_str()),
+            ScriptName::Text => ("EVAL", self.text),
         };
         [
-            Word::Text(command),
-            Word::Text(script),
-            Word::Number(call.keys.len() as u64),
+            Arg::Text(command),
+            Arg::Text(script),
+            Arg::Number(call.keys.len() as u64),
         ]
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]
 pub(crate) struct Address {
-    place: Place,
+    endpoint: Endpoint,
     pub(crate) transport: Transport,
     credentials: Option<Credentials>,
     database: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Address {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
 }
@@ -77,15 +77,15 @@ impl Address {
         transport: Transport,
         in_path: Option<&str>,
     ) -> Result<Self, LockError> {
-        let place = match url.hosts.first() {
-            Some((host, port)) => Place::Tcp {
+        let endpoint = match url.hosts.first() {
+            Some((host, port)) => Endpoint::Tcp {
                 host: host.clone(),
                 port: port.unwrap_or(DEFAULT_PORT),
             },
-            None => Place::Unix(url.decoded_path().into()),
+            None => Endpoint::Unix(url.decoded_path().into()),
         };
         Ok(Self {
-            place,
+            endpoint,
             transport,
             credentials: url.credentials()?,
             database: url.database(in_path)?,
@@ -102,7 +102,7 @@ impl Address {
             .map_or("", |(scheme, _)| scheme);
         let scheme = scheme.split_once('+').map_or(scheme, |(base, _)| base);
         Self {
-            place: Place::Tcp {
+            endpoint: Endpoint::Tcp {
                 host: host.to_owned(),
                 port,
             },
@@ -119,8 +119,8 @@ impl Address {
         self.database = database;
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     pub(crate) fn credentials(&self) -> Option<&Credentials> {
@@ -180,17 +180,17 @@ mod tests {
     #[test]
     fn a_url_is_read_to_its_last_parameter() {
         let address = parse("valkey://me:p%40ss%2Cw@h/?db=3&protocol=2").expect("whole");
-        let place = Place::Tcp {
+        let endpoint = Endpoint::Tcp {
             host: "h".to_owned(),
             port: 6379,
         };
-        assert_eq!(*address.place(), place);
+        assert_eq!(*address.endpoint(), endpoint);
         assert_eq!((address.database(), address.pushes), (3, false));
         let credentials = address.credentials().expect("given");
         let (user, password) = (credentials.user.as_deref(), &*credentials.password);
         assert_eq!((user, password), (Some("me"), "p@ss,w"));
         let socket = parse("unix:///run/my%20r.sock?user=me&password=a+b&db=0003").expect("whole");
-        assert_eq!(*socket.place(), Place::Unix("/run/my r.sock".into()));
+        assert_eq!(*socket.endpoint(), Endpoint::Unix("/run/my r.sock".into()));
         assert_eq!(socket.database(), 3);
         assert_eq!(socket.credentials().expect("given").password, "a b");
     }

@@ -21,14 +21,14 @@ use crate::{
         Failure,
         redis::{
             capabilities,
-            connection::resp::{ServerError, Value, Word::Text},
+            connection::resp::{Arg::Text, ServerError, Value},
             errors::{self, Reach, Redirect},
-            scripts::Asking,
-            server::{Making, Server},
+            scripts::NodeRole,
+            server::{RedisServer, ServerSettings},
             topology::{
                 Seeds,
-                address::{Address, Place},
-                key_location::Home,
+                address::{Address, Endpoint},
+                key_location::KeyLocation,
                 slots::{Names, SLOTS, slot_of},
             },
         },
@@ -47,21 +47,21 @@ const MOST_NODES: usize = 2_000;
 /// The nodes of a cluster.
 pub(crate) struct Cluster {
     seeds: Seeds,
-    making: Making,
+    server_settings: ServerSettings,
     /// Of each slot that was of use.
     names: Box<[OnceLock<Arc<Names>>]>,
-    map: Mutex<Map>,
+    map: Mutex<SlotMap>,
     /// Whether the map is being asked for, or was a moment ago.
     is_looking: AtomicBool,
     /// To which something was given that has not been flushed.
-    written: Mutex<Vec<Arc<Server>>>,
+    written: Mutex<Vec<Arc<RedisServer>>>,
 }
 
-struct Map {
+struct SlotMap {
     /// By host and port.
-    servers: HashMap<(String, u16), Arc<Server>>,
+    servers: HashMap<(String, u16), Arc<RedisServer>>,
     /// Of each slot.
-    owners: Vec<Option<Arc<Server>>>,
+    owners: Vec<Option<Arc<RedisServer>>>,
 }
 
 /// Some slots, and who has them.
@@ -74,12 +74,12 @@ struct Range {
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Seeds, making: Making) -> Self {
+    pub(crate) fn new(seeds: Seeds, server_settings: ServerSettings) -> Self {
         Self {
             seeds,
-            making,
+            server_settings,
             names: (0..SLOTS).map(|_| OnceLock::new()).collect(),
-            map: Mutex::new(Map {
+            map: Mutex::new(SlotMap {
                 servers: HashMap::new(),
                 owners: vec![None; usize::from(SLOTS)],
             }),
@@ -94,7 +94,7 @@ impl Cluster {
     }
 
     /// Where a lock is kept, as far as is known.
-    pub(crate) fn home(&self, full_key: &str) -> Home {
+    pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         let slot = slot_of(full_key);
         let mut map = self.lock();
         let owner = map.owners[usize::from(slot)].clone();
@@ -102,43 +102,47 @@ impl Cluster {
         let server = owner.or_else(|| map.servers.values().next().cloned());
         let server = server.unwrap_or_else(|| self.server_at(&mut map, &self.seeds.nodes[0]));
         drop(map);
-        Home {
+        KeyLocation {
             server,
             names: self.names(slot),
             slot,
-            asking: Asking::ForItsOwn,
+            node_role: NodeRole::SlotOwner,
         }
     }
 
     /// Where to go instead, if the failure says so. If it says that something is amiss, the map is asked for.
     ///
     /// Only for the manager's thread.
-    pub(crate) fn follow(self: &Arc<Self>, home: &Home, failure: &Failure) -> Option<Home> {
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        location: &KeyLocation,
+        failure: &Failure,
+    ) -> Option<KeyLocation> {
         let Some(redirect) = errors::redirect(failure) else {
             if failure.is_transient() {
                 self.look_soon();
             }
             return None;
         };
-        let server = self.redirected(home, redirect);
+        let server = self.redirected(location, redirect);
         if redirect.reach == Reach::Slot {
             self.look_soon();
         }
-        Some(Home {
+        Some(KeyLocation {
             server,
-            names: home.names.clone(),
-            slot: home.slot,
-            asking: match redirect.reach {
-                Reach::Slot => Asking::ForItsOwn,
-                Reach::Request => Asking::ForAGuest,
+            names: location.names.clone(),
+            slot: location.slot,
+            node_role: match redirect.reach {
+                Reach::Slot => NodeRole::SlotOwner,
+                Reach::Request => NodeRole::MigrationTarget,
             },
         })
     }
 
-    fn redirected(&self, home: &Home, redirect: &Redirect) -> Arc<Server> {
-        let asked = home.server.link.address();
-        let host = match (&*redirect.host, asked.place()) {
-            ("" | "?", Place::Tcp { host, .. }) => host,
+    fn redirected(&self, location: &KeyLocation, redirect: &Redirect) -> Arc<RedisServer> {
+        let asked = location.server.connection.address();
+        let host = match (&*redirect.host, asked.endpoint()) {
+            ("" | "?", Endpoint::Tcp { host, .. }) => host,
             (host, _) => host,
         };
         let mut map = self.lock();
@@ -152,48 +156,52 @@ impl Cluster {
     /// Asks for the map, and makes sure that locks can be kept where it comes from.
     pub(crate) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
         let server = self.look(within).await?;
-        server.link.ways(within).await?;
+        server.connection.capabilities(within).await?;
         // A replica has no slots; then another node stands for all.
         let owners = self.owners();
         let own = owners
             .iter()
-            .find(|home| Arc::ptr_eq(&home.server, &server))
+            .find(|location| Arc::ptr_eq(&location.server, &server))
             .or(owners.first());
-        if let Some(home) = own
-            && let Err(failure) =
-                capabilities::publishing(&home.server.link, &home.names.grants, within).await
+        if let Some(location) = own
+            && let Err(failure) = capabilities::publishing(
+                &location.server.connection,
+                &location.names.grants,
+                within,
+            )
+            .await
             && !failure.is_transient()
         {
             return Err(failure);
         }
-        match &server.acks {
-            Some(acks) => acks.try_out().await,
+        match &server.replica_acks {
+            Some(replica_acks) => replica_acks.try_out().await,
             None => Ok(()),
         }
     }
 
     /// The nodes that have slots, each as one of them.
-    pub(crate) fn owners(&self) -> Vec<Home> {
+    pub(crate) fn owners(&self) -> Vec<KeyLocation> {
         let map = self.lock();
-        let mut owners: Vec<Home> = Vec::new();
+        let mut owners: Vec<KeyLocation> = Vec::new();
         for (slot, owner) in (0..SLOTS).zip(&map.owners) {
             if let Some(owner) = owner
                 && !owners.iter().any(|known| Arc::ptr_eq(&known.server, owner))
             {
-                let home = Home::at(owner.clone(), self.names(slot));
-                owners.push(Home { slot, ..home });
+                let location = KeyLocation::at(owner.clone(), self.names(slot));
+                owners.push(KeyLocation { slot, ..location });
             }
         }
         owners
     }
 
     pub(crate) fn names(&self, slot: u16) -> Arc<Names> {
-        let names = || Arc::new(Names::of_a_slot(slot, &self.making.manager));
+        let names = || Arc::new(Names::of_a_slot(slot, &self.server_settings.manager));
         self.names[usize::from(slot)].get_or_init(names).clone()
     }
 
     /// Notes that something is to be flushed.
-    pub(crate) fn note_written(&self, server: Arc<Server>) {
+    pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if !written.iter().any(|known| Arc::ptr_eq(known, &server)) {
             written.push(server);
@@ -211,7 +219,10 @@ impl Cluster {
 
     pub(crate) fn round_trip(&self) -> Duration {
         let map = self.lock();
-        let round_trips = map.servers.values().map(|server| server.link.round_trip());
+        let round_trips = map
+            .servers
+            .values()
+            .map(|server| server.connection.round_trip());
         round_trips.max().unwrap_or_default()
     }
 
@@ -220,7 +231,7 @@ impl Cluster {
             return;
         }
         let cluster = Arc::downgrade(self);
-        let within = self.making.timing.command_timeout;
+        let within = self.server_settings.timing.command_timeout;
         spawn_beside(async move {
             if let Some(cluster) = cluster.upgrade() {
                 // Whoever needs it asks again if this failed.
@@ -237,7 +248,7 @@ impl Cluster {
 
     /// Asks nodes for the map, first those to which there is a connection, and the next one when one takes its time; returns
     /// the one that told it.
-    async fn look(&self, within: Duration) -> Result<Arc<Server>, Failure> {
+    async fn look(&self, within: Duration) -> Result<Arc<RedisServer>, Failure> {
         let mut candidates = self.candidates().into_iter();
         let mut asked = JoinSet::new();
         let mut failure: Option<Failure> = None;
@@ -269,20 +280,20 @@ impl Cluster {
         Err(failure.unwrap_or_else(none))
     }
 
-    fn candidates(&self) -> Vec<Arc<Server>> {
+    fn candidates(&self) -> Vec<Arc<RedisServer>> {
         let mut map = self.lock();
         for seed in &self.seeds.nodes {
             self.server_at(&mut map, seed);
         }
         let mut servers: Vec<_> = map.servers.values().cloned().collect();
         drop(map);
-        servers.sort_by_key(|server| !server.link.is_up());
+        servers.sort_by_key(|server| !server.connection.is_up());
         servers
     }
 
-    fn take_over(&self, ranges: &[Range], told_by: &Arc<Server>) {
+    fn take_over(&self, ranges: &[Range], told_by: &Arc<RedisServer>) {
         let mut map = self.lock();
-        let template = told_by.link.address();
+        let template = told_by.connection.address();
         let mut kept = HashMap::new();
         let mut owners = vec![None; usize::from(SLOTS)];
         for range in ranges {
@@ -293,13 +304,13 @@ impl Cluster {
             }
         }
         // Nodes without slots are left, but for the one that was just of use.
-        if let Place::Tcp { host, port } = told_by.link.address().place() {
+        if let Endpoint::Tcp { host, port } = told_by.connection.address().endpoint() {
             kept.entry((host.clone(), *port))
                 .or_insert_with(|| told_by.clone());
         }
         let before = std::mem::replace(
             &mut *map,
-            Map {
+            SlotMap {
                 servers: kept,
                 owners,
             },
@@ -309,18 +320,23 @@ impl Cluster {
         drop(before);
     }
 
-    fn server_at(&self, map: &mut Map, address: &Address) -> Arc<Server> {
-        let Place::Tcp { host, port } = address.place() else {
+    fn server_at(&self, map: &mut SlotMap, address: &Address) -> Arc<RedisServer> {
+        let Endpoint::Tcp { host, port } = address.endpoint() else {
             unreachable!("a url with several hosts has no paths of sockets");
         };
-        let make = || Arc::new(Server::of_a_cluster(address.clone(), &self.making));
+        let make = || {
+            Arc::new(RedisServer::of_a_cluster(
+                address.clone(),
+                &self.server_settings,
+            ))
+        };
         map.servers
             .entry((host.clone(), *port))
             .or_insert_with(make)
             .clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Map> {
+    fn lock(&self) -> MutexGuard<'_, SlotMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -331,10 +347,10 @@ impl fmt::Debug for Cluster {
     }
 }
 
-async fn ask(server: &Server, within: Duration) -> Result<Vec<Range>, Failure> {
+async fn ask(server: &RedisServer, within: Duration) -> Result<Vec<Range>, Failure> {
     let words = [Text("CLUSTER"), Text("SLOTS")];
-    let (_, answer) = server.link.send(&[&words], within, None).await?;
-    read_ranges(&answer, server.link.address())
+    let (_, answer) = server.connection.send(&[&words], within, None).await?;
+    read_ranges(&answer, server.connection.address())
 }
 
 /// Reads `CLUSTER SLOTS`; a node may leave its own host out.
@@ -344,9 +360,9 @@ fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<Range>, Failure> {
         Value::ServerError(error) => return Err(no_map(error, asked)),
         _ => return Err(errors::nonsense("CLUSTER SLOTS")),
     };
-    let own = match asked.place() {
-        Place::Tcp { host, .. } => &**host,
-        Place::Unix(_) => "",
+    let own = match asked.endpoint() {
+        Endpoint::Tcp { host, .. } => &**host,
+        Endpoint::Unix(_) => "",
     };
     let ranges: Option<Vec<_>> = parts.iter().map(|part| read_range(part, own)).collect();
     let ranges = ranges.ok_or_else(|| errors::nonsense("CLUSTER SLOTS"))?;

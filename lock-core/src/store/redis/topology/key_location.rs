@@ -6,18 +6,20 @@ use crate::store::{
     Failure,
     in_flight::{ConnectionId, InFlight},
     redis::{
-        capabilities::Ways,
+        capabilities::Capabilities,
         connection::{
-            reconnecting::Link,
+            reconnecting::ReconnectingConnection,
             resp::{
+                Arg::{self, Joined, Text},
                 Value,
-                Word::{self, Joined, Text},
             },
         },
         errors,
-        scripts::{Asking, Call, Lua},
-        server::Server,
-        topology::{address::Address, cluster::Cluster, sharded_subscription::Hears, slots::Names},
+        scripts::{Call, Lua, NodeRole},
+        server::RedisServer,
+        topology::{
+            address::Address, cluster::Cluster, sharded_subscription::GrantDelivery, slots::Names,
+        },
         without_scripts::Counter,
     },
 };
@@ -27,50 +29,50 @@ pub(crate) const MOST_HOPS: u32 = 5;
 
 /// All servers that keep the locks of a manager.
 #[derive(Clone)]
-pub(crate) enum Servers {
+pub(crate) enum RedisServers {
     /// One that has all keys.
-    One(Arc<Server>, Arc<Names>),
+    One(Arc<RedisServer>, Arc<Names>),
     Several(Arc<Cluster>),
 }
 
 /// Where a lock is kept, and what its companions are called there.
 #[derive(Clone)]
-pub(crate) struct Home {
-    pub(crate) server: Arc<Server>,
+pub(crate) struct KeyLocation {
+    pub(crate) server: Arc<RedisServer>,
     pub(crate) names: Arc<Names>,
     /// In a cluster.
     pub(crate) slot: u16,
-    pub(crate) asking: Asking,
+    pub(crate) node_role: NodeRole,
 }
 
 /// One request on its way to where its lock is kept.
-pub(crate) struct Way<'a> {
-    servers: &'a Servers,
-    pub(crate) home: Home,
+pub(crate) struct RedirectedRequest<'a> {
+    servers: &'a RedisServers,
+    pub(crate) location: KeyLocation,
     hops: u32,
 }
 
-impl Home {
+impl KeyLocation {
     /// One place on a server.
-    pub(crate) fn at(server: Arc<Server>, names: Arc<Names>) -> Self {
+    pub(crate) fn at(server: Arc<RedisServer>, names: Arc<Names>) -> Self {
         Self {
             server,
             names,
             slot: 0,
-            asking: Asking::ForItsOwn,
+            node_role: NodeRole::SlotOwner,
         }
     }
 
     pub(crate) fn counter(&self) -> Counter<'_> {
         Counter {
             fence: &self.names.fence,
-            counting: &self.server.counting,
+            fencing_counter: &self.server.fencing_counter,
         }
     }
 
     /// The lock and its companions: the fencing counter, and the queue, which is named from the full key, whatever the
     /// prefix, so that managers with different prefixes that mean the same lock stand in the same queue.
-    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Word<'a>; 3] {
+    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 3] {
         [
             Text(full_key),
             Text(&self.names.fence),
@@ -79,22 +81,24 @@ impl Home {
     }
 
     /// Whether grants for locks here arrive now.
-    pub(crate) fn hears(&self) -> Hears {
-        match &self.server.listener {
-            None if self.server.link.has_grants() => Hears::Yes,
-            None => Hears::Never,
+    pub(crate) fn delivery(&self) -> GrantDelivery {
+        match &self.server.subscription {
+            None if self.server.connection.has_grants() => GrantDelivery::Pushed,
+            None => GrantDelivery::Unsupported,
             // Its slot has not arrived yet: nobody can subscribe here, nor is it told where the slot comes from.
-            Some(_) if self.asking == Asking::ForAGuest => Hears::Never,
-            Some(listener) => listener.hears(&self.names.grants),
+            Some(_) if self.node_role == NodeRole::MigrationTarget => GrantDelivery::Unsupported,
+            Some(subscription) => subscription.delivery(&self.names.grants),
         }
     }
 
     /// Has grants for locks here arrive.
-    pub(crate) async fn listen(&self, within: Duration) -> Result<Hears, Failure> {
-        match &self.server.listener {
-            None => Ok(self.hears()),
-            Some(_) if self.asking == Asking::ForAGuest => Ok(Hears::Never),
-            Some(listener) => listener.listen(&self.names.grants, within).await,
+    pub(crate) async fn listen(&self, within: Duration) -> Result<GrantDelivery, Failure> {
+        match &self.server.subscription {
+            None => Ok(self.delivery()),
+            Some(_) if self.node_role == NodeRole::MigrationTarget => {
+                Ok(GrantDelivery::Unsupported)
+            }
+            Some(subscription) => subscription.listen(&self.names.grants, within).await,
         }
     }
 
@@ -105,60 +109,60 @@ impl Home {
         call: Call<'_>,
         in_flight: &InFlight,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let link = self.server.holding();
-        let within = link.timing().command_timeout;
+        let connection = self.server.holding();
+        let within = connection.timing().command_timeout;
         script
-            .ask(link, self.asking, call, within, Some(in_flight))
+            .ask(connection, self.node_role, call, within, Some(in_flight))
             .await
     }
 
     /// Runs a script on one of the server's links; an error that the server answers is a failure.
     pub(crate) async fn run(
         &self,
-        link: &Arc<Link>,
+        connection: &Arc<ReconnectingConnection>,
         script: &Lua,
         call: Call<'_>,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let within = link.timing().command_timeout;
+        let within = connection.timing().command_timeout;
         let (id, value) = script
-            .ask(link, self.asking, call, within, in_flight)
+            .ask(connection, self.node_role, call, within, in_flight)
             .await?;
         Ok((id, errors::of_value(value)?))
     }
 
     /// By which commands locks are kept here; connects if need be.
-    pub(crate) async fn ways(&self, within: Duration) -> Result<Ways, Failure> {
-        self.server.link.ways(within).await
+    pub(crate) async fn capabilities(&self, within: Duration) -> Result<Capabilities, Failure> {
+        self.server.connection.capabilities(within).await
     }
 }
 
-impl Servers {
-    pub(crate) fn home(&self, full_key: &str) -> Home {
+impl RedisServers {
+    pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
-            Self::One(server, names) => Home::at(server.clone(), names.clone()),
-            Self::Several(cluster) => cluster.home(full_key),
+            Self::One(server, names) => KeyLocation::at(server.clone(), names.clone()),
+            Self::Several(cluster) => cluster.location(full_key),
         }
     }
 
     /// A server, whichever is known.
-    pub(crate) fn any(&self) -> Home {
-        self.home("")
+    pub(crate) fn any(&self) -> KeyLocation {
+        self.location("")
     }
 
-    pub(crate) fn way(&self, full_key: &str) -> Way<'_> {
-        Way {
+    pub(crate) fn redirected(&self, full_key: &str) -> RedirectedRequest<'_> {
+        RedirectedRequest {
             servers: self,
-            home: self.home(full_key),
+            location: self.location(full_key),
             hops: 0,
         }
     }
 
     /// Where to go instead, if that is what the failure says.
-    pub(crate) fn follow(&self, home: &Home, failure: &Failure) -> Option<Home> {
+    pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
         match self {
             Self::One(..) => None,
-            Self::Several(cluster) => cluster.follow(home, failure),
+            Self::Several(cluster) => cluster.follow(location, failure),
         }
     }
 
@@ -167,7 +171,7 @@ impl Servers {
     }
 
     /// Each server that has locks, as one place there.
-    pub(crate) fn each(&self) -> Vec<Home> {
+    pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
             Self::One(..) => vec![self.any()],
             Self::Several(cluster) => cluster.owners(),
@@ -175,7 +179,7 @@ impl Servers {
     }
 
     /// Notes that something is to be flushed.
-    pub(crate) fn note_written(&self, server: Arc<Server>) {
+    pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
         if let Self::Several(cluster) = self {
             cluster.note_written(server);
         }
@@ -191,7 +195,7 @@ impl Servers {
     /// How long a request and its answer take, as measured lately.
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
-            Self::One(server, _) => server.link.round_trip(),
+            Self::One(server, _) => server.connection.round_trip(),
             Self::Several(cluster) => cluster.round_trip(),
         }
     }
@@ -199,25 +203,25 @@ impl Servers {
     /// What is shown of the url.
     pub(crate) fn address(&self) -> &Address {
         match self {
-            Self::One(server, _) => server.link.address(),
+            Self::One(server, _) => server.connection.address(),
             Self::Several(cluster) => cluster.address(),
         }
     }
 }
 
-impl fmt::Debug for Servers {
+impl fmt::Debug for RedisServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address().fmt(f)
     }
 }
 
-impl Way<'_> {
+impl RedirectedRequest<'_> {
     /// Goes on to where the failure says; returns whether there is somewhere to go.
-    pub(crate) fn goes_on(&mut self, failure: &Failure) -> bool {
-        let Some(next) = self.servers.follow(&self.home, failure) else {
+    pub(crate) fn follow_redirect(&mut self, failure: &Failure) -> bool {
+        let Some(next) = self.servers.follow(&self.location, failure) else {
             return false;
         };
-        self.home = next;
+        self.location = next;
         self.hops += 1;
         self.hops <= MOST_HOPS
     }

@@ -151,18 +151,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::topology::address::Place;
+    use crate::store::redis::topology::address::Endpoint;
 
     fn parse(url: &str) -> Result<Topology, LockError> {
         Topology::parse(url, &Access::default(), &Security::default())
     }
 
     fn places(addresses: &[Address]) -> Vec<(String, u16)> {
-        let place = |address: &Address| match address.place() {
-            Place::Tcp { host, port } => (host.clone(), *port),
-            Place::Unix(path) => panic!("{path:?}"),
+        let endpoint = |address: &Address| match address.endpoint() {
+            Endpoint::Tcp { host, port } => (host.clone(), *port),
+            Endpoint::Unix(path) => panic!("{path:?}"),
         };
-        addresses.iter().map(place).collect()
+        addresses.iter().map(endpoint).collect()
     }
 
     fn password(address: &Address) -> Option<&str> {

@@ -22,12 +22,12 @@ use crate::store::{
     Failure,
     redis::{
         connection::{
-            pub_sub::Mailbox,
-            reconnecting::{Link, Purpose},
-            resp::{Value, Word::Text},
+            pub_sub::PubSubDispatch,
+            reconnecting::{Purpose, ReconnectingConnection},
+            resp::{Arg::Text, Value},
         },
         errors,
-        server::Server,
+        server::RedisServer,
         topology::{Service, address::Address},
     },
     timing::Timing,
@@ -41,16 +41,16 @@ const WATCH: Duration = Duration::from_secs(1);
 
 /// The sentinels that know a primary.
 pub(crate) struct Sentinels {
-    links: Vec<Arc<Link>>,
+    connections: Vec<Arc<ReconnectingConnection>>,
     service: String,
     /// The last word that counted.
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<KnownPrimary>>,
     turn: AtomicUsize,
 }
 
 /// A sentinel's word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownPrimary {
     pub(crate) host: String,
     pub(crate) port: u16,
     /// Grows with each fail-over.
@@ -58,13 +58,19 @@ pub(crate) struct Known {
 }
 
 impl Sentinels {
-    pub(crate) fn new(service: &Service, timing: Timing, mailbox: &Mailbox) -> Self {
-        let link = |address: &Address| {
-            let (purpose, mailbox) = (Purpose::Questions, mailbox.of_nobody());
-            Arc::new(Link::new(address.clone(), None, purpose, timing, mailbox))
+    pub(crate) fn new(service: &Service, timing: Timing, dispatch: &PubSubDispatch) -> Self {
+        let connection = |address: &Address| {
+            let (purpose, dispatch) = (Purpose::OtherCommands, dispatch.of_nobody());
+            Arc::new(ReconnectingConnection::new(
+                address.clone(),
+                None,
+                purpose,
+                timing,
+                dispatch,
+            ))
         };
         Self {
-            links: service.sentinels.iter().map(link).collect(),
+            connections: service.sentinels.iter().map(connection).collect(),
             service: service.name.clone(),
             known: Mutex::default(),
             turn: AtomicUsize::new(0),
@@ -76,10 +82,10 @@ impl Sentinels {
     /// # Cancel safety
     ///
     /// Nothing is lost but the answers.
-    pub(crate) async fn primary(&self) -> Result<Known, Failure> {
+    pub(crate) async fn primary(&self) -> Result<KnownPrimary, Failure> {
         let (best, answers) = self.find().await?;
         let mut known = self.lock();
-        if answers * 2 <= self.links.len()
+        if answers * 2 <= self.connections.len()
             && let Some(known) = &*known
             && known.epoch > best.epoch
         {
@@ -91,13 +97,13 @@ impl Sentinels {
     }
 
     /// The best word, and how many have answered.
-    async fn find(&self) -> Result<(Known, usize), Failure> {
+    async fn find(&self) -> Result<(KnownPrimary, usize), Failure> {
         let mut asked = JoinSet::new();
-        for link in &self.links {
-            let (link, service) = (link.clone(), self.service.clone());
-            asked.spawn(async move { ask(&link, &service).await });
+        for connection in &self.connections {
+            let (connection, service) = (connection.clone(), self.service.clone());
+            asked.spawn(async move { ask(&connection, &service).await });
         }
-        let (mut best, mut failure): (Option<Known>, Option<Failure>) = (None, None);
+        let (mut best, mut failure): (Option<KnownPrimary>, Option<Failure>) = (None, None);
         let (mut answers, mut until) = (0, None);
         // Ends with the last answer, each of which is bounded by the time-outs of its link.
         loop {
@@ -130,9 +136,9 @@ impl Sentinels {
     }
 
     /// The word of one of them, each in its turn, if it has something to say.
-    async fn hear_one(&self) -> Option<Known> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.links.len();
-        let now = ask(&self.links[turn], &self.service).await.ok()?;
+    async fn hear_one(&self) -> Option<KnownPrimary> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len();
+        let now = ask(&self.connections[turn], &self.service).await.ok()?;
         let mut known = self.lock();
         if known.as_ref().is_none_or(|known| known.epoch < now.epoch) {
             // Others may not know it yet when it is asked for next.
@@ -141,12 +147,12 @@ impl Sentinels {
         Some(now)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+    fn lock(&self) -> MutexGuard<'_, Option<KnownPrimary>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl KnownPrimary {
     pub(crate) fn replaces(&self, earlier: &Self) -> bool {
         self.epoch > earlier.epoch && (&self.host, self.port) != (&earlier.host, earlier.port)
     }
@@ -162,54 +168,57 @@ impl fmt::Debug for Sentinels {
 
 /// Has all connections leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that
 /// only we can still reach would go on giving out locks that nobody else respects.
-pub(crate) async fn watch(server: Weak<Server>) {
+pub(crate) async fn watch(server: Weak<RedisServer>) {
     // Until the manager ends.
     loop {
         sleep(WATCH).await;
         let Some(server) = server.upgrade() else {
             return;
         };
-        let links = server.links();
-        let Some(sentinels) = server.link.sentinels() else {
+        let connections = server.connections();
+        let Some(sentinels) = server.connection.sentinels() else {
             return;
         };
-        if !links.iter().any(|link| link.is_up()) {
+        if !connections.iter().any(|connection| connection.is_up()) {
             continue;
         }
         let Some(now) = sentinels.hear_one().await else {
             continue;
         };
-        for link in links {
-            link.leave_if_replaced(&now);
+        for connection in connections {
+            connection.leave_if_replaced(&now);
         }
     }
 }
 
-async fn ask(link: &Arc<Link>, service: &str) -> Result<Known, Failure> {
+async fn ask(
+    connection: &Arc<ReconnectingConnection>,
+    service: &str,
+) -> Result<KnownPrimary, Failure> {
     let words = [Text("SENTINEL"), Text("MASTER"), Text(service)];
-    let within = link.timing().connect_timeout;
-    match link.send(&[&words], within, None).await? {
+    let within = connection.timing().connect_timeout;
+    match connection.send(&[&words], within, None).await? {
         (_, Value::ServerError(error)) if error.details().contains("No such master") => {
             Err(Failure::Invalid(
                 format!(
                     "the sentinel {} knows no primary by the name `{service}`: it stands behind the hosts in the url",
-                    link.address().shown()
+                    connection.address().shown()
                 )
                 .into(),
             ))
         }
         (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
-            let user = link.address().user().unwrap_or("default");
+            let user = connection.address().user().unwrap_or("default");
             Err(Failure::Invalid(
                 format!(
                     "this user of the sentinel {} may not ask where the primary is: an administrator of the sentinels grants it \
                      by `ACL SETUSER {user} +ping +sentinel|master`",
-                    link.address().shown()
+                    connection.address().shown()
                 )
                 .into(),
             ))
         }
-        (_, Value::ServerError(error)) => Err(errors::refused(&error, link.address())),
+        (_, Value::ServerError(error)) => Err(errors::refused(&error, connection.address())),
         (_, Value::Array(fields)) => {
             read(&fields).ok_or_else(|| errors::nonsense("the question for the primary"))
         }
@@ -218,7 +227,7 @@ async fn ask(link: &Arc<Link>, service: &str) -> Result<Known, Failure> {
 }
 
 /// Reads fields and their values in turn.
-fn read(fields: &[Value]) -> Option<Known> {
+fn read(fields: &[Value]) -> Option<KnownPrimary> {
     let field = |wanted: &str| {
         fields.chunks(2).find_map(|pair| match pair {
             [Value::BulkString(name), Value::BulkString(value)] if **name == *wanted.as_bytes() => {
@@ -227,7 +236,7 @@ fn read(fields: &[Value]) -> Option<Known> {
             _ => None,
         })
     };
-    Some(Known {
+    Some(KnownPrimary {
         host: field("ip").filter(|host| !host.is_empty())?.to_owned(),
         port: field("port")?.parse().ok()?,
         epoch: field("config-epoch")?.parse().ok()?,
@@ -246,7 +255,7 @@ mod tests {
     #[test]
     fn the_place_and_the_epoch_are_read_from_their_fields() {
         let fields = bulk(&["name", "m", "ip", "::1", "port", "7", "config-epoch", "3"]);
-        let known = Known {
+        let known = KnownPrimary {
             host: "::1".to_owned(),
             port: 7,
             epoch: 3,
@@ -266,7 +275,7 @@ mod tests {
 
     #[test]
     fn only_a_later_word_replaces_a_primary() {
-        let known = |port, epoch| Known {
+        let known = |port, epoch| KnownPrimary {
             host: "a".to_owned(),
             port,
             epoch,

@@ -21,11 +21,11 @@ use crate::{
         redis::{
             connection::{
                 CLOCK,
-                reconnecting::{Link, Purpose},
-                resp::{Value, Word::Text},
+                reconnecting::{Purpose, ReconnectingConnection},
+                resp::{Arg::Text, Value},
             },
             errors,
-            server::Making,
+            server::ServerSettings,
             topology::address::Address,
         },
     },
@@ -39,16 +39,16 @@ const UNUSED: Duration = Duration::from_secs(10);
 
 /// What is heard from one node.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    link: Arc<Link>,
-    heard: Arc<Heard>,
+pub(crate) struct ShardedSubscription {
+    connection: Arc<ReconnectingConnection>,
+    channels: Arc<SubscribedChannels>,
     /// Whether this node, or this user, cannot subscribe.
     deaf: AtomicBool,
 }
 
 /// The channels whose subscription is confirmed.
 #[derive(Debug, Default)]
-pub(crate) struct Heard(Mutex<Channels>);
+pub(crate) struct SubscribedChannels(Mutex<Channels>);
 
 #[derive(Debug, Default)]
 struct Channels {
@@ -61,53 +61,63 @@ struct Channels {
 
 /// Whether grants will arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hears {
-    Yes,
+pub(crate) enum GrantDelivery {
+    Pushed,
     /// Not now: the answer is not there yet, or the connection broke.
-    NotYet,
-    Never,
+    NotSubscribedYet,
+    Unsupported,
 }
 
-impl Listener {
-    pub(crate) fn new(address: Address, making: &Making) -> Self {
-        let heard = Arc::<Heard>::default();
-        let mailbox = making.mailbox("".into()).with(heard.clone());
-        let link = Link::new(address, None, Purpose::Grants, making.timing, mailbox);
+impl ShardedSubscription {
+    pub(crate) fn new(address: Address, server_settings: &ServerSettings) -> Self {
+        let channels = Arc::<SubscribedChannels>::default();
+        let dispatch = server_settings.dispatch("".into()).with(channels.clone());
+        let connection = ReconnectingConnection::new(
+            address,
+            None,
+            Purpose::Grants,
+            server_settings.timing,
+            dispatch,
+        );
         Self {
-            link: Arc::new(link),
-            heard,
+            connection: Arc::new(connection),
+            channels,
             deaf: AtomicBool::new(false),
         }
     }
 
     /// Whether grants on this channel arrive now.
-    pub(crate) fn hears(&self, channel: &str) -> Hears {
+    pub(crate) fn delivery(&self, channel: &str) -> GrantDelivery {
         if self.deaf.load(Ordering::Relaxed) {
-            return Hears::Never;
+            return GrantDelivery::Unsupported;
         }
-        let current = self.link.current_id();
-        let mut heard = self.heard.lock();
-        let is_current = current.is_some() && heard.connection == current;
-        match heard.used.get_mut(channel) {
+        let current = self.connection.current_id();
+        let mut channels = self.channels.lock();
+        let is_current = current.is_some() && channels.connection == current;
+        match channels.used.get_mut(channel) {
             Some(used) if is_current => {
                 *used = CLOCK.now();
-                Hears::Yes
+                GrantDelivery::Pushed
             }
-            _ => Hears::NotYet,
+            _ => GrantDelivery::NotSubscribedYet,
         }
     }
 
     /// Has grants on this channel arrive: confirmed when this returns, before anybody can be granted anything.
     ///
     /// Whether they do is no condition for a lock: only a redirection is a failure here.
-    pub(crate) async fn listen(&self, channel: &str, within: Duration) -> Result<Hears, Failure> {
-        match self.hears(channel) {
-            Hears::NotYet => {}
+    pub(crate) async fn listen(
+        &self,
+        channel: &str,
+        within: Duration,
+    ) -> Result<GrantDelivery, Failure> {
+        match self.delivery(channel) {
+            GrantDelivery::NotSubscribedYet => {}
             known => return Ok(known),
         }
         let sent = CLOCK.now();
         let words = [Text("SSUBSCRIBE"), Text(channel)];
-        let answer = self.link.send(&[&words], within, None).await;
+        let answer = self.connection.send(&[&words], within, None).await;
         match answer.and_then(|(connection, value)| Ok((connection, errors::of_value(value)?))) {
             Ok((connection, Value::Array(_))) => Ok(self.note(channel, connection, sent)),
             Ok(_) => Ok(self.never_mind("an answer of the wrong form")),
@@ -117,57 +127,57 @@ impl Listener {
             // Locks do not depend on it: whoever waits asks again and again until then.
             Err(failure) => {
                 tracing::debug!(
-                    server = self.link.address().shown(),
+                    server = self.connection.address().shown(),
                     ?failure,
                     "no grants are heard of yet"
                 );
-                Ok(Hears::NotYet)
+                Ok(GrantDelivery::NotSubscribedYet)
             }
         }
     }
 
-    fn note(&self, channel: &str, connection: ConnectionId, sent: Moment) -> Hears {
+    fn note(&self, channel: &str, connection: ConnectionId, sent: Moment) -> GrantDelivery {
         let now = CLOCK.now();
-        let mut heard = self.heard.lock();
-        if heard.connection != Some(connection) {
-            heard.used.clear();
-            heard.connection = Some(connection);
+        let mut channels = self.channels.lock();
+        if channels.connection != Some(connection) {
+            channels.used.clear();
+            channels.connection = Some(connection);
         }
         // It may have been this one that ended.
-        if heard.ended.is_some_and(|ended| ended >= sent) {
-            return Hears::NotYet;
+        if channels.ended.is_some_and(|ended| ended >= sent) {
+            return GrantDelivery::NotSubscribedYet;
         }
-        heard.used.insert(channel.to_owned(), now);
+        channels.used.insert(channel.to_owned(), now);
         let is_used = |used: &&Moment| now.since(**used) < UNUSED;
         let wasteful =
-            heard.used.len() > MANY && heard.used.values().filter(is_used).count() < MANY / 2;
-        drop(heard);
+            channels.used.len() > MANY && channels.used.values().filter(is_used).count() < MANY / 2;
+        drop(channels);
         if wasteful {
             // Everybody who waits asks again, and is heard on a new one.
-            self.link.forget(connection);
-            return Hears::NotYet;
+            self.connection.forget(connection);
+            return GrantDelivery::NotSubscribedYet;
         }
-        Hears::Yes
+        GrantDelivery::Pushed
     }
 
-    fn never_mind(&self, why: &str) -> Hears {
+    fn never_mind(&self, why: &str) -> GrantDelivery {
         if !self.deaf.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                server = self.link.address().shown(),
+                server = self.connection.address().shown(),
                 why,
                 "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
             );
         }
-        Hears::Never
+        GrantDelivery::Unsupported
     }
 }
 
-impl Heard {
+impl SubscribedChannels {
     /// The node ended a subscription.
     pub(crate) fn end(&self, channel: &[u8]) {
-        let mut heard = self.lock();
-        heard.ended = Some(CLOCK.now());
-        heard.used.retain(|known, _| known.as_bytes() != channel);
+        let mut channels = self.lock();
+        channels.ended = Some(CLOCK.now());
+        channels.used.retain(|known, _| known.as_bytes() != channel);
     }
 
     fn lock(&self) -> MutexGuard<'_, Channels> {

@@ -21,16 +21,17 @@ use crate::{
             capabilities::Compare,
             connection::{
                 CLOCK,
-                reconnecting::{Link, Purpose},
+                reconnecting::{Purpose, ReconnectingConnection},
                 resp::{
-                    self, Value,
-                    Word::{self, Joined, Number, Text},
+                    self,
+                    Arg::{self, Joined, Number, Text},
+                    Value,
                 },
             },
             errors,
-            fencing_counter::Counting,
+            fencing_counter::FencingCounter,
             millis,
-            scripts::Asking,
+            scripts::NodeRole,
             set_if_free,
         },
     },
@@ -47,11 +48,11 @@ const LARGEST_LEAD: u64 = 3_600_000_000;
 
 #[derive(Debug)]
 pub(super) struct Commands {
-    link: Arc<Link>,
+    connection: Arc<ReconnectingConnection>,
     /// Where locks are taken.
-    holding: Arc<Link>,
+    holding: Arc<ReconnectingConnection>,
     /// For transactions.
-    transactions: Arc<Link>,
+    transactions: Arc<ReconnectingConnection>,
     /// Of which there is one at a time.
     turn: Mutex<()>,
     within: Duration,
@@ -61,17 +62,17 @@ pub(super) struct Commands {
 #[derive(Clone, Copy)]
 pub(super) struct Counter<'a> {
     pub(super) fence: &'a str,
-    pub(super) counting: &'a Counting,
+    pub(super) fencing_counter: &'a FencingCounter,
 }
 
 impl Counter<'_> {
     /// Than what a token must be larger that is counted up now.
     fn floor(&self, connection: ConnectionId) -> Option<u64> {
-        self.counting.last()?.floor(connection, CLOCK.now())
+        self.fencing_counter.last()?.floor(connection, CLOCK.now())
     }
 
     /// Whether what was said is as good as a token from the server's time.
-    fn admits(&self, said: &Said, known: u64) -> Result<Option<u64>, Failure> {
+    fn admits(&self, said: &CountedToken, known: u64) -> Result<Option<u64>, Failure> {
         let value = match errors::of_value(said.value.clone())? {
             Value::Int(value) => u64::try_from(value).unwrap_or(0),
             _ => return Err(errors::nonsense("a fencing counter")),
@@ -83,23 +84,26 @@ impl Counter<'_> {
 }
 
 /// What the counter said when it was counted one further.
-struct Said {
+struct CountedToken {
     value: Value,
     connection: ConnectionId,
 }
 
 impl Commands {
-    pub(super) fn new(link: Arc<Link>, holding: Arc<Link>) -> Self {
+    pub(super) fn new(
+        connection: Arc<ReconnectingConnection>,
+        holding: Arc<ReconnectingConnection>,
+    ) -> Self {
         Self {
-            within: link.timing().command_timeout,
-            transactions: Arc::new(link.another(Purpose::Questions, link.timing())),
+            within: connection.timing().command_timeout,
+            transactions: Arc::new(connection.another(Purpose::OtherCommands, connection.timing())),
             turn: Mutex::default(),
-            link,
+            connection,
             holding,
         }
     }
 
-    pub(super) fn transactions(&self) -> &Arc<Link> {
+    pub(super) fn transactions(&self) -> &Arc<ReconnectingConnection> {
         &self.transactions
     }
 
@@ -111,7 +115,7 @@ impl Commands {
     ) -> Result<Acquired, Failure> {
         let (key, token) = (&*request.full_key, request.token.expose());
         let set_if_free = set_if_free(request);
-        let commands: [&[Word<'_>]; 4] = [
+        let commands: [&[Arg<'_>]; 4] = [
             &set_if_free,
             &[Text("GET"), Text(key)],
             &[Text("PTTL"), Text(key)],
@@ -130,7 +134,9 @@ impl Commands {
         else {
             return Err(errors::nonsense("an acquire"));
         };
-        let said = answers.next().map(|value| Said { value, connection });
+        let said = answers
+            .next()
+            .map(|value| CountedToken { value, connection });
         let set = errors::of_answer(set, connection, &request.in_flight)?;
         let is_set = set != Value::Nil;
         let holder = errors::of_value(holder).map_err(|failure| {
@@ -205,15 +211,15 @@ impl Commands {
     pub(super) async fn renew(
         &self,
         by: Compare,
-        asking: Asking,
+        node_role: NodeRole,
         batch: &[Renew],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
         if by == Compare::Watch {
-            return self.renew_in_a_transaction(asking, batch, within).await;
+            return self.renew_in_a_transaction(node_role, batch, within).await;
         }
         let looks: Vec<_> = batch.iter().flat_map(look_at).collect();
-        let (_, answers) = send_all(&self.link, asking, &looks, within).await?;
+        let (_, answers) = send_all(&self.connection, node_role, &looks, within).await?;
         let mut renewed = read_looks(batch, answers)?;
         let due: Vec<usize> = due(batch, &renewed).collect();
         let changes: Vec<_> = due
@@ -229,7 +235,7 @@ impl Commands {
             })
             .collect();
         if !changes.is_empty() {
-            let (_, answers) = send_all(&self.link, asking, &changes, within).await?;
+            let (_, answers) = send_all(&self.connection, node_role, &changes, within).await?;
             for (index, answer) in due.into_iter().zip(answers) {
                 renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
             }
@@ -239,19 +245,19 @@ impl Commands {
 
     async fn renew_in_a_transaction(
         &self,
-        asking: Asking,
+        node_role: NodeRole,
         batch: &[Renew],
         within: Duration,
     ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
-        let (_turn, link) = (self.turn.lock().await, &self.transactions);
-        if let Some(renewed) = transact(link, asking, batch, within).await? {
+        let (_turn, connection) = (self.turn.lock().await, &self.transactions);
+        if let Some(renewed) = transact(connection, node_role, batch, within).await? {
             return Ok(renewed);
         }
         let started = CLOCK.now();
         let mut all = Vec::with_capacity(batch.len());
         for one in batch.chunks(1) {
             let left = within.saturating_sub(CLOCK.now().since(started));
-            match transact(link, asking, one, left).await {
+            match transact(connection, node_role, one, left).await {
                 Ok(renewed) => all.extend(renewed.into_iter().flatten()),
                 Err(failure) => all.push(Err(failure)),
             }
@@ -262,17 +268,18 @@ impl Commands {
     pub(super) async fn release(
         &self,
         by: Compare,
-        link: &Arc<Link>,
+        connection: &Arc<ReconnectingConnection>,
         request: &Release,
     ) -> Result<Released, Failure> {
-        let within = link.timing().command_timeout;
+        let within = connection.timing().command_timeout;
         let (key, token) = (&*request.full_key, request.token.expose());
         let keep = request.keep.map_or(0, millis);
         let in_flight = Some(&*request.in_flight);
         let command = match (by, request.keep) {
             (Compare::Watch, keep) => {
                 // A transaction is on another connection, and must not overtake the acquire.
-                let (connection, _) = send(link, &[&[Text("PING")]], within, in_flight).await?;
+                let (connection, _) =
+                    send(connection, &[&[Text("PING")]], within, in_flight).await?;
                 let change = keep.map_or(Change::Delete, Change::Expire);
                 let outcome = self.change(key, token, change).await?;
                 return Ok(released(outcome, connection));
@@ -282,12 +289,12 @@ impl Commands {
             (Compare::Delex, None) => vec![Text("DELEX"), Text(key), Text("IFEQ"), Text(token)],
             (Compare::Delifeq, None) => vec![Text("DELIFEQ"), Text(key), Text(token)],
         };
-        let (connection, answers) = send(link, &[&command], within, in_flight).await?;
+        let (connection, answers) = send(connection, &[&command], within, in_flight).await?;
         Ok(released(is_done(answers.into_iter().next())?, connection))
     }
 
     pub(super) async fn inspect(&self, full_key: &str) -> Result<Option<Sighting>, Failure> {
-        let look: [&[Word<'_>]; 2] = [
+        let look: [&[Arg<'_>]; 2] = [
             &[Text("GET"), Text(full_key)],
             &[Text("PTTL"), Text(full_key)],
         ];
@@ -328,7 +335,7 @@ impl Commands {
             acquire_in_flight: Arc::default(),
         };
         let renewed = self
-            .renew(by, Asking::ForItsOwn, &[request], self.within)
+            .renew(by, NodeRole::SlotOwner, &[request], self.within)
             .await?;
         let none = || Err(errors::nonsense("a renewal"));
         renewed.into_iter().next().unwrap_or_else(none)
@@ -336,10 +343,10 @@ impl Commands {
 
     /// Changes a key in a transaction, if it holds the token; returns whether it does.
     async fn change(&self, key: &str, token: &str, change: Change) -> Result<bool, Failure> {
-        let (_turn, link) = (self.turn.lock().await, &self.transactions);
+        let (_turn, connection) = (self.turn.lock().await, &self.transactions);
         for _ in 0..MOST_TRIES {
             // An earlier transaction may have been given up half way.
-            let look: [&[Word<'_>]; 6] = [
+            let look: [&[Arg<'_>]; 6] = [
                 &[Text("DISCARD")],
                 &[Text("UNWATCH")],
                 &[Text("WATCH"), Text(key)],
@@ -347,7 +354,7 @@ impl Commands {
                 &[Text("PTTL"), Text(key)],
                 &[Text("MULTI")],
             ];
-            let (watching, mut answers) = send(link, &look, self.within, None).await?;
+            let (watching, mut answers) = send(connection, &look, self.within, None).await?;
             let multi = answers.pop().unwrap_or(Value::Nil);
             if read_look(answers.split_off(3), token)?.is_none() {
                 return Ok(false);
@@ -359,8 +366,8 @@ impl Commands {
                 Change::Expire(ttl) => vec![Text("PEXPIRE"), Text(key), Number(millis(ttl))],
                 Change::Delete => vec![Text("DEL"), Text(key)],
             };
-            let commit: [&[Word<'_>]; 2] = [&command, &[Text("EXEC")]];
-            let answers = commit_on(link, watching, &commit, self.within).await?;
+            let commit: [&[Arg<'_>]; 2] = [&command, &[Text("EXEC")]];
+            let answers = commit_on(connection, watching, &commit, self.within).await?;
             if committed(answers)?.is_some() {
                 return Ok(true);
             }
@@ -373,7 +380,7 @@ impl Commands {
         &self,
         by: Compare,
         counter: Counter<'_>,
-        said: Option<Said>,
+        said: Option<CountedToken>,
         known: u64,
     ) -> Result<u64, Failure> {
         let said = match said {
@@ -398,17 +405,17 @@ impl Commands {
         let now = CLOCK.now();
         let token = self.raise(by, counter.fence, known).await?;
         counter
-            .counting
+            .fencing_counter
             .note(connection, now, FencingToken::new(token));
         Ok(token)
     }
 
     /// Counts one further, where locks are taken.
-    async fn count(&self, fence: &str) -> Result<Said, Failure> {
-        let count: [&[Word<'_>]; 1] = [&[Text("INCR"), Text(fence)]];
+    async fn count(&self, fence: &str) -> Result<CountedToken, Failure> {
+        let count: [&[Arg<'_>]; 1] = [&[Text("INCR"), Text(fence)]];
         let (connection, answers) = send(&self.holding, &count, self.within, None).await?;
         let value = answers.into_iter().next().unwrap_or(Value::Nil);
-        Ok(Said { value, connection })
+        Ok(CountedToken { value, connection })
     }
 
     /// Moves the counter to the server's time, or beyond it where it or the process is ahead. For whoever has the turn.
@@ -442,7 +449,7 @@ impl Commands {
         by: Compare,
         fence: &str,
     ) -> Result<Option<(ConnectionId, u64, String)>, Failure> {
-        let watch: [&[Word<'_>]; 5] = [
+        let watch: [&[Arg<'_>]; 5] = [
             &[Text("DISCARD")],
             &[Text("UNWATCH")],
             &[Text("WATCH"), Text(fence)],
@@ -491,7 +498,7 @@ impl Commands {
             let (_, answers) = self.send(&[&swap], None).await?;
             return is_done(answers.into_iter().next());
         }
-        let commit: [&[Word<'_>]; 3] = [
+        let commit: [&[Arg<'_>]; 3] = [
             &[Text("MULTI")],
             &[Text("SET"), Text(fence), Number(next)],
             &[Text("EXEC")],
@@ -505,10 +512,10 @@ impl Commands {
 
     async fn send(
         &self,
-        commands: &[&[Word<'_>]],
+        commands: &[&[Arg<'_>]],
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        send(&self.link, commands, self.within, in_flight).await
+        send(&self.connection, commands, self.within, in_flight).await
     }
 }
 
@@ -520,30 +527,32 @@ enum Change {
 }
 
 async fn send(
-    link: &Arc<Link>,
-    commands: &[&[Word<'_>]],
+    connection: &Arc<ReconnectingConnection>,
+    commands: &[&[Arg<'_>]],
     within: Duration,
     in_flight: Option<&InFlight>,
 ) -> Result<(ConnectionId, Vec<Value>), Failure> {
     let write = |out: &mut Vec<u8>| write_all(out, commands);
-    link.send_all(commands.len(), write, within, in_flight)
+    connection
+        .send_all(commands.len(), write, within, in_flight)
         .await
 }
 
 /// Sends what ends a transaction, on the connection that watches: on a new one, after a lock has changed hands meanwhile,
 /// nothing would keep it from the next holder's.
 async fn commit_on(
-    link: &Arc<Link>,
+    connection: &Arc<ReconnectingConnection>,
     watching: ConnectionId,
-    commands: &[&[Word<'_>]],
+    commands: &[&[Arg<'_>]],
     within: Duration,
 ) -> Result<Vec<Value>, Failure> {
     let write = |out: &mut Vec<u8>| write_all(out, commands);
-    link.send_all_on(watching, commands.len(), write, within)
+    connection
+        .send_all_on(watching, commands.len(), write, within)
         .await
 }
 
-fn write_all(out: &mut Vec<u8>, commands: &[&[Word<'_>]]) {
+fn write_all(out: &mut Vec<u8>, commands: &[&[Arg<'_>]]) {
     for words in commands {
         resp::write_command(out, &[words]);
     }
@@ -552,8 +561,8 @@ fn write_all(out: &mut Vec<u8>, commands: &[&[Word<'_>]]) {
 /// Renews all in one transaction. `None` if no transaction can be about several of them: some keys of their slot are on their
 /// way to another node.
 async fn transact(
-    link: &Arc<Link>,
-    asking: Asking,
+    connection: &Arc<ReconnectingConnection>,
+    node_role: NodeRole,
     batch: &[Renew],
     within: Duration,
 ) -> Result<Option<Vec<Result<Renewed, Failure>>>, Failure> {
@@ -563,7 +572,7 @@ async fn transact(
         looks.push([Text("WATCH")].into_iter().chain(keys).collect());
         looks.extend(batch.iter().flat_map(look_at));
         looks.push(vec![Text("MULTI")]);
-        let (watching, mut answers) = send_all(link, asking, &looks, within).await?;
+        let (watching, mut answers) = send_all(connection, node_role, &looks, within).await?;
         let multi = answers.pop().unwrap_or(Value::Nil);
         let left = answers.split_off(3);
         match answers.pop() {
@@ -585,8 +594,8 @@ async fn transact(
             .collect();
         changes.push(vec![Text("EXEC")]);
         // A transaction that was begun for a guest is about one until its end.
-        let changes: Vec<&[Word<'_>]> = changes.iter().map(Vec::as_slice).collect();
-        let answers = commit_on(link, watching, &changes, within).await?;
+        let changes: Vec<&[Arg<'_>]> = changes.iter().map(Vec::as_slice).collect();
+        let answers = commit_on(connection, watching, &changes, within).await?;
         if let Some(done) = committed(answers)? {
             for (index, answer) in due.into_iter().zip(done) {
                 renewed[index] = is_done(Some(answer)).map(|done| done.then_some(u64::MAX));
@@ -598,33 +607,33 @@ async fn transact(
 }
 
 async fn send_all(
-    link: &Arc<Link>,
-    asking: Asking,
-    commands: &[Vec<Word<'_>>],
+    connection: &Arc<ReconnectingConnection>,
+    node_role: NodeRole,
+    commands: &[Vec<Arg<'_>>],
     within: Duration,
 ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-    let mut commands: Vec<&[Word<'_>]> = commands.iter().map(Vec::as_slice).collect();
-    if asking == Asking::ForItsOwn {
-        return send(link, &commands, within, None).await;
+    let mut commands: Vec<&[Arg<'_>]> = commands.iter().map(Vec::as_slice).collect();
+    if node_role == NodeRole::SlotOwner {
+        return send(connection, &commands, within, None).await;
     }
     // Each is about the one after it.
     commands = commands
         .into_iter()
         .flat_map(|command| [&[Text("ASKING")][..], command])
         .collect();
-    let (id, answers) = send(link, &commands, within, None).await?;
+    let (id, answers) = send(connection, &commands, within, None).await?;
     Ok((id, answers.into_iter().skip(1).step_by(2).collect()))
 }
 
-fn look_at(request: &Renew) -> [Vec<Word<'_>>; 2] {
+fn look_at(request: &Renew) -> [Vec<Arg<'_>>; 2] {
     let key = Text(&request.full_key);
     [vec![Text("GET"), key], vec![Text("PTTL"), key]]
 }
 
 /// How many milliseconds each key has left, if it holds its token.
-type Left = Result<Option<u64>, Failure>;
+type TimeLeft = Result<Option<u64>, Failure>;
 
-fn read_looks(batch: &[Renew], answers: Vec<Value>) -> Result<Vec<Left>, Failure> {
+fn read_looks(batch: &[Renew], answers: Vec<Value>) -> Result<Vec<TimeLeft>, Failure> {
     if answers.len() != batch.len() * 2 {
         return Err(errors::nonsense("a look at some keys"));
     }
@@ -637,7 +646,7 @@ fn read_looks(batch: &[Renew], answers: Vec<Value>) -> Result<Vec<Left>, Failure
 }
 
 /// Those whose time is to be extended. Never shortens: a check asks for the shortest time there is.
-fn due<'a>(batch: &'a [Renew], left: &'a [Left]) -> impl Iterator<Item = usize> + 'a {
+fn due<'a>(batch: &'a [Renew], left: &'a [TimeLeft]) -> impl Iterator<Item = usize> + 'a {
     let pairs = batch.iter().zip(left).enumerate();
     pairs.filter_map(|(index, (request, left))| match left {
         Ok(Some(left)) if *left < millis(request.ttl) => Some(index),
@@ -645,18 +654,18 @@ fn due<'a>(batch: &'a [Renew], left: &'a [Left]) -> impl Iterator<Item = usize> 
     })
 }
 
-fn is_renewed(left: Left) -> Result<Renewed, Failure> {
+fn is_renewed(left: TimeLeft) -> Result<Renewed, Failure> {
     left.map(|left| match left {
         Some(_) => Renewed::Extended,
         None => Renewed::NotOurs,
     })
 }
 
-fn expire_if<'a>(key: &'a str, token: &'a str, ttl_ms: u64) -> Vec<Word<'a>> {
+fn expire_if<'a>(key: &'a str, token: &'a str, ttl_ms: u64) -> Vec<Arg<'a>> {
     set_if(key, token, Text(token), ttl_ms)
 }
 
-fn set_if<'a>(key: &'a str, token: &'a str, value: Word<'a>, ttl_ms: u64) -> Vec<Word<'a>> {
+fn set_if<'a>(key: &'a str, token: &'a str, value: Arg<'a>, ttl_ms: u64) -> Vec<Arg<'a>> {
     vec![
         Text("SET"),
         Text(key),

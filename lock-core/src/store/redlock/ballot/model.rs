@@ -239,7 +239,7 @@ impl Counting {
     }
 }
 
-fn counting(back: WriteBack) -> Option<Counterexample> {
+fn fencing_counter(back: WriteBack) -> Option<Counterexample> {
     let start = Counting {
         // An earlier request has reached one server alone.
         counters: [1, 0, 0],
@@ -253,10 +253,10 @@ fn counting(back: WriteBack) -> Option<Counterexample> {
 
 #[test]
 fn the_largest_of_the_servers_own_counters_does_not_grow() {
-    assert!(counting(WriteBack::No).is_some());
+    assert!(fencing_counter(WriteBack::No).is_some());
 }
 
 #[test]
 fn the_largest_of_the_servers_own_counters_does_not_grow_even_if_it_is_written_back() {
-    assert!(counting(WriteBack::Yes).is_some());
+    assert!(fencing_counter(WriteBack::Yes).is_some());
 }
