@@ -10,11 +10,14 @@ use crate::{
         QueueMode, WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockCondition, Proposal},
-        redlock::{CLOCK, Servers, ballot::Loss, voting_round::elect},
+        redlock::{CLOCK, RedlockServers, ballot::NoMajority, voting_round::run_voting_round},
     },
 };
 
-pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<Acquired, Failure> {
+pub(super) async fn acquire(
+    servers: &Arc<RedlockServers>,
+    request: Acquire,
+) -> Result<Acquired, Failure> {
     let Acquire {
         full_key,
         in_flight,
@@ -23,7 +26,7 @@ pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<
         ..
     } = request;
     if request.queue_mode != QueueMode::DoNotQueue
-        && servers.courtesy.is_due(&full_key, CLOCK.now())
+        && servers.back_off.is_due(&full_key, CLOCK.now())
     {
         let pause = jittered(servers.timing.polling_pause).min(ttl / 4);
         CLOCK.sleep_until(CLOCK.now().after(pause)).await;
@@ -38,17 +41,17 @@ pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<
         asker: servers.name.clone(),
         mark: servers.mark(request.queue_mode),
     };
-    let election = elect(
+    let outcome = run_voting_round(
         servers,
         proposal,
         request.known_fencing,
         Some(in_flight.clone()),
     )
     .await;
-    let lost = match election {
+    let lost = match outcome {
         Ok(won) => {
             if won.wanted {
-                servers.courtesy.note(&full_key, CLOCK.now());
+                servers.back_off.note(&full_key, CLOCK.now());
             }
             in_flight.note_sent_on(ConnectionId::ALL);
             return Ok(Acquired {
@@ -62,7 +65,7 @@ pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<
         in_flight.note_sent_on(ConnectionId::ALL);
     }
     match lost.loss {
-        Loss::Busy(expiry) => Ok(Acquired {
+        NoMajority::Busy(expiry) => Ok(Acquired {
             outcome: AcquireOutcome::Busy(Busy {
                 expiry,
                 position: None,
@@ -71,7 +74,7 @@ pub(super) async fn acquire(servers: &Arc<Servers>, request: Acquire) -> Result<
             }),
             connection: lost.connection(),
         }),
-        Loss::Silence | Loss::Overtaken => Err(lost.failure(servers.members.len())),
+        NoMajority::Silence | NoMajority::Overtaken => Err(lost.failure(servers.servers.len())),
     }
 }
 
@@ -82,7 +85,7 @@ fn block(number: u64, count: u32) -> FencingBlock {
 
 /// The block is proposed as the first token is, so that a majority has it all behind its counters before any of it is used.
 pub(super) async fn prefetch(
-    servers: &Arc<Servers>,
+    servers: &Arc<RedlockServers>,
     request: Prefetch,
 ) -> Result<Prefetched, Failure> {
     let count = request.tokens;
@@ -96,10 +99,10 @@ pub(super) async fn prefetch(
         asker: servers.name.clone(),
         mark: Duration::ZERO,
     };
-    match elect(servers, proposal, request.known_fencing, None).await {
+    match run_voting_round(servers, proposal, request.known_fencing, None).await {
         Ok(won) => {
             if won.wanted {
-                servers.courtesy.note(&request.full_key, CLOCK.now());
+                servers.back_off.note(&request.full_key, CLOCK.now());
             }
             Ok(Prefetched::Tokens {
                 tokens: block(won.number, count),
@@ -111,7 +114,7 @@ pub(super) async fn prefetch(
             })
         }
         Err(lost) if lost.is_definitely_not_ours => Ok(Prefetched::NotOurs),
-        Err(lost) => Err(lost.failure(servers.members.len())),
+        Err(lost) => Err(lost.failure(servers.servers.len())),
     }
 }
 

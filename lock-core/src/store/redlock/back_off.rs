@@ -17,15 +17,15 @@ const FRESH: Duration = Duration::from_secs(5);
 const SWEEP_EACH: usize = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Courtesy(Mutex<Asked>);
+pub(super) struct BackOff(Mutex<AskedKeys>);
 
 #[derive(Debug, Default)]
-struct Asked {
+struct AskedKeys {
     last: HashMap<Arc<str>, Moment>,
     sweep_at: usize,
 }
 
-impl Courtesy {
+impl BackOff {
     /// Another process was heard to ask for a key that this one has.
     pub(super) fn note(&self, full_key: &Arc<str>, now: Moment) {
         let mut asked = self.lock();
@@ -42,7 +42,7 @@ impl Courtesy {
         noted.is_some_and(|at| now.since(at) < FRESH)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Asked> {
+    fn lock(&self) -> MutexGuard<'_, AskedKeys> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,23 +53,23 @@ mod tests {
 
     #[test]
     fn another_is_let_in_once_for_each_time_it_was_heard() {
-        let courtesy = Courtesy::default();
+        let back_off = BackOff::default();
         let start = Moment::from_nanos(0);
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        courtesy.note(&one, start);
-        assert!(!courtesy.is_due(&two, start));
-        assert!(courtesy.is_due(&one, start) && !courtesy.is_due(&one, start));
-        courtesy.note(&one, start);
-        assert!(!courtesy.is_due(&one, start.after(FRESH)));
+        back_off.note(&one, start);
+        assert!(!back_off.is_due(&two, start));
+        assert!(back_off.is_due(&one, start) && !back_off.is_due(&one, start));
+        back_off.note(&one, start);
+        assert!(!back_off.is_due(&one, start.after(FRESH)));
     }
 
     #[test]
     fn what_is_stale_takes_no_room() {
-        let courtesy = Courtesy::default();
+        let back_off = BackOff::default();
         for number in 0..10_000_u32 {
             let now = Moment::from_nanos(0).after(Duration::from_millis(100) * number);
-            courtesy.note(&number.to_string().into(), now);
+            back_off.note(&number.to_string().into(), now);
         }
-        assert!(courtesy.lock().last.len() <= SWEEP_EACH + 50);
+        assert!(back_off.lock().last.len() <= SWEEP_EACH + 50);
     }
 }

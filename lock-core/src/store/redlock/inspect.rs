@@ -7,9 +7,9 @@ use crate::{
     store::{
         Failure,
         redlock::{
-            Servers,
+            RedlockServers,
             quorum::{self, Verdict, reached_by_majority},
-            server::Member,
+            server::RedlockServer,
             voting_round::{self, no_majority},
         },
     },
@@ -19,7 +19,7 @@ use crate::{
 const CLOCK_TOLERANCE_MICROS: u64 = 500_000;
 
 pub(super) async fn inspect(
-    servers: &Arc<Servers>,
+    servers: &Arc<RedlockServers>,
     full_key: Arc<str>,
 ) -> Result<Option<Sighting>, Failure> {
     let mut answers = servers.ask_all(|_, member| {
@@ -32,7 +32,7 @@ pub(super) async fn inspect(
             Ok(one) => seen.push(one),
             Err(failure) => failures.push(failure),
         }
-        if let Some(found) = quorum::whose(servers.members.len(), &seen, failures.len()) {
+        if let Some(found) = quorum::whose(servers.servers.len(), &seen, failures.len()) {
             return Ok(found.map(|(token, left)| Sighting::new(token, left, 0)));
         }
     }
@@ -42,7 +42,7 @@ pub(super) async fn inspect(
     {
         Some(failure) => Err(failure.clone()),
         None => Err(Failure::no_answer(no_majority(
-            servers.members.len(),
+            servers.servers.len(),
             &failures,
         ))),
     }
@@ -50,7 +50,7 @@ pub(super) async fn inspect(
 
 /// Waits for all servers, since whoever forces a release looks next whether it is free.
 pub(super) async fn force_release(
-    servers: &Arc<Servers>,
+    servers: &Arc<RedlockServers>,
     full_key: Arc<str>,
     known_fencing: u64,
 ) -> Result<(), Failure> {
@@ -72,14 +72,14 @@ pub(super) async fn force_release(
     match tally.verdict() {
         Some(Verdict::Yes) => Ok(()),
         _ => Err(Failure::no_answer(no_majority(
-            servers.members.len(),
+            servers.servers.len(),
             &failures,
         ))),
     }
 }
 
 /// A minority that does not work is worth a warning, since one more is an outage.
-pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
+pub(super) async fn check(servers: &Arc<RedlockServers>) -> Result<Health, Failure> {
     let mut answers = servers.ask_all(|_, member| async move {
         let waits = member.greet().await?;
         let health = member.node.check().await?;
@@ -87,7 +87,7 @@ pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
     });
     let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());
     while let Some((server, answer)) = answers.recv().await {
-        let name = servers.members[server].node.shown();
+        let name = servers.servers[server].node.shown();
         match answer {
             Ok((waits, health)) => {
                 let own = health.warnings.into_iter();
@@ -111,7 +111,7 @@ pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
     }
     warnings.extend(clock_warnings(servers));
     warnings.extend(servers.scope.warning());
-    if let Some(round_trip) = reached_by_majority(servers.members.len(), times) {
+    if let Some(round_trip) = reached_by_majority(servers.servers.len(), times) {
         return Ok(Health {
             round_trip,
             warnings,
@@ -123,24 +123,24 @@ pub(super) async fn check(servers: &Arc<Servers>) -> Result<Health, Failure> {
 }
 
 /// A server whose clock is far from the others' refuses what they accept.
-fn clock_warnings(servers: &Servers) -> Vec<String> {
+fn clock_warnings(servers: &RedlockServers) -> Vec<String> {
     let ahead: Vec<i64> = servers
-        .members
+        .servers
         .iter()
         .filter_map(|member| member.ahead())
         .collect();
-    let Some(middle) = reached_by_majority(servers.members.len(), ahead) else {
+    let Some(middle) = reached_by_majority(servers.servers.len(), ahead) else {
         return Vec::new();
     };
-    let far = |member: &&Arc<Member>| {
+    let far = |member: &&Arc<RedlockServer>| {
         let ahead = member.ahead();
         ahead.is_some_and(|ahead| ahead.abs_diff(middle) > CLOCK_TOLERANCE_MICROS)
     };
-    let warning = |member: &Arc<Member>| {
+    let warning = |member: &Arc<RedlockServer>| {
         format!(
             "the clock of {} is not that of the others: synchronise it, or it cannot vote",
             member.node.shown()
         )
     };
-    servers.members.iter().filter(far).map(warning).collect()
+    servers.servers.iter().filter(far).map(warning).collect()
 }

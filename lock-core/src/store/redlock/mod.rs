@@ -33,9 +33,9 @@ use crate::{
         owner_token::random_name,
         redis::{Scope, Settings},
         redlock::{
-            back_off::Courtesy,
+            back_off::BackOff,
             quorum::{VoteCount, majority, reached_by_majority},
-            server::Member,
+            server::RedlockServer,
             voting_round::no_majority,
         },
         timing::Timing,
@@ -66,17 +66,17 @@ const FAR_AHEAD_MICROS: u64 = 500_000;
 const NOT_AT_ONCE: &str = "several servers are not asked at once";
 
 #[derive(Clone)]
-pub(crate) struct RedlockStore(Arc<Servers>);
+pub(crate) struct RedlockStore(Arc<RedlockServers>);
 
-struct Servers {
-    members: Vec<Arc<Member>>,
+struct RedlockServers {
+    servers: Vec<Arc<RedlockServer>>,
     timing: Timing,
     scope: Scope,
     /// Names this manager to the servers, and through them to other waiters.
     name: Arc<str>,
     /// The largest number that this process proposed.
     last_number: Mutex<u64>,
-    courtesy: Courtesy,
+    back_off: BackOff,
 }
 
 impl RedlockStore {
@@ -88,21 +88,22 @@ impl RedlockStore {
     ) -> Result<Self, LockError> {
         check_list(urls)?;
         let run_ids = Arc::default();
-        let members = urls
+        let servers = urls
             .iter()
             .enumerate()
             .map(|(place, url)| {
-                let member = Member::new(place, url, settings, quarantine, Arc::clone(&run_ids));
+                let member =
+                    RedlockServer::new(place, url, settings, quarantine, Arc::clone(&run_ids));
                 member.map(Arc::new).map_err(|error| in_place(place, error))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self(Arc::new(Servers {
-            members,
+        Ok(Self(Arc::new(RedlockServers {
+            servers,
             timing: settings.timing,
             scope: settings.scope.clone(),
             name: random_name().into(),
             last_number: Mutex::new(0),
-            courtesy: Courtesy::default(),
+            back_off: BackOff::default(),
         })))
     }
 
@@ -127,7 +128,7 @@ impl RedlockStore {
             return Ok(());
         }
         Err(Failure::no_answer(no_majority(
-            self.0.members.len(),
+            self.0.servers.len(),
             &failures,
         )))
     }
@@ -167,26 +168,26 @@ fn check_list(urls: &[String]) -> Result<(), LockError> {
     Ok(())
 }
 
-impl Servers {
+impl RedlockServers {
     fn majority(&self) -> usize {
-        majority(self.members.len())
+        majority(self.servers.len())
     }
 
     fn tally(&self) -> VoteCount {
-        VoteCount::of(self.members.len())
+        VoteCount::of(self.servers.len())
     }
 
     /// Asks every server, each apart from the others. The questions go on when nobody waits for the answers any more.
     fn ask_all<T, F>(
         &self,
-        question: impl Fn(usize, Arc<Member>) -> F,
+        question: impl Fn(usize, Arc<RedlockServer>) -> F,
     ) -> mpsc::UnboundedReceiver<(usize, T)>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
         let (tell, answers) = mpsc::unbounded_channel();
-        for (server, member) in self.members.iter().enumerate() {
+        for (server, member) in self.servers.iter().enumerate() {
             let (tell, answer) = (tell.clone(), question(server, member.clone()));
             spawn_beside(async move {
                 // Nobody listens any more once it is decided.
@@ -199,8 +200,8 @@ impl Servers {
     /// The first number to propose: the time at which the servers will hear of it, but above all that this process knows or
     /// has proposed, for the last of `count` tokens.
     fn next_number(&self, known: u64, count: u32) -> u64 {
-        let clocks = self.members.iter().filter_map(|member| member.clock());
-        let time = reached_by_majority(self.members.len(), clocks.collect())
+        let clocks = self.servers.iter().filter_map(|member| member.clock());
+        let time = reached_by_majority(self.servers.len(), clocks.collect())
             .unwrap_or_else(own_wall_clock)
             .saturating_add(micros(self.round_trip()));
         let count = u64::from(count);
@@ -223,9 +224,9 @@ impl Servers {
     }
 
     fn round_trip(&self) -> Duration {
-        let known = self.members.iter().map(|member| member.node.round_trip());
+        let known = self.servers.iter().map(|member| member.node.round_trip());
         let known = known.filter(|time| !time.is_zero()).collect();
-        reached_by_majority(self.members.len(), known).unwrap_or_default()
+        reached_by_majority(self.servers.len(), known).unwrap_or_default()
     }
 
     fn patience(&self, ttl: Duration) -> Duration {
@@ -253,7 +254,7 @@ fn own_wall_clock() -> u64 {
 impl fmt::Debug for RedlockStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(self.0.members.iter().map(|member| &member.node))
+            .entries(self.0.servers.iter().map(|member| &member.node))
             .finish()
     }
 }

@@ -6,18 +6,21 @@ use crate::store::{
     Failure, Release, ReleaseOutcome, Released,
     in_flight::ConnectionId,
     redlock::{
-        Servers,
+        RedlockServers,
         in_flight::{ReleaseDuty, ServerInFlight},
         quorum::Verdict,
-        server::Member,
+        server::RedlockServer,
         voting_round::no_majority,
     },
 };
 
 /// Asks all servers that may have it and have not answered for good, and returns as soon as a majority let go. What is known of
 /// one server is kept on the trail of the acquire, so that a repeated release asks the others only.
-pub(super) async fn release(servers: &Arc<Servers>, request: Release) -> Result<Released, Failure> {
-    let count = servers.members.len();
+pub(super) async fn release(
+    servers: &Arc<RedlockServers>,
+    request: Release,
+) -> Result<Released, Failure> {
+    let count = servers.servers.len();
     let duties: Vec<ReleaseDuty> = request
         .acquire_in_flight
         .of_servers(count)
@@ -41,7 +44,7 @@ pub(super) async fn release(servers: &Arc<Servers>, request: Release) -> Result<
     }
     let mut answers = servers.ask_all(|server, member| {
         let (request, duty) = (request.clone(), duties[server]);
-        async move { let_go(&member, server, count, request, duty).await }
+        async move { release_at(&member, server, count, request, duty).await }
     });
     let mut failures = Vec::new();
     while let Some((_, answer)) = answers.recv().await {
@@ -77,8 +80,8 @@ pub(super) async fn release(servers: &Arc<Servers>, request: Release) -> Result<
 }
 
 /// Releases at one server, if there is anything to release.
-async fn let_go(
-    member: &Member,
+async fn release_at(
+    member: &RedlockServer,
     server: usize,
     count: usize,
     request: Release,

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use crate::store::{
     Failure, Renew, Renewed,
     redlock::{
-        Servers,
+        RedlockServers,
         quorum::{Verdict, VoteCount},
         voting_round::no_majority,
     },
@@ -15,7 +15,7 @@ use crate::store::{
 
 /// Tells the word of the majorities as soon as there is one for each; then makes the keys anew at servers that have lost them.
 pub(super) async fn renew(
-    servers: Arc<Servers>,
+    servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
     within: Duration,
     tell: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
@@ -51,7 +51,7 @@ pub(super) async fn renew(
                 Some(Verdict::Yes) => Ok(Renewed::Extended),
                 Some(Verdict::No) => Ok(Renewed::NotOurs),
                 _ => Err(Failure::no_answer(no_majority(
-                    servers.members.len(),
+                    servers.servers.len(),
                     &failures,
                 ))),
             };
@@ -68,13 +68,13 @@ pub(super) async fn renew(
 
 /// A majority has just renewed it, so nobody else can have it: a server that lost it, or was not reached before, counts for it
 /// from the next renewal on.
-async fn restore_key(servers: &Servers, server: usize, request: &Renew) {
-    let record = &request.acquire_in_flight.of_servers(servers.members.len())[server];
+async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) {
+    let record = &request.acquire_in_flight.of_servers(servers.servers.len())[server];
     // Not after its release has begun: nobody would take it back.
     let Some(pending) = record.begin_request() else {
         return;
     };
-    let node = &servers.members[server].node;
+    let node = &servers.servers[server].node;
     let within = servers.patience(request.ttl);
     match node.restore_key(request, within, &record.in_flight).await {
         Ok(connection) => pending.answered(connection),

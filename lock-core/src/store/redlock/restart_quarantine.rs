@@ -37,7 +37,7 @@ pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
 
 /// What a name says of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum RunIdSeen {
     First,
     Again,
     /// It is another process than before.
@@ -48,18 +48,18 @@ pub(crate) enum Seen {
 
 impl RunIds {
     /// Notes the name that the server in this place of the list gave.
-    pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> Seen {
+    pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> RunIdSeen {
         let twin = self
             .0
             .iter()
             .find(|(other, name)| **other != place && *name == run_id);
         if let Some((twin, _)) = twin {
-            return Seen::SameAs(*twin);
+            return RunIdSeen::SameAs(*twin);
         }
         match self.0.insert(place, run_id.clone()) {
-            None => Seen::First,
-            Some(before) if before == *run_id => Seen::Again,
-            Some(_) => Seen::Restarted,
+            None => RunIdSeen::First,
+            Some(before) if before == *run_id => RunIdSeen::Again,
+            Some(_) => RunIdSeen::Restarted,
         }
     }
 }
@@ -89,10 +89,10 @@ mod tests {
     fn a_server_is_known_by_its_name_and_by_nothing_else() {
         let mut names = RunIds::default();
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        assert_eq!(names.note(0, &one), Seen::First);
-        assert_eq!(names.note(0, &one), Seen::Again);
-        assert_eq!(names.note(1, &one), Seen::SameAs(0));
-        assert_eq!(names.note(0, &two), Seen::Restarted);
-        assert_eq!(names.note(1, &one), Seen::First);
+        assert_eq!(names.note(0, &one), RunIdSeen::First);
+        assert_eq!(names.note(0, &one), RunIdSeen::Again);
+        assert_eq!(names.note(1, &one), RunIdSeen::SameAs(0));
+        assert_eq!(names.note(0, &two), RunIdSeen::Restarted);
+        assert_eq!(names.note(1, &one), RunIdSeen::First);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         },
         redlock::{
             in_flight::ServerInFlight,
-            restart_quarantine::{self, RunIds, Seen},
+            restart_quarantine::{self, RunIdSeen, RunIds},
         },
         timing::Timing,
     },
@@ -29,7 +29,7 @@ use crate::{
 const CLOCK: Clock = Clock::Boot;
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct RedlockServer {
     /// In the list.
     place: usize,
     pub(super) node: VotingServer,
@@ -38,20 +38,20 @@ pub(super) struct Member {
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
     /// What it said when it was last greeted, and on which connection.
-    standing: Mutex<Option<Standing>>,
+    voting_right: Mutex<Option<VotingRight>>,
     /// How far its clock is ahead of ours, in microseconds; `i64::MIN` if not known.
     ahead: AtomicI64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+struct VotingRight {
     connection: ConnectionId,
     votes_from: Moment,
 }
 
 const UNKNOWN: i64 = i64::MIN;
 
-impl Member {
+impl RedlockServer {
     pub(super) fn new(
         place: usize,
         url: &str,
@@ -65,7 +65,7 @@ impl Member {
             timing: settings.timing,
             quarantine,
             run_ids,
-            standing: Mutex::new(None),
+            voting_right: Mutex::new(None),
             ahead: AtomicI64::new(UNKNOWN),
         })
     }
@@ -73,8 +73,8 @@ impl Member {
     /// Connects, if need be, and makes sure of whom it talks to; returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
         let within = self.timing.connect_timeout + self.timing.command_timeout;
-        let standing = self.ask_standing(within).await?;
-        Ok(standing.votes_from.since(CLOCK.now()))
+        let voting_right = self.ask_voting_right(within).await?;
+        Ok(voting_right.votes_from.since(CLOCK.now()))
     }
 
     /// The same for the first time; also makes sure that its user may do what locks take.
@@ -82,7 +82,7 @@ impl Member {
         let started = CLOCK.now();
         let within = self.timing.connect_timeout + self.timing.command_timeout;
         let left = || within.saturating_sub(CLOCK.now().since(started));
-        match self.ask_standing(within).await {
+        match self.ask_voting_right(within).await {
             Ok(_) => self.node.try_out(left()).await,
             Err(failure) => Err(self.node.explained(failure, left()).await),
         }
@@ -104,11 +104,11 @@ impl Member {
     ) -> Result<Vote, Failure> {
         let started = CLOCK.now();
         let left = || within.saturating_sub(CLOCK.now().since(started));
-        let standing = match self.standing() {
-            Some(standing) => standing,
-            None => self.ask_standing(within).await?,
+        let voting_right = match self.voting_right() {
+            Some(voting_right) => voting_right,
+            None => self.ask_voting_right(within).await?,
         };
-        self.require_vote(standing, CLOCK.now())?;
+        self.require_vote(voting_right, CLOCK.now())?;
         let pending =
             match record {
                 Some(record) => Some(record.begin_request().ok_or_else(|| {
@@ -124,7 +124,7 @@ impl Member {
             Err(failure) => {
                 // The next connection is not the one that was greeted.
                 if !failure.is_definite() {
-                    self.forget_standing(standing);
+                    self.forget_voting_right(voting_right);
                 }
                 return Err(failure);
             }
@@ -133,15 +133,15 @@ impl Member {
             pending.answered(connection);
         }
         self.learn_clock(vote);
-        if connection != standing.connection {
-            let standing = self.ask_standing(left()).await?;
-            if connection != standing.connection {
+        if connection != voting_right.connection {
+            let voting_right = self.ask_voting_right(left()).await?;
+            if connection != voting_right.connection {
                 return Err(Failure::no_answer(format!(
                     "{} was connected to anew while it voted",
                     self.node.shown()
                 )));
             }
-            self.require_vote(standing, sent)?;
+            self.require_vote(voting_right, sent)?;
         }
         Ok(vote)
     }
@@ -159,7 +159,7 @@ impl Member {
         Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
     }
 
-    async fn ask_standing(&self, within: Duration) -> Result<Standing, Failure> {
+    async fn ask_voting_right(&self, within: Duration) -> Result<VotingRight, Failure> {
         let asked = CLOCK.now();
         let greeting = self.node.greet(within).await?;
         if let Some(clock) = greeting.clock {
@@ -174,7 +174,7 @@ impl Member {
             .note(self.place, &greeting.run_id);
         let waits = votes_from.since(asked);
         match seen {
-            Seen::SameAs(twin) => {
+            RunIdSeen::SameAs(twin) => {
                 return Err(Failure::Invalid(
                     format!(
                         "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
@@ -184,26 +184,26 @@ impl Member {
                     .into(),
                 ));
             }
-            Seen::Restarted => tracing::warn!(
+            RunIdSeen::Restarted => tracing::warn!(
                 server = self.node.shown(),
                 "the server was started anew and may have forgotten locks; it votes again in {waits:?}"
             ),
-            Seen::First if !waits.is_zero() => tracing::warn!(
+            RunIdSeen::First if !waits.is_zero() => tracing::warn!(
                 server = self.node.shown(),
                 "the server was started lately and may have forgotten locks; it votes in {waits:?}"
             ),
-            Seen::First | Seen::Again => {}
+            RunIdSeen::First | RunIdSeen::Again => {}
         }
-        let standing = Standing {
+        let voting_right = VotingRight {
             connection: greeting.connection,
             votes_from,
         };
-        *self.lock_standing() = Some(standing);
-        Ok(standing)
+        *self.lock_voting_right() = Some(voting_right);
+        Ok(voting_right)
     }
 
-    fn require_vote(&self, standing: Standing, at: Moment) -> Result<(), Failure> {
-        if standing.votes_from <= at {
+    fn require_vote(&self, voting_right: VotingRight, at: Moment) -> Result<(), Failure> {
+        if voting_right.votes_from <= at {
             return Ok(());
         }
         Err(Failure::NotNow(Arc::from(Box::<
@@ -211,19 +211,19 @@ impl Member {
         >::from(format!(
             "{} was started lately and may have forgotten locks; it votes in {:?}",
             self.node.shown(),
-            standing.votes_from.since(at)
+            voting_right.votes_from.since(at)
         )))))
     }
 
-    fn standing(&self) -> Option<Standing> {
-        *self.lock_standing()
+    fn voting_right(&self) -> Option<VotingRight> {
+        *self.lock_voting_right()
     }
 
     /// Unless another one was learnt meanwhile.
-    fn forget_standing(&self, old: Standing) {
-        let mut standing = self.lock_standing();
-        if standing.is_some_and(|standing| standing.connection == old.connection) {
-            *standing = None;
+    fn forget_voting_right(&self, old: VotingRight) {
+        let mut voting_right = self.lock_voting_right();
+        if voting_right.is_some_and(|voting_right| voting_right.connection == old.connection) {
+            *voting_right = None;
         }
     }
 
@@ -240,8 +240,10 @@ impl Member {
         self.ahead.store(ahead, Ordering::Relaxed);
     }
 
-    fn lock_standing(&self) -> MutexGuard<'_, Option<Standing>> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_voting_right(&self) -> MutexGuard<'_, Option<VotingRight>> {
+        self.voting_right
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

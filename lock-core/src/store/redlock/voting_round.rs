@@ -11,15 +11,15 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
-            Servers,
-            ballot::{Ballot, Loss, Step},
+            RedlockServers,
+            ballot::{Ballot, BallotStep, NoMajority},
             in_flight::ServerInFlight,
         },
     },
 };
 
 /// What a majority accepted.
-pub(super) struct Won {
+pub(super) struct RoundWon {
     /// The last of the fencing tokens.
     pub(super) number: u64,
     /// Whether another process asks for the lock.
@@ -27,8 +27,8 @@ pub(super) struct Won {
 }
 
 /// Why there was no majority, and what each server said that did not vote.
-pub(super) struct Lost {
-    pub(super) loss: Loss,
+pub(super) struct RoundLost {
+    pub(super) loss: NoMajority,
     /// Whether a majority said that the lock is not the asking one's, which had to have it.
     pub(super) is_definitely_not_ours: bool,
     failures: Vec<Failure>,
@@ -36,39 +36,39 @@ pub(super) struct Lost {
     pub(super) leaves_traces: bool,
 }
 
-type Heard = (usize, usize, Result<Vote, Failure>);
+type VoteReceived = (usize, usize, Result<Vote, Failure>);
 
 /// Asks until it is decided. Answers that come later are noted on the trail, and are of no other consequence.
 ///
 /// # Cancel safety
 ///
 /// What is under way goes on. The trail knows of it, so that a release finds out.
-pub(super) async fn elect(
-    servers: &Arc<Servers>,
+pub(super) async fn run_voting_round(
+    servers: &Arc<RedlockServers>,
     proposal: Proposal,
     known: u64,
     in_flight: Option<Arc<InFlight>>,
-) -> Result<Won, Lost> {
+) -> Result<RoundWon, RoundLost> {
     let first = servers.next_number(known, proposal.count);
-    let count = servers.members.len();
+    let count = servers.servers.len();
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
-    let (tell, mut answers) = mpsc::unbounded_channel::<Heard>();
+    let (tell, mut answers) = mpsc::unbounded_channel::<VoteReceived>();
     let (mut failures, mut wanted, mut accepted) = (Vec::new(), false, false);
     let mut unanswered = 0;
     let mut step = ballot.begin();
     // Bounded by the ballot: a few proposals, and an answer or a time-out of each server to each.
     let loss = loop {
         step = match step {
-            Step::Propose { place, number } => {
+            BallotStep::Propose { place, number } => {
                 let proposal = Proposal {
                     number,
                     ..proposal.clone()
                 };
                 propose(servers, place, &proposal, in_flight.as_ref(), &tell);
                 unanswered += count;
-                Step::Wait
+                BallotStep::Wait
             }
-            Step::Wait => match answers.recv().await {
+            BallotStep::Wait => match answers.recv().await {
                 Some((server, place, Ok(vote))) => {
                     unanswered -= 1;
                     if let Vote::Accepted {
@@ -86,14 +86,14 @@ pub(super) async fn elect(
                     ballot.miss(server, place)
                 }
                 // The sender is here, in `tell`.
-                None => break Loss::Silence,
+                None => break NoMajority::Silence,
             },
             // A majority with clocks far behind would give out a number that is no larger than one before.
-            Step::Won { number } if number - u64::from(proposal.count) < known => {
-                break Loss::Overtaken;
+            BallotStep::Won { number } if number - u64::from(proposal.count) < known => {
+                break NoMajority::Overtaken;
             }
-            Step::Won { number } => return Ok(Won { number, wanted }),
-            Step::Lost(loss) => break loss,
+            BallotStep::Won { number } => return Ok(RoundWon { number, wanted }),
+            BallotStep::Lost(loss) => break loss,
         };
     };
     let traces = |in_flight: &Arc<InFlight>| {
@@ -106,7 +106,7 @@ pub(super) async fn elect(
             || records.iter().any(|record| !record.is_settled())
             || !failures.is_empty() && records.iter().any(ServerInFlight::was_used)
     };
-    Err(Lost {
+    Err(RoundLost {
         loss,
         is_definitely_not_ours: ballot.is_definitely_held(),
         leaves_traces: in_flight.as_ref().is_some_and(traces),
@@ -116,15 +116,15 @@ pub(super) async fn elect(
 
 /// Sends it to all. Each server has its own time, since one that hangs must not keep the others.
 fn propose(
-    servers: &Arc<Servers>,
+    servers: &Arc<RedlockServers>,
     place: usize,
     proposal: &Proposal,
     in_flight: Option<&Arc<InFlight>>,
-    tell: &mpsc::UnboundedSender<Heard>,
+    tell: &mpsc::UnboundedSender<VoteReceived>,
 ) {
-    let count = servers.members.len();
+    let count = servers.servers.len();
     let within = servers.patience(proposal.ttl);
-    for (server, member) in servers.members.iter().enumerate() {
+    for (server, member) in servers.servers.iter().enumerate() {
         let (member, proposal) = (member.clone(), proposal.clone());
         let (in_flight, tell) = (in_flight.cloned(), tell.clone());
         spawn_beside(async move {
@@ -138,15 +138,15 @@ fn propose(
     }
 }
 
-impl Lost {
+impl RoundLost {
     /// As a failure. Nobody knows what was done if some server may have taken the lock.
     pub(super) fn failure(&self, servers: usize) -> Failure {
         let what = match self.loss {
-            Loss::Overtaken => {
+            NoMajority::Overtaken => {
                 "the servers gave higher fencing tokens to others, or their clocks differ"
                     .to_owned()
             }
-            Loss::Silence | Loss::Busy(_) => no_majority(servers, &self.failures),
+            NoMajority::Silence | NoMajority::Busy(_) => no_majority(servers, &self.failures),
         };
         if self.leaves_traces {
             return Failure::no_answer(what);

@@ -19,7 +19,7 @@ const STRAY_MICROS: u64 = 500_000;
 pub(crate) struct Ballot {
     /// Earliest first.
     proposals: Vec<u64>,
-    servers: Vec<Heard>,
+    servers: Vec<ServerVotes>,
     /// How many fencing tokens a proposal stands for.
     count: u32,
     /// How far a second proposal goes beyond what it must, so that others who propose meanwhile do not overtake it. The next
@@ -29,20 +29,20 @@ pub(crate) struct Ballot {
 
 /// What one server said.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Heard {
+struct ServerVotes {
     /// The proposals that it accepted, by their places.
     accepted: Vec<usize>,
     /// What it said of the last proposal.
-    last: Last,
+    last: LastVote,
     /// The largest number that it told.
     least: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Last {
+enum LastVote {
     /// Nothing yet.
     #[default]
-    Unheard,
+    NoVoteYet,
     Accepted,
     Refused {
         least: u64,
@@ -56,7 +56,7 @@ enum Last {
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum BallotStep {
     /// Wait for the next answer.
     Wait,
     /// Propose this number to all servers, too.
@@ -68,12 +68,12 @@ pub(crate) enum Step {
     Won {
         number: u64,
     },
-    Lost(Loss),
+    Lost(NoMajority),
 }
 
 /// Why no majority can be had any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub(crate) enum NoMajority {
     /// Too many servers have another's token in the lock; when enough of these end.
     Busy(Expiry),
     /// Too many servers said nothing that counts.
@@ -87,22 +87,22 @@ impl Ballot {
     pub(crate) fn new(servers: usize, first: u64, count: u32, slack: u64) -> Self {
         Self {
             proposals: vec![first],
-            servers: vec![Heard::default(); servers],
+            servers: vec![ServerVotes::default(); servers],
             count,
             slack,
         }
     }
 
     /// The first step.
-    pub(crate) fn begin(&self) -> Step {
-        Step::Propose {
+    pub(crate) fn begin(&self) -> BallotStep {
+        BallotStep::Propose {
             place: 0,
             number: self.proposals[0],
         }
     }
 
     /// Takes a server's answer to the proposal of this place. An answer may come late, or twice.
-    pub(crate) fn hear(&mut self, server: usize, place: usize, vote: Vote) -> Step {
+    pub(crate) fn hear(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
         let heard = &mut self.servers[server];
         let (said, least) = match vote {
@@ -111,10 +111,10 @@ impl Ballot {
                     heard.accepted.push(place);
                     heard.accepted.sort_unstable();
                 }
-                (Last::Accepted, clock.max(self.proposals[place]))
+                (LastVote::Accepted, clock.max(self.proposals[place]))
             }
-            Vote::Refused { least } => (Last::Refused { least }, least),
-            Vote::Held { least, left } => (Last::Held { left }, least),
+            Vote::Refused { least } => (LastVote::Refused { least }, least),
+            Vote::Held { least, left } => (LastVote::Held { left }, least),
         };
         heard.least = heard.least.max(Some(least));
         if is_last {
@@ -124,23 +124,23 @@ impl Ballot {
     }
 
     /// A server did not answer in time, or its answer does not count.
-    pub(crate) fn miss(&mut self, server: usize, place: usize) -> Step {
+    pub(crate) fn miss(&mut self, server: usize, place: usize) -> BallotStep {
         if place + 1 == self.proposals.len() {
-            self.servers[server].last = Last::Silent;
+            self.servers[server].last = LastVote::Silent;
         }
         self.next_step(place)
     }
 
     /// Whether a majority said that another has the lock.
     pub(crate) fn is_definitely_held(&self) -> bool {
-        let held = |heard: &&Heard| matches!(heard.last, Last::Held { .. });
+        let held = |heard: &&ServerVotes| matches!(heard.last, LastVote::Held { .. });
         self.servers.iter().filter(held).count() >= self.majority()
     }
 
-    fn next_step(&mut self, place: usize) -> Step {
-        let accepted = |heard: &&Heard| heard.accepted.contains(&place);
+    fn next_step(&mut self, place: usize) -> BallotStep {
+        let accepted = |heard: &&ServerVotes| heard.accepted.contains(&place);
         if self.servers.iter().filter(accepted).count() >= self.majority() {
-            return Step::Won {
+            return BallotStep::Won {
                 number: self.proposals[place],
             };
         }
@@ -148,22 +148,22 @@ impl Ballot {
         let mut overtaken = false;
         for heard in &self.servers {
             match heard.last {
-                Last::Unheard | Last::Accepted => open += 1,
-                Last::Held { .. } => held += 1,
-                Last::Silent => silent += 1,
-                Last::Refused { least } => {
+                LastVote::NoVoteYet | LastVote::Accepted => open += 1,
+                LastVote::Held { .. } => held += 1,
+                LastVote::Silent => silent += 1,
+                LastVote::Refused { least } => {
                     refused += 1;
                     overtaken |= least.abs_diff(self.latest()) < STRAY_MICROS;
                 }
             }
         }
         if silent > self.servers.len() - self.majority() {
-            return Step::Lost(Loss::Silence);
+            return BallotStep::Lost(NoMajority::Silence);
         }
         if open + refused < self.majority() {
-            return Step::Lost(match held {
-                0 => Loss::Silence,
-                _ => Loss::Busy(self.busy_for()),
+            return BallotStep::Lost(match held {
+                0 => NoMajority::Silence,
+                _ => NoMajority::Busy(self.busy_for()),
             });
         }
         let is_hopeless = open < self.majority();
@@ -173,13 +173,13 @@ impl Ballot {
             return self.propose_more();
         }
         if is_hopeless {
-            return Step::Lost(Loss::Overtaken);
+            return BallotStep::Lost(NoMajority::Overtaken);
         }
-        Step::Wait
+        BallotStep::Wait
     }
 
     /// A number above all that was told by servers whose clocks are near those of a majority.
-    fn propose_more(&mut self) -> Step {
+    fn propose_more(&mut self) -> BallotStep {
         let mut told: Vec<u64> = self
             .servers
             .iter()
@@ -200,11 +200,11 @@ impl Ballot {
         let number = least + u64::from(self.count) + slack;
         self.proposals.push(number);
         for heard in &mut self.servers {
-            if heard.last != Last::Silent {
-                heard.last = Last::Unheard;
+            if heard.last != LastVote::Silent {
+                heard.last = LastVote::NoVoteYet;
             }
         }
-        Step::Propose { place, number }
+        BallotStep::Propose { place, number }
     }
 
     /// Our own last number, which some may have accepted, unless it was far from the servers' clocks.
@@ -223,8 +223,8 @@ impl Ballot {
         let mut open = 0;
         for heard in &self.servers {
             match heard.last {
-                Last::Held { left: time } => left.push(time),
-                Last::Silent => {}
+                LastVote::Held { left: time } => left.push(time),
+                LastVote::Silent => {}
                 _ => open += 1,
             }
         }
@@ -278,52 +278,63 @@ mod tests {
     #[test]
     fn a_majority_wins_without_the_rest() {
         let mut ballot = ballot(5);
-        assert_eq!(ballot.hear(0, 0, ACCEPTED), Step::Wait);
-        assert_eq!(ballot.hear(0, 0, ACCEPTED), Step::Wait, "twice is once");
-        assert_eq!(ballot.miss(1, 0), Step::Wait);
-        assert_eq!(ballot.hear(2, 0, ACCEPTED), Step::Wait);
-        assert_eq!(ballot.hear(3, 0, ACCEPTED), Step::Won { number: NOW });
+        assert_eq!(ballot.hear(0, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(
+            ballot.hear(0, 0, ACCEPTED),
+            BallotStep::Wait,
+            "twice is once"
+        );
+        assert_eq!(ballot.miss(1, 0), BallotStep::Wait);
+        assert_eq!(ballot.hear(2, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.hear(3, 0, ACCEPTED), BallotStep::Won { number: NOW });
     }
 
     #[test]
     fn a_refusal_leads_to_a_higher_number_for_all_and_the_first_may_still_win() {
         let mut ballot = ballot(3);
         let second = NOW + 700 + 1 + 100;
-        let step = Step::Propose {
+        let step = BallotStep::Propose {
             place: 1,
             number: second,
         };
         assert_eq!(ballot.hear(0, 0, refused(NOW + 700)), step);
-        assert_eq!(ballot.hear(1, 1, ACCEPTED), Step::Wait);
-        assert_eq!(ballot.hear(2, 0, ACCEPTED), Step::Wait, "of another number");
+        assert_eq!(ballot.hear(1, 1, ACCEPTED), BallotStep::Wait);
+        assert_eq!(
+            ballot.hear(2, 0, ACCEPTED),
+            BallotStep::Wait,
+            "of another number"
+        );
         let mut with_the_first = ballot.clone();
         assert_eq!(
             with_the_first.hear(1, 0, ACCEPTED),
-            Step::Won { number: NOW }
+            BallotStep::Won { number: NOW }
         );
-        assert_eq!(ballot.hear(0, 1, ACCEPTED), Step::Won { number: second });
+        assert_eq!(
+            ballot.hear(0, 1, ACCEPTED),
+            BallotStep::Won { number: second }
+        );
     }
 
     #[test]
     fn a_clock_of_its_own_is_not_followed_and_costs_nothing() {
         let mut ballot = ballot(3);
         let stray = NOW + 3_000_000;
-        assert_eq!(ballot.hear(0, 0, refused(stray)), Step::Wait);
-        assert_eq!(ballot.hear(1, 0, ACCEPTED), Step::Wait);
-        let Step::Propose { number, .. } = ballot.clone().hear(2, 0, refused(NOW + 5)) else {
+        assert_eq!(ballot.hear(0, 0, refused(stray)), BallotStep::Wait);
+        assert_eq!(ballot.hear(1, 0, ACCEPTED), BallotStep::Wait);
+        let BallotStep::Propose { number, .. } = ballot.clone().hear(2, 0, refused(NOW + 5)) else {
             panic!("no higher number");
         };
         assert!(number < NOW + 1000, "{}", number - NOW);
-        assert_eq!(ballot.hear(2, 0, ACCEPTED), Step::Won { number: NOW });
+        assert_eq!(ballot.hear(2, 0, ACCEPTED), BallotStep::Won { number: NOW });
     }
 
     #[test]
     fn an_estimate_that_went_astray_is_given_up_for_the_servers_time() {
         let mut ballot = Ballot::new(3, NOW + 9_000_000, 1, 100);
-        assert_eq!(ballot.hear(0, 0, refused(NOW)), Step::Wait);
+        assert_eq!(ballot.hear(0, 0, refused(NOW)), BallotStep::Wait);
         let step = ballot.hear(1, 0, refused(NOW + 10));
         let number = NOW + 10 + 1 + 100;
-        assert_eq!(step, Step::Propose { place: 1, number });
+        assert_eq!(step, BallotStep::Propose { place: 1, number });
     }
 
     #[test]
@@ -332,7 +343,7 @@ mod tests {
         let number = NOW + 7 + 64;
         assert_eq!(
             ballot.hear(0, 0, refused(NOW + 7)),
-            Step::Propose { place: 1, number }
+            BallotStep::Propose { place: 1, number }
         );
     }
 
@@ -342,46 +353,53 @@ mod tests {
         let mut told = NOW;
         for place in 1..MOST_PROPOSALS {
             told += 1000;
-            let Step::Propose { number, .. } = ballot.hear(0, place - 1, refused(told)) else {
+            let BallotStep::Propose { number, .. } = ballot.hear(0, place - 1, refused(told))
+            else {
                 panic!("no proposal {place}");
             };
             assert_eq!(number, told + 1 + (100 << (place - 1)));
         }
         let last = MOST_PROPOSALS - 1;
-        assert_eq!(ballot.hear(0, last, refused(told + 1000)), Step::Wait);
+        assert_eq!(ballot.hear(0, last, refused(told + 1000)), BallotStep::Wait);
         let step = ballot.hear(1, last, refused(told + 1000));
-        assert_eq!(step, Step::Lost(Loss::Overtaken));
+        assert_eq!(step, BallotStep::Lost(NoMajority::Overtaken));
     }
 
     #[test]
     fn a_lock_is_busy_until_a_majority_of_the_servers_is_free() {
         let mut ballot = ballot(5);
-        assert_eq!(ballot.hear(0, 0, held(7)), Step::Wait);
-        assert_eq!(ballot.hear(1, 0, ACCEPTED), Step::Wait);
-        assert_eq!(ballot.hear(2, 0, held(3)), Step::Wait);
-        assert_eq!(ballot.hear(3, 0, ACCEPTED), Step::Wait);
+        assert_eq!(ballot.hear(0, 0, held(7)), BallotStep::Wait);
+        assert_eq!(ballot.hear(1, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.hear(2, 0, held(3)), BallotStep::Wait);
+        assert_eq!(ballot.hear(3, 0, ACCEPTED), BallotStep::Wait);
         let mut endless = ballot.clone();
-        let soonest = Loss::Busy(Expiry::In(Duration::from_secs(3)));
-        assert_eq!(ballot.hear(4, 0, held(5)), Step::Lost(soonest));
+        let soonest = NoMajority::Busy(Expiry::In(Duration::from_secs(3)));
+        assert_eq!(ballot.hear(4, 0, held(5)), BallotStep::Lost(soonest));
         let without_an_end = Vote::Held {
             least: NOW,
             left: None,
         };
-        assert_eq!(endless.hear(4, 0, without_an_end), Step::Lost(soonest));
+        assert_eq!(
+            endless.hear(4, 0, without_an_end),
+            BallotStep::Lost(soonest)
+        );
         let mut all = self::ballot(3);
-        assert_eq!(all.hear(0, 0, without_an_end), Step::Wait);
-        let never = Loss::Busy(Expiry::Never);
-        assert_eq!(all.hear(1, 0, without_an_end), Step::Lost(never));
+        assert_eq!(all.hear(0, 0, without_an_end), BallotStep::Wait);
+        let never = NoMajority::Busy(Expiry::Never);
+        assert_eq!(all.hear(1, 0, without_an_end), BallotStep::Lost(never));
     }
 
     #[test]
     fn too_much_silence_is_no_busy_lock() {
         let mut ballot = ballot(3);
-        assert_eq!(ballot.hear(0, 0, held(7)), Step::Wait);
+        assert_eq!(ballot.hear(0, 0, held(7)), BallotStep::Wait);
         let mut busy = ballot.clone();
-        assert!(matches!(busy.miss(1, 0), Step::Lost(Loss::Busy(_))));
+        assert!(matches!(
+            busy.miss(1, 0),
+            BallotStep::Lost(NoMajority::Busy(_))
+        ));
         let mut ballot = self::ballot(3);
-        assert_eq!(ballot.miss(0, 0), Step::Wait);
-        assert_eq!(ballot.miss(1, 0), Step::Lost(Loss::Silence));
+        assert_eq!(ballot.miss(0, 0), BallotStep::Wait);
+        assert_eq!(ballot.miss(1, 0), BallotStep::Lost(NoMajority::Silence));
     }
 }

@@ -44,7 +44,7 @@ fn explore<S: Clone + Eq + std::hash::Hash>(
 type Rule = fn(number: u64, counter: u64) -> bool;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Server {
+struct ModelServer {
     counter: u64,
     /// To the client that asks now, by the places of its proposals; not heard yet.
     answers: BTreeSet<(usize, Vote)>,
@@ -54,7 +54,7 @@ struct Server {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Proposing {
-    servers: Vec<Server>,
+    servers: Vec<ModelServer>,
     client: Client,
     ballot: Ballot,
     /// Of the first client, while the second asks: they may still arrive.
@@ -72,9 +72,9 @@ const REPEATS: usize = 1;
 
 impl Proposing {
     fn start(counters: [u64; SERVERS], first: u64) -> Self {
-        let server = |counter| Server {
+        let server = |counter| ModelServer {
             counter,
-            ..Server::default()
+            ..ModelServer::default()
         };
         Self {
             servers: counters.map(server).to_vec(),
@@ -118,10 +118,10 @@ impl Proposing {
                 state.servers[index].answers.remove(answer);
                 let (place, vote) = *answer;
                 match state.ballot.hear(index, place, vote) {
-                    Step::Won { number } => state.end(number, reached)?,
-                    Step::Propose { place, .. } if place == PROPOSALS => {}
-                    Step::Propose { .. } | Step::Wait => reached.push(state.in_order()),
-                    Step::Lost(_) => {}
+                    BallotStep::Won { number } => state.end(number, reached)?,
+                    BallotStep::Propose { place, .. } if place == PROPOSALS => {}
+                    BallotStep::Propose { .. } | BallotStep::Wait => reached.push(state.in_order()),
+                    BallotStep::Lost(_) => {}
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Proposing {
     }
 }
 
-impl Server {
+impl ModelServer {
     /// As in `propose.lua`.
     fn hear(&mut self, number: u64, rule: Rule) -> Vote {
         if !rule(number, self.counter) {
@@ -187,7 +187,7 @@ fn servers_that_accept_a_number_again_are_found_out() {
 
 /// A protocol that suggests itself: each server counts for itself, and the largest count of a majority is the token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Counting {
+struct CounterRule {
     counters: [u64; SERVERS],
     client: Client,
     first_token: u64,
@@ -203,7 +203,7 @@ enum WriteBack {
     Yes,
 }
 
-impl Counting {
+impl CounterRule {
     fn next(&self, back: WriteBack, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         for server in 0..SERVERS {
             // One request a server, without a repetition: it breaks all the same.
@@ -240,7 +240,7 @@ impl Counting {
 }
 
 fn fencing_counter(back: WriteBack) -> Option<Counterexample> {
-    let start = Counting {
+    let start = CounterRule {
         // An earlier request has reached one server alone.
         counters: [1, 0, 0],
         client: Client::First,
