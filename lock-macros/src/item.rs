@@ -176,8 +176,8 @@ impl Names {
 }
 
 fn names_in(pat: &Pat) -> Vec<Ident> {
-    struct Search(Vec<Ident>);
-    impl<'ast> Visit<'ast> for Search {
+    struct NameSearch(Vec<Ident>);
+    impl<'ast> Visit<'ast> for NameSearch {
         fn visit_pat_ident(&mut self, pat: &'ast PatIdent) {
             let marked = pat.by_ref.is_some() || pat.mutability.is_some();
             // An upper-case name without more is a constant or a unit struct.
@@ -187,7 +187,7 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
             visit::visit_pat_ident(self, pat);
         }
     }
-    let mut search = Search(Vec::new());
+    let mut search = NameSearch(Vec::new());
     search.visit_pat(pat);
     search.0
 }
@@ -314,8 +314,8 @@ fn async_in(expr: &mut Expr) -> Option<&mut ExprAsync> {
 
 /// Finds `T` in `impl Future<Output = T>`, `Pin<Box<dyn Future<Output = T>>>` and `BoxFuture<'_, T>`.
 fn future_in(ty: &Type) -> Option<Type> {
-    struct Search(Option<Type>);
-    impl<'ast> Visit<'ast> for Search {
+    struct FutureSearch(Option<Type>);
+    impl<'ast> Visit<'ast> for FutureSearch {
         fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
             if is_one_of(&segment.ident, "Future BoxFuture LocalBoxFuture")
                 && let PathArguments::AngleBracketed(of) = &segment.arguments
@@ -327,7 +327,7 @@ fn future_in(ty: &Type) -> Option<Type> {
             visit::visit_path_segment(self, segment);
         }
     }
-    let mut search = Search(None);
+    let mut search = FutureSearch(None);
     search.visit_type(ty);
     search.0
 }

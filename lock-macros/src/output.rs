@@ -83,8 +83,8 @@ pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
 
 /// Finds what is read after the function has returned, if its name says so.
 fn stream_in(ty: &Type) -> Option<&Path> {
-    struct Search<'a>(Option<&'a Path>);
-    impl<'ast> Visit<'ast> for Search<'ast> {
+    struct StreamSearch<'a>(Option<&'a Path>);
+    impl<'ast> Visit<'ast> for StreamSearch<'ast> {
         fn visit_path(&mut self, path: &'ast Path) {
             if path.segments.last().is_some_and(is_stream) {
                 self.0.get_or_insert(path);
@@ -92,7 +92,7 @@ fn stream_in(ty: &Type) -> Option<&Path> {
             visit::visit_path(self, path);
         }
     }
-    let mut search = Search(None);
+    let mut search = StreamSearch(None);
     search.visit_type(ty);
     search.0
 }

@@ -36,7 +36,7 @@ pub(crate) struct WaitFuture {
     /// Rings when the time to wait is over.
     timer: Option<Sleep>,
     deadline: Option<Moment>,
-    watch: telemetry::Wait,
+    watch: telemetry::WatchedWait,
     stage: Stage,
     _waiting: Open,
 }
@@ -67,7 +67,7 @@ impl WaitFuture {
             flush,
             timer,
             deadline,
-            watch: telemetry::Wait::default(),
+            watch: telemetry::WatchedWait::default(),
             stage: Stage::New,
             _waiting: waiting,
         }
@@ -75,7 +75,7 @@ impl WaitFuture {
 
     /// Tells those who listen of the wait, from now on.
     pub(crate) fn watched(mut self) -> Self {
-        self.watch = telemetry::Wait::begin(&self.key, &self.registry.context.clock);
+        self.watch = telemetry::WatchedWait::begin(&self.key, &self.registry.context.clock);
         self
     }
 

@@ -35,11 +35,11 @@ pub(crate) enum HandOff {
 
 /// A task that waits.
 #[derive(Default)]
-pub(crate) struct Wait(Watched);
+pub(crate) struct WatchedWait(Watched);
 
 /// A task that holds a lock.
 #[derive(Default)]
-pub(crate) struct Hold(Watched);
+pub(crate) struct WatchedHold(Watched);
 
 /// In a box, since thousands may wait: `None` if nobody listens, or when it is over.
 type Watched = Option<Box<Watch>>;
@@ -69,7 +69,7 @@ fn listened_to() -> bool {
     figures::ARE_KEPT || tracing::enabled!(Level::DEBUG)
 }
 
-impl Wait {
+impl WatchedWait {
     pub(crate) fn begin(key: &LockKey, clock: &Clock) -> Self {
         if !listened_to() {
             return Self(None);
@@ -89,9 +89,9 @@ impl Wait {
     }
 
     /// The lock was granted.
-    pub(crate) fn granted(&mut self, fencing_token: FencingToken) -> Hold {
+    pub(crate) fn granted(&mut self, fencing_token: FencingToken) -> WatchedHold {
         let Some(watch) = self.0.take() else {
-            return Hold(None);
+            return WatchedHold(None);
         };
         let (waited, fencing_token) = (watch.so_far(), u64::from(fencing_token));
         watch
@@ -100,7 +100,7 @@ impl Wait {
         let Watch { key, clock, .. } = *watch;
         figures::wait_ends(&key, waited);
         figures::hold_begins(&key);
-        Hold(Some(Box::new(Watch {
+        WatchedHold(Some(Box::new(Watch {
             span: tracing::debug_span!("lock_hold", %key, template = key.template(), fencing_token),
             since: clock.now(),
             key,
@@ -121,7 +121,7 @@ impl Wait {
     }
 }
 
-impl Drop for Wait {
+impl Drop for WatchedWait {
     /// The future was dropped: a time-out of its caller, or a client that hung up.
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
@@ -138,7 +138,7 @@ impl Drop for Wait {
     }
 }
 
-impl Hold {
+impl WatchedHold {
     /// For what runs under the lock.
     pub(crate) fn span(&self) -> Span {
         span(&self.0)
@@ -150,7 +150,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for WatchedHold {
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let held = watch.so_far();

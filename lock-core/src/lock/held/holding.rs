@@ -27,7 +27,7 @@ pub(crate) struct Holding {
     registry: Arc<Registry>,
     /// `None` once the lease was let go.
     open: Option<Open>,
-    watch: telemetry::Hold,
+    watch: telemetry::WatchedHold,
 }
 
 impl Holding {
@@ -37,12 +37,12 @@ impl Holding {
             lease,
             registry,
             open,
-            watch: telemetry::Hold::default(),
+            watch: telemetry::WatchedHold::default(),
         }
     }
 
     /// A task has taken it, and those who listen are told of the hold.
-    pub(crate) fn watch(&mut self, watch: telemetry::Hold) {
+    pub(crate) fn watch(&mut self, watch: telemetry::WatchedHold) {
         self.watch = watch;
     }
 

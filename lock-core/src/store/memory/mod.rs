@@ -20,18 +20,18 @@ use crate::{
 
 pub(crate) struct MemoryStore {
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<Locks>,
 }
 
 #[derive(Default)]
-struct State {
-    entries: HashMap<Arc<str>, Entry>,
+struct Locks {
+    entries: HashMap<Arc<str>, HeldLock>,
     /// Expired entries are swept when the map has grown to this size, so it holds at most twice what is alive.
     sweep_at: usize,
     last_token: u64,
 }
 
-struct Entry {
+struct HeldLock {
     token: String,
     expires: Moment,
 }
@@ -53,7 +53,7 @@ impl MemoryStore {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Locks> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl MemoryStore {
             }),
             _ => {
                 let tokens = state.take_fencing(request.known_fencing, request.tokens);
-                let entry = Entry {
+                let entry = HeldLock {
                     token: token.to_owned(),
                     expires: now.after(request.ttl),
                 };
@@ -125,8 +125,8 @@ impl MemoryStore {
     }
 }
 
-impl State {
-    fn alive(&mut self, full_key: &str, now: Moment) -> Option<&mut Entry> {
+impl Locks {
+    fn alive(&mut self, full_key: &str, now: Moment) -> Option<&mut HeldLock> {
         self.entries
             .get_mut(full_key)
             .filter(|entry| entry.expires > now)

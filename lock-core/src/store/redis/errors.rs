@@ -27,12 +27,12 @@ pub(super) struct Redirect {
     /// Empty: the host of the node that says so.
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) reach: Reach,
+    pub(super) reach: RedirectScope,
 }
 
 /// What a redirection is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum RedirectScope {
     /// The slot, from now on.
     Slot,
     /// This one request: the slot is being moved.
@@ -43,8 +43,8 @@ impl Redirect {
     /// Reads `MOVED 3999 127.0.0.1:6381`.
     fn read(error: &ServerError) -> Option<Self> {
         let reach = match error.code() {
-            "MOVED" => Reach::Slot,
-            "ASK" => Reach::Request,
+            "MOVED" => RedirectScope::Slot,
+            "ASK" => RedirectScope::Request,
             _ => return None,
         };
         let (slot, endpoint) = error.details().split_once(' ')?;
@@ -380,12 +380,15 @@ mod tests {
             slot: 3999,
             host: "::1".to_owned(),
             port: 6381,
-            reach: Reach::Slot,
+            reach: RedirectScope::Slot,
         };
         assert_eq!(redirect(&slot), Some(&expected));
         let request = answered(&error("ASK 0 :1"));
         let request = redirect(&request).expect("whole");
-        assert_eq!((&*request.host, request.reach), ("", Reach::Request));
+        assert_eq!(
+            (&*request.host, request.reach),
+            ("", RedirectScope::Request)
+        );
         for odd in [
             "MOVED",
             "MOVED 1",

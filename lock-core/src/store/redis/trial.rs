@@ -125,9 +125,9 @@ pub(super) async fn try_a_lock(
     let key = key_on(store, location);
     let given = store.0.scope.check_key.as_ref();
     match given.filter(|given| ***given == *key) {
-        None => lock_and_unlock(store, key, Busy::IsNone, acked).await,
+        None => lock_and_unlock(store, key, IfBusy::Fail, acked).await,
         Some(given) => {
-            let tried = lock_and_unlock(store, key, Busy::IsFine, acked).await;
+            let tried = lock_and_unlock(store, key, IfBusy::Accept, acked).await;
             tried.map_err(|failure| match failure {
                 Failure::Invalid(reason) if *reason == *errors::NO_LOCK => Failure::Invalid(
                     format!(
@@ -164,18 +164,18 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
 
 /// What it means that the lock of a check is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Busy {
+enum IfBusy {
     /// Nothing: others may have it, and all the same is asked of the server.
-    IsFine,
+    Accept,
     /// It cannot be.
-    IsNone,
+    Fail,
 }
 
 /// Returns a warning if the lock ended before all was done.
 async fn lock_and_unlock(
     store: &RedisStore,
     full_key: Arc<str>,
-    busy: Busy,
+    if_busy: IfBusy,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
     let started = Clock::Boot.now();
@@ -201,7 +201,7 @@ async fn lock_and_unlock(
     };
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
-        AcquireOutcome::Busy(_) if busy == Busy::IsFine => false,
+        AcquireOutcome::Busy(_) if if_busy == IfBusy::Accept => false,
         AcquireOutcome::Busy(_) => return Err(errors::nonsense("an acquire of a fresh key")),
     };
     let renewal = Renew {

@@ -73,7 +73,7 @@ pub(crate) enum Vote {
 
 /// What a server says of itself on a new connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Greeting {
+pub(crate) struct ServerIdentity {
     pub(crate) connection: ConnectionId,
     /// Random, and another one after each start.
     pub(crate) run_id: Arc<str>,
@@ -122,7 +122,7 @@ impl VotingServer {
     }
 
     /// Connects, if need be, and makes sure of whom it talks to.
-    pub(crate) async fn greet(&self, within: Duration) -> Result<Greeting, Failure> {
+    pub(crate) async fn greet(&self, within: Duration) -> Result<ServerIdentity, Failure> {
         let words = [Text("INFO"), Text("server")];
         let (connection, answer) = self.connection().send(&[&words], within, None).await?;
         let text = match answer {
@@ -246,14 +246,14 @@ impl fmt::Debug for VotingServer {
     }
 }
 
-fn read_greeting(connection: ConnectionId, info: &str) -> Option<Greeting> {
+fn read_greeting(connection: ConnectionId, info: &str) -> Option<ServerIdentity> {
     let field = |name: &str| {
         info.lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
             .map(str::trim)
     };
     let uptime = field("uptime_in_seconds")?.parse().ok()?;
-    Some(Greeting {
+    Some(ServerIdentity {
         connection,
         run_id: field("run_id")?.into(),
         uptime: Duration::from_secs(uptime),

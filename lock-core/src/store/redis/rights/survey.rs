@@ -28,7 +28,7 @@ pub(crate) struct Survey {
     pub(crate) user: Option<String>,
     /// Whether new users have all channels, and there are no selectors: a server before Redis 7.
     pub(crate) is_old: bool,
-    found: Vec<(&'static str, On, Verdict)>,
+    found: Vec<(&'static str, On, TrialResult)>,
 }
 
 /// What a command is tried on.
@@ -44,7 +44,7 @@ pub(crate) enum On {
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum TrialResult {
     Allowed,
     /// The command is refused; nothing is known of the key or the channel.
     Refused,
@@ -118,7 +118,7 @@ impl Survey {
                     self.user = std::str::from_utf8(user).ok().map(str::to_owned);
                 }
                 Value::ServerError(error) => self.found.push((right, *on, verdict(error))),
-                _ => self.found.push((right, *on, Verdict::Allowed)),
+                _ => self.found.push((right, *on, TrialResult::Allowed)),
             }
         }
         Ok(())
@@ -132,36 +132,39 @@ impl Survey {
             own.any(|one| self.found.contains(&one))
         };
         let sets = ["set", "psetex"];
-        has(sets, Verdict::Beyond)
-            || (has(sets, Verdict::Allowed) && has(["del", "pexpire"], Verdict::Allowed))
+        has(sets, TrialResult::Beyond)
+            || (has(sets, TrialResult::Allowed) && has(["del", "pexpire"], TrialResult::Allowed))
     }
 
     /// Whether the command is refused; also if it was not tried: to grant what is granted already does no harm.
     pub(crate) fn lacks(&self, right: &str) -> bool {
         let mut verdicts = self.verdicts(right).peekable();
-        verdicts.peek().is_none() || verdicts.any(|verdict| verdict == Verdict::Refused)
+        verdicts.peek().is_none() || verdicts.any(|verdict| verdict == TrialResult::Refused)
     }
 
     /// Whether the server has the command, as far as is known.
     pub(crate) fn knows(&self, right: &str) -> bool {
         self.verdicts(right)
-            .all(|verdict| verdict != Verdict::Unknown)
+            .all(|verdict| verdict != TrialResult::Unknown)
     }
 
     pub(crate) fn reach(&self, on: On) -> Reach {
         let mut verdicts = self.found.iter().filter(|(_, one, _)| *one == on);
-        let is = |wanted: Verdict| move |(_, _, verdict): &(&str, On, Verdict)| *verdict == wanted;
-        if verdicts.clone().any(is(Verdict::Beyond)) {
+        let is = |wanted: TrialResult| {
+            move |(_, _, verdict): &(&str, On, TrialResult)| *verdict == wanted
+        };
+        if verdicts.clone().any(is(TrialResult::Beyond)) {
             Reach::Beyond
-        } else if verdicts.any(is(Verdict::Allowed)) {
+        } else if verdicts.any(is(TrialResult::Allowed)) {
             Reach::Within
         } else {
             Reach::Untold
         }
     }
 
-    fn verdicts(&self, right: &str) -> impl Iterator<Item = Verdict> {
-        let of = move |(one, _, verdict): &(&str, On, Verdict)| (*one == right).then_some(*verdict);
+    fn verdicts(&self, right: &str) -> impl Iterator<Item = TrialResult> {
+        let of =
+            move |(one, _, verdict): &(&str, On, TrialResult)| (*one == right).then_some(*verdict);
         self.found.iter().filter_map(of)
     }
 }
@@ -258,16 +261,16 @@ fn trial<'a>(right: &'static str, on: On, rest: &[Arg<'a>]) -> Trial<'a> {
     (right, on, words.chain(rest.iter().copied()).collect())
 }
 
-fn verdict(error: &ServerError) -> Verdict {
+fn verdict(error: &ServerError) -> TrialResult {
     let details = error.details();
     match error.code() {
-        "NOPERM" if details.contains("to run ") => Verdict::Refused,
-        "NOPERM" if details.contains("access") => Verdict::Beyond,
-        "NOPERM" => Verdict::Refused,
+        "NOPERM" if details.contains("to run ") => TrialResult::Refused,
+        "NOPERM" if details.contains("access") => TrialResult::Beyond,
+        "NOPERM" => TrialResult::Refused,
         _ if details.contains("unknown command") || details.contains("unknown subcommand") => {
-            Verdict::Unknown
+            TrialResult::Unknown
         }
-        _ => Verdict::Allowed,
+        _ => TrialResult::Allowed,
     }
 }
 
@@ -280,31 +283,37 @@ mod tests {
         for (line, expected) in [
             (
                 "NOPERM this user has no permissions to run the 'get' command or its subcommand",
-                Verdict::Refused,
+                TrialResult::Refused,
             ),
             (
                 "NOPERM User key has no permissions to run the 'get' command",
-                Verdict::Refused,
+                TrialResult::Refused,
             ),
             (
                 "NOPERM this user has no permissions to access one of the keys used as arguments",
-                Verdict::Beyond,
+                TrialResult::Beyond,
             ),
-            ("NOPERM No permissions to access a key", Verdict::Beyond),
-            ("NOPERM No permissions to access a channel", Verdict::Beyond),
+            ("NOPERM No permissions to access a key", TrialResult::Beyond),
+            (
+                "NOPERM No permissions to access a channel",
+                TrialResult::Beyond,
+            ),
             (
                 "NOPERM this user has no permissions to access one of the channels used as arguments",
-                Verdict::Beyond,
+                TrialResult::Beyond,
             ),
             (
                 "ERR unknown command 'DELEX', with args beginning with: 'key'",
-                Verdict::Unknown,
+                TrialResult::Unknown,
             ),
-            ("ERR invalid expire time in 'set' command", Verdict::Allowed),
-            ("MOVED 3999 127.0.0.1:6381", Verdict::Allowed),
+            (
+                "ERR invalid expire time in 'set' command",
+                TrialResult::Allowed,
+            ),
+            ("MOVED 3999 127.0.0.1:6381", TrialResult::Allowed),
             (
                 "NOSCRIPT No matching script. Please use EVAL.",
-                Verdict::Allowed,
+                TrialResult::Allowed,
             ),
         ] {
             assert_eq!(verdict(&ServerError::new(line)), expected, "{line}");

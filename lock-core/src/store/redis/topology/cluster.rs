@@ -22,7 +22,7 @@ use crate::{
         redis::{
             capabilities,
             connection::resp::{Arg::Text, ServerError, Value},
-            errors::{self, Reach, Redirect},
+            errors::{self, Redirect, RedirectScope},
             scripts::NodeRole,
             server::{RedisServer, ServerSettings},
             topology::{
@@ -125,7 +125,7 @@ impl Cluster {
             return None;
         };
         let server = self.redirected(location, redirect);
-        if redirect.reach == Reach::Slot {
+        if redirect.reach == RedirectScope::Slot {
             self.look_soon();
         }
         Some(KeyLocation {
@@ -133,8 +133,8 @@ impl Cluster {
             names: location.names.clone(),
             slot: location.slot,
             node_role: match redirect.reach {
-                Reach::Slot => NodeRole::SlotOwner,
-                Reach::Request => NodeRole::MigrationTarget,
+                RedirectScope::Slot => NodeRole::SlotOwner,
+                RedirectScope::Request => NodeRole::MigrationTarget,
             },
         })
     }
@@ -147,7 +147,7 @@ impl Cluster {
         };
         let mut map = self.lock();
         let server = self.server_at(&mut map, &asked.at(host, redirect.port));
-        if redirect.reach == Reach::Slot {
+        if redirect.reach == RedirectScope::Slot {
             map.owners[usize::from(redirect.slot)] = Some(server.clone());
         }
         server
