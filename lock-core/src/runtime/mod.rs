@@ -16,4 +16,8 @@ pub(crate) mod timer;
 pub(crate) mod timer_queue;
 
 /// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.
+#[cfg_attr(
+    not(feature = "simulation"),
+    expect(unreachable_pub, reason = "a world of the simulation takes it")
+)]
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
