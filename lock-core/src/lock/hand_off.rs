@@ -77,7 +77,7 @@ impl Batch {
     }
 }
 
-/// A tenure that went from one task to the next.
+/// A server lease that went from one task to the next.
 struct HandedOver {
     lease: Arc<LeaseState>,
     waiter: Arc<Waiter>,
@@ -85,7 +85,7 @@ struct HandedOver {
     prefetches: bool,
 }
 
-/// Whether a tenure goes to the next task.
+/// Whether a server lease goes to the next task.
 enum HandOverTo {
     NextTask(HandedOver),
     /// As soon as there are fencing tokens, which have been asked for.
@@ -139,7 +139,7 @@ impl Registry {
         }
     }
 
-    /// Hands the tenure to the head of the line, if that can be done without a message.
+    /// Hands the server lease to the head of the line, if that can be done without a message.
     fn pass(self: &Arc<Self>, state: &mut KeyState, released: &LeaseState) -> HandOverTo {
         let KeyState {
             queue,
@@ -249,7 +249,7 @@ impl Registry {
     ) {
         let server_lease = &lease.server_lease;
         self.context.renewal.forget(server_lease);
-        // The release is started before the next seeker is, so that it reaches the connection first.
+        // The release is started before the next acquire loop is, so that it reaches the connection first.
         PendingRelease::of(lease, lost).start(&self.context, reply);
         if let AfterRelease::AcquireAgain(signal) = next {
             acquire_loop::start(self, &server_lease.key, signal);

@@ -1,4 +1,4 @@
-//! What an arbiter knows of one key: who stands in line, who has it, and what the backend said last.
+//! What the registry knows of one key: who stands in line, who has it, and what the backend said last.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -30,9 +30,9 @@ pub(crate) struct KeyState {
 }
 
 pub(crate) enum Phase {
-    /// The seeker ended without a word, with the runtime it ran on. Any waiter that is polled starts another.
+    /// The acquire loop ended without a word, with the runtime it ran on. Any waiter that is polled starts another.
     Orphaned,
-    /// A seeker asks the backend; the signal tells it that its line may be empty.
+    /// An acquire loop asks the backend; the signal tells it that its line may be empty.
     Acquiring(Arc<Notify>),
     /// A task of this process holds the lease.
     Held(LocalHold),
@@ -56,7 +56,7 @@ pub(crate) struct LocalHold {
 pub(crate) enum AfterRelease {
     /// The next task has it, or will as soon as the fencing tokens are there that were asked for.
     NextTask,
-    /// It goes back to the server, and this seeker asks for it again.
+    /// It goes back to the server, and this acquire loop asks for it again.
     AcquireAgain(Arc<Notify>),
     /// It goes back to the server.
     NoWaiter,
@@ -97,7 +97,7 @@ impl LocalHold {
 }
 
 impl KeyStates {
-    /// Who has the key of this tenure, if the tenure still has it.
+    /// Who has the key of this server lease, if the server lease still has it.
     pub(crate) fn hold_of(&mut self, server_lease: &ServerLease) -> Option<&mut LocalHold> {
         match &mut self.keys.get_mut(&server_lease.key)?.phase {
             Phase::Held(hold)
@@ -115,7 +115,7 @@ impl KeyStates {
             .filter(|hold| std::ptr::eq(&raw const *hold.lease, lease))
     }
 
-    /// The key goes back to the server: for a new seeker, or for nobody, and then the slot is gone.
+    /// The key goes back to the server: for a new acquire loop, or for nobody, and then the slot is gone.
     pub(crate) fn give_back(&mut self, key: &LockKey) -> AfterRelease {
         let Some(state) = self.keys.get_mut(key) else {
             return AfterRelease::NoWaiter;
@@ -129,7 +129,7 @@ impl KeyStates {
 }
 
 impl KeyState {
-    /// Whether somebody holds the lock or stands in line. A seeker alone, whose tasks went away, is nobody.
+    /// Whether somebody holds the lock or stands in line. An acquire loop alone, whose tasks went away, is nobody.
     pub(crate) fn is_taken(&mut self) -> bool {
         matches!(self.phase, Phase::Held(_)) || self.queue.head().is_some()
     }

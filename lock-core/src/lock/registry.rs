@@ -1,11 +1,11 @@
 //! The one place where tasks wait: per process and key, first come, first served, with one of them on the network.
 //!
-//! A task that wants a key takes a place in the key's line. The first one starts a *seeker*: work of the manager
+//! A task that wants a key takes a place in the key's line. The first one starts an *acquire loop*: work of the manager
 //! that asks the backend on behalf of whoever is at the head of the line. A user's future therefore owns nothing but a
-//! place. Dropping it at any moment leaves nothing behind: the seeker goes on for those who stand behind it, or, if nobody
-//! does, takes its request back. Whoever is granted the lease owns it from the moment the seeker hands it over.
+//! place. Dropping it at any moment leaves nothing behind: the acquire loop goes on for those who stand behind it, or, if nobody
+//! does, takes its request back. Whoever is granted the lease owns it from the moment the acquire loop hands it over.
 //!
-//! When a holder lets go and a task stands behind it, the tenure passes to that task at once, without a message: see
+//! When a holder lets go and a task stands behind it, the server lease passes to that task at once, without a message: see
 //! `handoff.rs`.
 //!
 //! A key's slot is in one of three states:
@@ -201,7 +201,7 @@ impl Registry {
         }
     }
 
-    /// For a place: starts a seeker where the last one was lost with its runtime.
+    /// For a place: starts an acquire loop where the last one was lost with its runtime.
     pub(crate) fn restart_lost_loop(self: &Arc<Self>, key: &LockKey) {
         let mut states = self.lock();
         let Some(state) = states.keys.get_mut(key) else {
@@ -216,7 +216,7 @@ impl Registry {
         self.context.store.flush();
     }
 
-    /// For the seeker: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
+    /// For the acquire loop: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
     /// afterwards.
     pub(crate) fn head(&self, key: &LockKey) -> Option<(Terms, usize)> {
         let mut states = self.lock();
@@ -228,7 +228,7 @@ impl Registry {
         None
     }
 
-    /// For the seeker: waits until nobody stands in line.
+    /// For the acquire loop: waits until nobody stands in line.
     ///
     /// Dropping the future changes nothing.
     pub(crate) async fn no_waiters(&self, key: &LockKey, signal: &Notify) {
@@ -245,7 +245,7 @@ impl Registry {
         }
     }
 
-    /// For the seeker: passes on what the backend said, to those who wait for nothing more.
+    /// For the acquire loop: passes on what the backend said, to those who wait for nothing more.
     pub(crate) fn tell(&self, key: &LockKey, reply: LastReply) {
         let mut states = self.lock();
         let Some(state) = states.keys.get_mut(key) else {
@@ -260,7 +260,7 @@ impl Registry {
         }
     }
 
-    /// For the seeker: tells everybody in line what no waiting can cure.
+    /// For the acquire loop: tells everybody in line what no waiting can cure.
     pub(crate) fn fail_all(&self, key: &LockKey, error: &LockError) {
         let mut states = self.lock();
         let Some(state) = states.keys.get_mut(key) else {
@@ -273,7 +273,7 @@ impl Registry {
         }
     }
 
-    /// For the seeker: tells those whose ttl is too short for this backend.
+    /// For the acquire loop: tells those whose ttl is too short for this backend.
     pub(crate) fn fail_short_ttls(&self, key: &LockKey, ttl: Duration, error: &LockError) {
         let mut states = self.lock();
         let Some(state) = states.keys.get_mut(key) else {
@@ -286,7 +286,7 @@ impl Registry {
         }
     }
 
-    /// For the seeker: hands the grant to the first task in line that still wants it, if it wants such a one.
+    /// For the acquire loop: hands the grant to the first task in line that still wants it, if it wants such a one.
     pub(crate) fn hand_to_waiter(self: &Arc<Self>, key: &LockKey, mut grant: Granted) -> Handed {
         // A grant without a token is none.
         let Some(fencing) = grant.tokens.take() else {
@@ -358,7 +358,7 @@ impl Registry {
         }
     }
 
-    /// For the seeker that ends before its time: has the waiters start another.
+    /// For the acquire loop that ends before its time: has the waiters start another.
     pub(crate) fn abandon_acquire(&self, key: &LockKey) {
         let mut states = self.lock();
         let Some(state) = states.keys.get_mut(key) else {

@@ -1,6 +1,6 @@
 //! The one task that renews all that a manager holds, and ends what it cannot renew.
 //!
-//! A tenure stands in the schedule once, at the next moment at which something is to be looked at: a renewal at a third of
+//! A server lease stands in the schedule once, at the next moment at which something is to be looked at: a renewal at a third of
 //! its ttl, a retry, or its end. While a renewal is on its way it stands there at its end, so that a server which never
 //! answers cannot keep it alive.
 
@@ -72,7 +72,7 @@ impl Renewal {
         }
     }
 
-    /// Looks after a tenure from now on.
+    /// Looks after a server lease from now on.
     pub(crate) fn watch(&self, server_lease: &Arc<ServerLease>) {
         self.rounds.plan_renewal(server_lease);
         self.keep_running();
@@ -92,13 +92,13 @@ impl Renewal {
         }
     }
 
-    /// Lets a tenure run out that was renewed so far; it is still looked after.
+    /// Lets a server lease run out that was renewed so far; it is still looked after.
     pub(crate) fn stop(&self, server_lease: &Arc<ServerLease>) {
         server_lease.stop_renewing();
         self.rounds.plan_renewal(server_lease);
     }
 
-    /// Plans again for a tenure whose holder has just changed, if nothing is planned: a look that came in between found the
+    /// Plans again for a server lease whose holder has just changed, if nothing is planned: a look that came in between found the
     /// last holder's lease ended, and planned nothing more.
     ///
     /// A look takes the plan away before it reads the holder, and this reads the plan after the holder was set. So either that
@@ -116,7 +116,7 @@ impl Renewal {
             .plan(&lease.server_lease, Moment::from_nanos(renew_at));
     }
 
-    /// Stops looking after a tenure; a renewal that is on its way makes no difference any more.
+    /// Stops looking after a server lease; a renewal that is on its way makes no difference any more.
     pub(crate) fn forget(&self, server_lease: &ServerLease) {
         self.rounds.cancel(server_lease);
     }
@@ -149,7 +149,7 @@ impl Drop for Running {
     }
 }
 
-/// What a look at a tenure showed.
+/// What a look at a server lease showed.
 enum Look {
     /// There is nothing to look after any more.
     NothingLeft,
@@ -330,7 +330,7 @@ impl Rounds {
         }
     }
 
-    /// Plans nothing more for a tenure.
+    /// Plans nothing more for a server lease.
     fn cancel(&self, server_lease: &ServerLease) {
         if let Some(timer_id) = server_lease.swap_timer_id(None) {
             self.held.remove(timer_id);

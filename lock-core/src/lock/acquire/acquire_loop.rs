@@ -2,10 +2,10 @@
 //!
 //! Its first question is sent by whoever starts it, and answered by a call; from then on, if there is more to do, it is a
 //! task of the manager. Each of its awaits may be the last one it sees: of the manager's runtime, never of a user's future.
-//! Then [`AcquireLoop`] is dropped, which takes the request back and leaves the line to the next seeker.
+//! Then [`AcquireLoop`] is dropped, which takes the request back and leaves the line to the next acquire loop.
 //!
 //! Waiting is one entry in the backend's queue for all tasks of the line. A grant ends it; but a message can be lost, its
-//! holder can die, its lock can be another library's. So the seeker asks by itself, too: when the holder's lease must have
+//! holder can die, its lock can be another library's. So the acquire loop asks by itself, too: when the holder's lease must have
 //! ended, after each new connection, and at each beat.
 
 use std::{sync::Arc, time::Duration};

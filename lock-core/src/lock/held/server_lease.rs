@@ -1,6 +1,6 @@
 //! What this process holds of a lock on the server: one owner token, which is handed from task to task.
 //!
-//! Each task that gets it has a lease of its own, with its own fencing token. The tenure is what is renewed and released.
+//! Each task that gets it has a lease of its own, with its own fencing token. The server lease is what is renewed and released.
 
 use std::{
     sync::{

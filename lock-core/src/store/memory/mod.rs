@@ -66,7 +66,7 @@ impl MemoryStore {
             Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
                 expiry: Expiry::In(entry.expires.since(now)),
                 position: None,
-                // All who could hold it are in the same arbiter. What is left is a lock that is kept for its `min_hold`.
+                // All who could hold it are in the same registry. What is left is a lock that is kept for its `min_hold`.
                 wake_up: WakeUpMode::Push,
                 counter: None,
             }),

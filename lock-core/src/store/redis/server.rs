@@ -51,7 +51,7 @@ pub(crate) struct Replicas {
 }
 
 impl ServerSettings {
-    /// A mailbox for grants, or for hints where a grant alone does not count.
+    /// A dispatch for grants, or for hints where a grant alone does not count.
     pub(super) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
         let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
         if self.replicas.is_some() {
