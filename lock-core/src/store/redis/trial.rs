@@ -266,8 +266,11 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
         None => current.grants,
         Some(_) => scripts && protocol == "RESP3" && !greeting.is_before(7),
     };
+    // With sentinels, the primary that they named.
+    let found = current.found.as_ref();
+    let found = found.map(|found| connection.address().at(&found.host, found.port));
     tracing::info!(
-        server = connection.address().shown(),
+        server = found.as_ref().unwrap_or(connection.address()).shown(),
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
