@@ -32,7 +32,7 @@ pub(super) async fn release(
         match duty {
             ReleaseDuty::AlreadyReleased(ReleaseOutcome::Released) => tally.yes(),
             ReleaseDuty::AlreadyReleased(ReleaseOutcome::NotOurs) | ReleaseDuty::NothingSent => {
-                tally.no()
+                tally.no();
             }
             ReleaseDuty::ReleaseOnce | ReleaseDuty::ReleaseAgain => {}
         }
