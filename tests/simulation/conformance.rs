@@ -412,7 +412,13 @@ fn is_near(one: i64, other: i64) -> bool {
 fn are_near(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
     let (one, other): (Vec<_>, Vec<_>) = (one.split(' ').collect(), other.split(' ').collect());
+    // The proof of a grant is a hash of a number that may be apart.
+    let is_hash =
+        |word: &str| word.len() == 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| {
+        if is_hash(one) && is_hash(other) {
+            return true;
+        }
         one == other
             || matches!((one.parse(), other.parse()), (Ok(one), Ok(other)) if is_near(one, other))
     })
