@@ -256,7 +256,7 @@ impl Inherited {
             let (locks, bodies) = (locks.clone(), bodies.clone());
             let body = async move |_| {
                 bodies.fetch_add(1, Ordering::Relaxed);
-                pending().await
+                pending::<()>().await;
             };
             Box::pin(async move { locks.run(key, options(), body).await })
         };
