@@ -947,7 +947,7 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
 #[test]
 fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_that_is_free_or_ours()
 {
-    const PROPOSE: &str = include_str!("../lock-core/src/store/redis/scripts/propose.lua");
+    const PROPOSE: &str = include_str!("../../lock-core/src/store/redis/scripts/propose.lua");
     const SECOND: u64 = 1_000_000;
     let server = RedisServer::start();
     let now = || -> u64 {

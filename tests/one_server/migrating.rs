@@ -196,7 +196,7 @@ mod shedlock {
 
 #[test]
 fn the_page_names_tests_that_exist() {
-    let page = include_str!("../docs/migrating.md");
+    let page = include_str!("../../docs/migrating.md");
     let here = include_str!("migrating.rs");
     let named = page
         .split('`')

@@ -90,7 +90,7 @@ fn server(kind: Kind) -> RedisServer {
 /// The user of the README, as it is printed there.
 fn least_privilege() -> Deployment {
     let server = RedisServer::start();
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let mut lines = readme.lines();
     let line = lines.find(|line| line.starts_with("ACL SETUSER locks on "));
     let words: Vec<&str> = line.expect("a user for locks").split(' ').collect();

@@ -14,7 +14,7 @@ use lock_tests::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-const README: &str = include_str!("../README.md");
+const README: &str = include_str!("../../README.md");
 const HANG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(10);
 

@@ -503,6 +503,6 @@ async fn no_owner_token_is_in_what_a_manager_shows_of_itself() {
 
 #[test]
 fn the_test_in_the_readme_is_one_of_these() {
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     assert!(readme.contains(include_str!("testing_support/readme.rs")));
 }

@@ -1,7 +1,7 @@
 //! The README and the page on reliability name tests that exist, and neither has a claim without one, or without a reason; and each
 //! mutant still is one.
 
-use std::{fs, path::Path, process::Command};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
@@ -30,8 +30,24 @@ fn file_of(name: &str) -> String {
     match name.split_once('/') {
         Some(("examples", file)) => format!("examples/tests/{file}.rs"),
         Some(("core", file)) => format!("lock-core/src/{file}.rs"),
-        _ => format!("tests/{name}.rs"),
+        _ => format!("tests/{}/{name}.rs", room_of(name)),
     }
+}
+
+/// The folder of the manifest's tests that has this file. The simulation is one test, whose files are its parts.
+fn room_of(file: &str) -> String {
+    let manifest = read("tests/Cargo.toml");
+    let tests = manifest.split("[[test]]").skip(1);
+    let paths = tests.filter_map(|test| test.split("path = \"").nth(1)?.split('/').next());
+    let folders: BTreeSet<_> = paths.collect();
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let has_it = |folder: &&str| tests.join(folder).join(file).with_extension("rs").exists();
+    let rooms = folders.into_iter().filter(|room| *room != "simulation");
+    let rooms: Vec<_> = rooms.filter(has_it).collect();
+    let [room] = rooms[..] else {
+        panic!("{file} is to be in one room, and is in {rooms:?}");
+    };
+    room.to_owned()
 }
 
 #[test]
@@ -130,7 +146,7 @@ fn a_name_is_found_where_it_stands() {
     );
     assert_eq!(file_of("core/c/d"), "lock-core/src/c/d.rs");
     assert_eq!(file_of("examples/x"), "examples/tests/x.rs");
-    assert_eq!(file_of("faults"), "tests/faults.rs");
+    assert_eq!(file_of("faults"), "tests/one_server/faults.rs");
     let page = "| situation | b | c |\n| --- | --- | --- |\n| x | y | `a::b` |\n";
     assert_eq!(rows(page), [["x", "y", "`a::b`"]]);
 }
