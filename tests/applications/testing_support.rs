@@ -15,7 +15,6 @@ use lock_core::{
 };
 use tokio::time::{Instant, sleep};
 
-#[path = "testing_support/readme.rs"]
 mod readme;
 
 const SECOND: Duration = Duration::from_secs(1);

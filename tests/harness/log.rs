@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -12,21 +12,24 @@ use tracing_subscriber::fmt::format::FmtSpan;
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Collects what the whole process logs from this level on, since each manager has a thread of its own. Once a process.
+    /// Returns what the whole process logs since this was called first, at all levels: each manager has a thread of its own.
     ///
     /// # Panics
     ///
-    /// If somebody listens already.
-    pub fn of_the_process(level: tracing::Level) -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_span_events(FmtSpan::CLOSE)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        log
+    /// If another subscriber listens already.
+    pub fn of_the_process() -> &'static Self {
+        static LOG: LazyLock<Log> = LazyLock::new(|| {
+            let log = Log::default();
+            let writer = log.clone();
+            tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::TRACE)
+                .with_span_events(FmtSpan::CLOSE)
+                .with_ansi(false)
+                .with_writer(move || writer.clone())
+                .init();
+            log
+        });
+        &LOG
     }
 
     /// Returns what was written so far.

@@ -1,4 +1,6 @@
 //! Servers that answer with anything at all: no panic, no hang, no growth, whatever they say.
+//!
+//! A process of its own: its panics are counted by the panic hook, and its memory is measured.
 
 use std::{
     fs,

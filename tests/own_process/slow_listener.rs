@@ -1,6 +1,6 @@
 //! A subscriber of `tracing` that takes its time in the middle of a hand-off.
 //!
-//! A program of its own, since the subscriber is that of the whole process.
+//! A process of its own: the subscriber is that of the whole process.
 
 use std::{
     io::{self, Write},

@@ -1,4 +1,6 @@
 //! The soak itself: a short one says that everything was kept, and counts what it says that of.
+//!
+//! A process of its own, so that cargo runs no other test beside it: it starts eight processes, and promises bounds in time.
 
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 //! What whoever reads the log is told, by key: spans and events.
 //!
-//! A program of its own, in which all who lock listen: whether a line is of interest is kept for the whole process, and a thread
-//! where nobody listens, that comes first, has it taken for one that nobody wants.
+//! A process of its own, in which each thread that locks has a subscriber. `tracing` keeps for the whole process whether a line is
+//! of interest: if a thread without a subscriber meets it first, it is off for all.
 
 use std::time::Duration;
 

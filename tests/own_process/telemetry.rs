@@ -1,4 +1,6 @@
 //! What whoever collects figures is told, by template. Spans and events are in `spans.rs`.
+//!
+//! A process of its own: one test installs the recorder of the process, and needs the feature `metrics`.
 
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 

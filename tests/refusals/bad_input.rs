@@ -523,11 +523,10 @@ async fn a_server_that_quotes_the_password_back_is_not_quoted() {
     refused(&format!("{url}/?protocol=resp3")).await;
 }
 
-/// Collects what is logged.
-/// One test sets the process-wide subscriber, since the I/O thread logs too; it is the only one in this file.
+/// It reads the log of the process, since the I/O thread logs too.
 #[tokio::test]
 async fn no_log_line_has_an_owner_token_or_a_password() {
-    let log = Log::of_the_process(tracing::Level::TRACE);
+    let log = Log::of_the_process();
     let server = RedisServer::builder().password(SECRET).start();
     let locks = LockManager::connect(&server.url())
         .await

@@ -3,7 +3,6 @@
 
 use std::{
     fmt::Display,
-    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -64,7 +63,7 @@ fn knows(server: &RedisServer, command: &str) -> bool {
 }
 
 async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
-    log();
+    Log::of_the_process();
     allow(server, "whole", rights);
     suite(server, "whole", by).await.expect("all that it takes");
     for command in rights.iter().filter_map(|right| right.strip_prefix('+')) {
@@ -482,12 +481,6 @@ async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisSe
     }
 }
 
-/// What the whole program logs.
-fn log() -> &'static Log {
-    static LOG: OnceLock<Log> = OnceLock::new();
-    LOG.get_or_init(|| Log::of_the_process(tracing::Level::INFO))
-}
-
 /// The warnings about a server.
 fn logged_of(server: &RedisServer) -> String {
     told_of(server, " WARN ")
@@ -495,7 +488,10 @@ fn logged_of(server: &RedisServer) -> String {
 
 /// What was logged of a server at a level.
 fn told_of(server: &RedisServer, level: &str) -> String {
-    let (text, port) = (log().text(), format!("127.0.0.1:{}", server.port()));
+    let (text, port) = (
+        Log::of_the_process().text(),
+        format!("127.0.0.1:{}", server.port()),
+    );
     let lines = text
         .lines()
         .filter(|line| line.contains(&port) && line.contains(level));
@@ -521,7 +517,7 @@ async fn informed(url: &str) -> LockManager {
 
 #[tokio::test]
 async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
-    log();
+    Log::of_the_process();
     let server = RedisServer::builder()
         .setting("maxmemory", "100mb")
         .setting("maxmemory-policy", "volatile-lru")
@@ -554,7 +550,7 @@ async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
 
 #[tokio::test]
 async fn what_is_no_danger_or_not_known_is_not_warned_of() {
-    log();
+    Log::of_the_process();
     for settings in [
         &[("maxmemory", "100mb"), ("maxmemory-policy", "noeviction")][..],
         &[("maxmemory", "0"), ("maxmemory-policy", "allkeys-lru")],
@@ -617,7 +613,7 @@ async fn two_processes(url: &str) -> Outcome {
 
 #[tokio::test]
 async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
-    log();
+    Log::of_the_process();
     let cluster = Cluster::start();
     let [row, needless] = &row_of("Cluster")[..] else {
         panic!("more, and less");
@@ -983,7 +979,7 @@ async fn an_odd_check_key_is_a_clear_error() {
 
 #[tokio::test]
 async fn an_empty_prefix_without_a_check_key_is_warned_of_and_never_refused() {
-    log();
+    Log::of_the_process();
     let server = RedisServer::start();
     let unprefixed = || LockManager::builder().key_prefix("");
     let own = &["~__lock_core__:*"];
@@ -1022,7 +1018,7 @@ async fn an_empty_prefix_without_a_check_key_is_warned_of_and_never_refused() {
 
 #[tokio::test]
 async fn a_user_without_scripts_is_told_once_what_that_costs() {
-    log();
+    Log::of_the_process();
     let server = RedisServer::start();
     allow(&server, "user", &rights_of("locks-watch"));
     let told = || {
@@ -1092,7 +1088,7 @@ async fn each_node_of_a_cluster_is_tried() {
 
 #[tokio::test]
 async fn connecting_tells_once_what_it_is_connected_to() {
-    log();
+    Log::of_the_process();
     let server = RedisServer::start();
     server.add_user_without_scripts();
     let told = || {

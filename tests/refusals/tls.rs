@@ -227,7 +227,7 @@ async fn the_systems_authorities_are_trusted_until_others_are_given() {
         let output = std::process::Command::new(std::env::current_exe().expect("a test"))
             .args([
                 "--exact",
-                "the_systems_authorities_are_trusted_until_others_are_given",
+                "tls::the_systems_authorities_are_trusted_until_others_are_given",
             ])
             .env(URL, server.tls_url())
             .env("SSL_CERT_FILE", &system)
@@ -516,10 +516,10 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
     }
 }
 
-/// It sets the subscriber of the process, since the I/O thread logs too; it is the only one in this file.
+/// It reads the log of the process, since the I/O thread logs too.
 #[tokio::test]
 async fn no_log_line_has_a_password_or_a_key() {
-    let log = Log::of_the_process(tracing::Level::TRACE);
+    let log = Log::of_the_process();
     let certificates = Arc::new(Certificates::new());
     let server = RedisServer::builder()
         .tls(&certificates, AskClients::Always)

@@ -293,7 +293,7 @@ const USED: [&str; 10] = [
 ];
 
 /// What this test was built with, which is there already.
-const THIS_TEST: [&str; 3] = ["build", "--package=lock-tests", "--test=attribute_ui"];
+const THIS_TEST: [&str; 3] = ["build", "--package=lock-tests", "--test=sources"];
 
 /// What cargo built for this test.
 struct Built {

@@ -1,0 +1,7 @@
+//! A lock inside one process, most of it in virtual time. No server is needed.
+//!
+//! A test of `attribute` sets the manager of the process. Tests of a program without one are in `applications`.
+
+mod attribute;
+mod in_memory;
+mod several;

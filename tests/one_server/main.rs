@@ -1,0 +1,11 @@
+//! A lock on one server: waiting, fencing, every way out, and what goes wrong on the way to the server.
+//!
+//! Each test starts a server of its own. A manager stands for a process.
+
+mod faults;
+mod fencing;
+mod migrating;
+mod nothing_stays;
+mod several_on_a_server;
+mod waiting;
+mod ways_out;

@@ -1,0 +1,8 @@
+//! What cannot be served: bad input, missing rights, untrusted certificates, servers that refuse for a while.
+//!
+//! Several tests read the log of the whole process. Its subscriber is set once and listens to everything.
+
+mod bad_input;
+mod odd_servers;
+mod rights;
+mod tls;

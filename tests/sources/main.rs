@@ -1,0 +1,6 @@
+//! What is read or compiled and never run: sources, manifests, the pages that name tests, and mistakes in the attribute.
+
+mod attribute_ui;
+mod documented;
+mod manifests;
+mod reliability;
