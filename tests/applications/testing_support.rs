@@ -13,11 +13,11 @@ use lock_core::{
     Faults, Holder, LeaseLost, LockError, LockManager, LockOptions, assert_held, distributed_lock,
     with_locks,
 };
+use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND};
 use tokio::time::{Instant, sleep};
 
 mod readme;
 
-const SECOND: Duration = Duration::from_secs(1);
 /// Longer than any lease lasts that is not renewed.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -297,7 +297,7 @@ async fn a_body_is_dropped_by_a_fault_and_takes_no_further_step() {
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_gets_a_lock_that_was_lost() {
     let (locks, faults) = LockManager::in_memory_with_faults();
-    let lost = locks.acquire("k", options()).await.expect("free");
+    let lost = locks.acquire_free("k", options()).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("k", options()).await }
@@ -315,8 +315,8 @@ async fn whoever_waits_gets_a_lock_that_was_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_fault_of_one_key_leaves_the_others_alone() {
     let (locks, faults) = LockManager::in_memory_with_faults();
-    let _lost = locks.acquire("k", options()).await.expect("free");
-    let other = locks.acquire("other", options()).await.expect("free");
+    let _lost = locks.acquire_free("k", options()).await;
+    let other = locks.acquire_free("other", options()).await;
     faults.lose("k");
     faults.busy("k");
     sleep(LONG).await;
@@ -349,8 +349,8 @@ async fn a_fault_finds_its_key_behind_the_prefix_of_the_manager() {
 #[should_panic(expected = "nobody holds the lock `k` through this manager")]
 async fn losing_a_lock_that_nobody_holds_panics() {
     let (locks, faults) = LockManager::in_memory_with_faults();
-    let guard = locks.acquire("k", options()).await.expect("free");
-    guard.release().await.expect("held");
+    let guard = locks.acquire_free("k", options()).await;
+    guard.release_held().await;
     faults.lose("k");
 }
 
@@ -370,7 +370,7 @@ async fn a_holder_elsewhere_is_seen_and_can_be_forced_to_let_go() {
 #[tokio::test(start_paused = true)]
 async fn questions_to_an_unavailable_backend_are_unavailable() {
     let (locks, faults) = LockManager::in_memory_with_faults();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     faults.unavailable();
     let unavailable = |error: LockError| matches!(error, LockError::Unavailable { .. });
     assert!(locks.inspect("k").await.is_err_and(unavailable));
@@ -383,7 +383,7 @@ async fn questions_to_an_unavailable_backend_are_unavailable() {
 #[tokio::test(start_paused = true)]
 async fn the_release_of_a_lost_lease_says_so_though_the_backend_is_away() {
     let (locks, faults) = LockManager::in_memory_with_faults();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     faults.unavailable();
     assert_eq!(guard.lease().lost().await, LeaseLost::Expired);
     let released = guard.release().await;
@@ -469,7 +469,7 @@ async fn an_assertion_about_another_key_names_it() {
 #[should_panic(expected = "the lock `k` is not held by this task")]
 async fn a_bare_guard_does_not_count_as_held() {
     let locks = LockManager::in_memory();
-    let _guard = locks.acquire("k", options()).await.expect("free");
+    let _guard = locks.acquire_free("k", options()).await;
     assert_held!("k");
 }
 
@@ -490,7 +490,7 @@ async fn no_owner_token_is_in_what_a_manager_shows_of_itself() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let plain = LockManager::in_memory();
     for locks in [&locks, &plain] {
-        let guard = locks.acquire("k", options()).await.expect("free");
+        let guard = locks.acquire_free("k", options()).await;
         let shown = format!("{locks:?} {faults:?} {guard:?}");
         // Its scheme, and the last thing in it, which is 32 digits long.
         assert!(

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use axum::body::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use lock_core::{LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{HttpAnswer, HttpRequest, RedisServer, eventually};
+use lock_core::{LockError, LockGuard, LockManager};
+use lock_tests::{HttpAnswer, HttpRequest, RedisServer, eventually, options};
 use tokio::sync::Notify;
 
 /// A lock that was not let go is renewed, and so stays held for longer than this.
@@ -48,10 +48,6 @@ impl App {
         })
         .await;
     }
-}
-
-fn options() -> LockOptions {
-    LockOptions::new(Duration::from_secs(10))
 }
 
 /// Two pieces, the second when the test says so.

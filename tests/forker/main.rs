@@ -40,7 +40,7 @@ use lock_core::{
     distributed_lock,
 };
 use lock_tests::{
-    Child, eventually, eventually_blocking, fork,
+    Child, HANG, eventually, eventually_blocking, fork,
     history::{Moment, Recorder, Step},
 };
 use redis::Commands;
@@ -56,9 +56,6 @@ const USAGE: &str = "forker children <lock url> <history> <children> <locks>
 forker inherited <lock url> <authority, in PEM>
 forker body <lock url>
 forker touch";
-
-/// Only a hang takes this long.
-const HANG: Duration = Duration::from_secs(60);
 
 /// How long what is refused at once may take on a busy machine. All that waits waits for longer.
 const AT_ONCE: Duration = Duration::from_secs(20);

@@ -25,11 +25,13 @@ mod child;
 mod clock;
 mod cluster;
 mod deployment;
+mod drop_flag;
 mod fake;
 mod fork;
 pub mod history;
 mod holders;
 mod http;
+mod locking;
 mod log;
 mod monitor;
 mod port;
@@ -48,10 +50,12 @@ pub use certificates::{Certificates, Flaw, KeyAndCertificate};
 pub use clock::ShiftedClock;
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
+pub use drop_flag::{DropFlag, Dropped};
 pub use fake::{Answer, FakeServer};
 pub use fork::{Child, Forks, TOUCHED, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpAnswer, HttpRequest};
+pub use locking::{AcquireFree, ReleaseHeld, connect, options, patient};
 pub use log::Log;
 pub use monitor::{Monitor, ServerHold};
 pub use process::Process;
@@ -61,7 +65,7 @@ pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
 pub use slot::{SLOTS, slot_of, tag_of_slot};
 pub use tools::tool;
-pub use wait::{eventually, eventually_blocking};
+pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 
 /// Makes a test of each function on each kind of server, which `start` starts.
 ///

@@ -6,6 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// What takes longer will never come: longer than any stall of a busy machine.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// One second, as `SECOND * 10` is ten.
+pub const SECOND: Duration = Duration::from_secs(1);
+
 /// The pause between two looks at a condition: short against what is waited for, long enough to
 /// leave a small machine to the processes under test.
 const PAUSE: Duration = Duration::from_millis(2);

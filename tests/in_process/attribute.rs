@@ -15,6 +15,7 @@ use lock_core::{
     LeaseLost, LockError, LockKey, LockManager, LockOptions, current, distributed_lock, key,
     set_global, with_locks,
 };
+use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _};
 use tokio::{task::yield_now, time::sleep};
 
 /// The key that the running body holds.
@@ -523,12 +524,9 @@ mod lists {
             Ok(Some(1))
         }
         let locks = memory();
-        let b = locks
-            .acquire("b", LockOptions::default())
-            .await
-            .expect("free");
+        let b = locks.acquire_free("b", LockOptions::default()).await;
         assert_eq!(with_locks(locks.clone(), f()).await.expect("skipped"), None);
-        b.release().await.expect("held");
+        b.release_held().await;
         assert_eq!(with_locks(locks.clone(), f()).await.expect("free"), Some(1));
         for key in ["a", "b"] {
             assert!(locks.inspect(key).await.expect("works").is_some(), "{key}");
@@ -683,21 +681,13 @@ mod options {
 
     #[tokio::test(start_paused = true)]
     async fn a_lost_lease_drops_the_body_and_its_arguments() {
-        struct Flag(Arc<AtomicBool>);
-        impl Drop for Flag {
-            fn drop(&mut self) {
-                self.0.store(true, SeqCst);
-            }
-        }
         #[distributed_lock(key = "k", ttl = "1s", renew = false)]
-        async fn f(_dropped: Flag) -> Result<(), LockError> {
+        async fn f(_dropped: DropFlag) -> Result<(), LockError> {
             sleep(Duration::from_secs(59)).await;
             unreachable!("runs on without the lock")
         }
-        let dropped = Arc::new(AtomicBool::new(false));
-        let error = with_locks(memory(), f(Flag(Arc::clone(&dropped))))
-            .await
-            .expect_err("refused");
+        let (flag, dropped) = DropFlag::new();
+        let error = with_locks(memory(), f(flag)).await.expect_err("refused");
         assert!(
             matches!(
                 error,
@@ -708,7 +698,7 @@ mod options {
             ),
             "{error:?}"
         );
-        assert!(dropped.load(SeqCst));
+        assert!(dropped.is_true());
     }
 
     #[tokio::test(start_paused = true)]

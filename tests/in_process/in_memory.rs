@@ -4,7 +4,7 @@ use std::{
     future::pending,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -12,25 +12,11 @@ use std::{
 use lock_core::{
     Holder, LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current,
 };
+use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options};
 use tokio::{
     task::JoinSet,
     time::{Instant, advance, sleep, timeout},
 };
-
-const SECOND: Duration = Duration::from_secs(1);
-
-fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10)
-}
-
-/// Sets a flag when it is dropped, as a body does that is cancelled.
-struct Flag(Arc<AtomicBool>);
-
-impl Drop for Flag {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn one_task_holds_the_lock_at_a_time() {
@@ -57,7 +43,7 @@ async fn one_task_holds_the_lock_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn first_come_first_served_among_tasks() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for number in 0..10 {
@@ -79,7 +65,7 @@ async fn first_come_first_served_among_tasks() {
 #[tokio::test(start_paused = true)]
 async fn other_keys_are_other_locks() {
     let locks = LockManager::in_memory();
-    let _a = locks.acquire("a", options()).await.expect("free");
+    let _a = locks.acquire_free("a", options()).await;
     let _b = locks
         .acquire("b", options().no_wait())
         .await
@@ -89,7 +75,7 @@ async fn other_keys_are_other_locks() {
 #[tokio::test(start_paused = true)]
 async fn trying_a_held_lock_says_none_at_once() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let start = Instant::now();
     let tried = locks
         .try_acquire("k", options().wait_forever())
@@ -97,7 +83,7 @@ async fn trying_a_held_lock_says_none_at_once() {
         .expect("an answer");
     assert!(tried.is_none());
     assert_eq!(start.elapsed(), Duration::ZERO);
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert!(
         locks
             .try_acquire("k", options())
@@ -110,10 +96,7 @@ async fn trying_a_held_lock_says_none_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_on_time_and_says_how_long_the_holder_has() {
     let locks = LockManager::in_memory();
-    let _guard = locks
-        .acquire("k", options().without_renewal())
-        .await
-        .expect("free");
+    let _guard = locks.acquire_free("k", options().without_renewal()).await;
     let start = Instant::now();
     let error = locks
         .acquire("k", options().wait(SECOND * 4))
@@ -137,7 +120,7 @@ async fn a_wait_ends_on_time_and_says_how_long_the_holder_has() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_goes_away_leaves_its_place_to_the_next() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let first = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("k", options()).await.map(drop) }
@@ -156,7 +139,7 @@ async fn a_waiter_that_goes_away_leaves_its_place_to_the_next() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     for _ in 0..100 {
         sleep(SECOND * 5).await;
         assert!(!guard.lease().is_lost());
@@ -180,8 +163,7 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
 async fn without_renewal_the_lease_ends_at_its_ttl_and_the_body_with_it() {
     let locks = LockManager::in_memory();
     let start = Instant::now();
-    let dropped = Arc::new(AtomicBool::new(false));
-    let flag = Flag(dropped.clone());
+    let (flag, dropped) = DropFlag::new();
     let result = locks
         .run("k", options().without_renewal(), |_| async move {
             let _flag = flag;
@@ -196,7 +178,7 @@ async fn without_renewal_the_lease_ends_at_its_ttl_and_the_body_with_it() {
         panic!("not expired: {result:?}");
     };
     assert_eq!(key.as_str(), "k");
-    assert!(dropped.load(Ordering::SeqCst));
+    assert!(dropped.is_true());
     let took = start.elapsed();
     assert!(
         took > SECOND * 9 && took < SECOND * 10,
@@ -207,7 +189,7 @@ async fn without_renewal_the_lease_ends_at_its_ttl_and_the_body_with_it() {
 #[tokio::test(start_paused = true)]
 async fn the_validity_is_a_little_less_than_the_ttl() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     // 1 % for clocks that run at different rates, and 2 ms.
     assert_eq!(
         guard.lease().remaining(),
@@ -276,7 +258,7 @@ async fn min_hold_keeps_the_lock_after_a_short_body() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_tells_everybody_who_watches() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let lease = guard.lease();
     let watching = tokio::spawn({
         let lease = lease.clone();
@@ -307,9 +289,9 @@ async fn a_lost_lease_tells_everybody_who_watches() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_outlives_its_guard_says_that_it_was_released() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let lease = guard.lease();
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(lease.lost().await, LeaseLost::Released);
     assert_eq!(lease.remaining(), Duration::ZERO);
 }
@@ -317,7 +299,7 @@ async fn a_lease_that_outlives_its_guard_says_that_it_was_released() {
 #[tokio::test(start_paused = true)]
 async fn a_released_lock_that_was_taken_away_is_reported_as_lost() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     locks.force_release("k").await.expect("works");
     let released = guard.release().await;
     assert!(
@@ -335,10 +317,7 @@ async fn a_released_lock_that_was_taken_away_is_reported_as_lost() {
 #[tokio::test(start_paused = true)]
 async fn verifying_asks_the_backend_and_does_not_extend() {
     let locks = LockManager::in_memory();
-    let guard = locks
-        .acquire("k", options().without_renewal())
-        .await
-        .expect("free");
+    let guard = locks.acquire_free("k", options().without_renewal()).await;
     sleep(SECOND * 5).await;
     let before = guard.lease().remaining();
     guard.lease().verify().await.expect("held");
@@ -362,10 +341,7 @@ async fn verifying_asks_the_backend_and_does_not_extend() {
 #[tokio::test(start_paused = true)]
 async fn ensuring_more_than_is_certain_is_an_error() {
     let locks = LockManager::in_memory();
-    let guard = locks
-        .acquire("k", options().without_renewal())
-        .await
-        .expect("free");
+    let guard = locks.acquire_free("k", options().without_renewal()).await;
     let lease = guard.lease();
     lease.ensure(SECOND * 9).expect("just acquired");
     sleep(SECOND * 5).await;
@@ -379,7 +355,7 @@ async fn ensuring_more_than_is_certain_is_an_error() {
         lease.ensure(Duration::ZERO),
         Err(LockError::Lost { .. })
     ));
-    let renewed = locks.acquire("other", options()).await.expect("free");
+    let renewed = locks.acquire_free("other", options()).await;
     assert!(matches!(
         renewed.lease().ensure(SECOND * 6),
         Err(LockError::Invalid { .. })
@@ -389,10 +365,7 @@ async fn ensuring_more_than_is_certain_is_an_error() {
 #[tokio::test(start_paused = true)]
 async fn the_guard_of_a_lost_lease_keeps_nobody_waiting() {
     let locks = LockManager::in_memory();
-    let lost = locks
-        .acquire("k", options().without_renewal())
-        .await
-        .expect("free");
+    let lost = locks.acquire_free("k", options().without_renewal()).await;
     let start = Instant::now();
     let next = locks
         .acquire("k", options().wait(SECOND * 60))
@@ -458,7 +431,7 @@ async fn fencing_tokens_grow_with_each_acquisition() {
     let locks = LockManager::in_memory();
     let mut last = 0;
     for key in ["a", "b", "a", "a", "b"] {
-        let guard = locks.acquire(key, options()).await.expect("free");
+        let guard = locks.acquire_free(key, options()).await;
         let token = u64::from(guard.lease().fencing_token());
         assert!(token > last, "{token} after {last}");
         assert!(token < 1 << 53);
@@ -491,14 +464,13 @@ async fn a_panic_in_the_body_releases_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_dropped_is_gone_before_its_lock() {
     let locks = LockManager::in_memory();
-    let dropped = Arc::new(AtomicBool::new(false));
-    let flag = Flag(dropped.clone());
+    let (flag, dropped) = DropFlag::new();
     let run = locks.run("k", options(), |_| async move {
         let _flag = flag;
         pending::<()>().await;
     });
     assert!(timeout(SECOND, run).await.is_err());
-    assert!(dropped.load(Ordering::SeqCst));
+    assert!(dropped.is_true());
     assert!(
         locks
             .try_acquire("k", options())
@@ -562,7 +534,7 @@ async fn the_last_share_of_a_lease_lets_go() {
             .expect("an answer")
             .is_none()
     );
-    share.release().await.expect("held");
+    share.release_held().await;
     assert!(
         locks
             .try_acquire("k", options())
@@ -609,7 +581,7 @@ async fn joined_futures_share_the_lease_and_spawned_tasks_do_not() {
 #[tokio::test(start_paused = true)]
 async fn a_bare_guard_does_not_mark_its_task() {
     let locks = LockManager::in_memory();
-    let _guard = locks.acquire("k", options()).await.expect("free");
+    let _guard = locks.acquire_free("k", options()).await;
     assert!(
         locks
             .try_acquire("k", options())
@@ -666,7 +638,7 @@ async fn asserting_a_lock_that_is_not_held_panics() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_guards_and_refuses_new_ones() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("k", options()).await }
@@ -689,7 +661,7 @@ async fn a_shutdown_waits_for_guards_and_refuses_new_ones() {
     sleep(SECOND * 30).await;
     assert!(!shutdown.is_finished());
     assert!(!guard.lease().is_lost(), "renewed while the shutdown waits");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     shutdown.await.expect("ends");
 }
 
@@ -721,7 +693,7 @@ async fn a_shutdown_drops_the_bodies_that_outlive_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn what_a_shutdown_cannot_stop_ends_with_its_ttl() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     locks.shutdown(SECOND).await;
     assert_eq!(guard.lease().lost().await, LeaseLost::Shutdown);
     assert!(locks.inspect("k").await.expect("works").is_some());
@@ -733,7 +705,7 @@ async fn what_a_shutdown_cannot_stop_ends_with_its_ttl() {
 async fn inspecting_tells_the_holder_and_the_waiters() {
     let locks = LockManager::in_memory();
     assert!(locks.inspect("k").await.expect("works").is_none());
-    let _guard = locks.acquire("k", options()).await.expect("free");
+    let _guard = locks.acquire_free("k", options()).await;
     let _waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("k", options()).await }
@@ -764,7 +736,7 @@ async fn the_caps_of_a_manager_hold() {
         matches!(third, Err(LockError::Unavailable { .. })),
         "{third:?}"
     );
-    b.release().await.expect("held");
+    b.release_held().await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("a", options()).await.map(drop) }
@@ -781,12 +753,12 @@ async fn the_caps_of_a_manager_hold() {
 #[tokio::test]
 async fn a_guard_that_is_dropped_outside_any_runtime_releases() {
     let locks = LockManager::in_memory();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     std::thread::spawn(move || drop(guard))
         .join()
         .expect("no panic");
     let again = locks.acquire("k", options().wait(SECOND * 5)).await;
-    again.expect("released").release().await.expect("held");
+    again.expect("released").release_held().await;
 }
 
 #[test]
@@ -812,7 +784,7 @@ fn a_manager_outlives_the_runtime_that_waited_with_it() {
     let (first, second) = (runtime(), runtime());
     // The first runtime dies with a held lease, a renewal and a waiter in it.
     first.block_on(async {
-        let guard = locks.acquire("k", options()).await.expect("free");
+        let guard = locks.acquire_free("k", options()).await;
         let waiting = locks.clone();
         tokio::spawn(async move { waiting.acquire("k", options()).await.map(drop) });
         tokio::task::yield_now().await;
@@ -822,9 +794,8 @@ fn a_manager_outlives_the_runtime_that_waited_with_it() {
     second.block_on(async {
         locks.force_release("k").await.expect("works");
         let guard = locks
-            .acquire("other", LockOptions::new(SECOND * 3))
-            .await
-            .expect("free");
+            .acquire_free("other", LockOptions::new(SECOND * 3))
+            .await;
         let held = guard.lease();
         assert!(
             timeout(SECOND * 4, held.lost()).await.is_err(),
@@ -836,44 +807,44 @@ fn a_manager_outlives_the_runtime_that_waited_with_it() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_takes_goes_to_the_next_when_half_of_its_ttl_is_gone() {
     let locks = LockManager::in_memory();
-    let first = locks.acquire("k", options()).await.expect("free");
+    let first = locks.acquire_free("k", options()).await;
     let mut unpolled = Box::pin(locks.acquire("k", options().wait_forever()));
     assert!(timeout(SECOND, &mut unpolled).await.is_err());
-    first.release().await.expect("held");
+    first.release_held().await;
     let start = Instant::now();
     let next = locks
         .acquire("k", options().wait_forever())
         .await
         .expect("granted");
     assert!(start.elapsed() < SECOND * 6, "{:?}", start.elapsed());
-    next.release().await.expect("held");
+    next.release_held().await;
     let late = unpolled
         .await
         .expect("its turn again, now that it is polled");
     assert!(!late.lease().is_lost());
-    late.release().await.expect("held");
+    late.release_held().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_slept_through_its_grant_goes_on_waiting_also_where_no_other_may() {
     let locks = LockManager::builder().max_waiting(1).in_memory();
-    let first = locks.acquire("k", options()).await.expect("free");
+    let first = locks.acquire_free("k", options()).await;
     let mut sleeper = Box::pin(locks.acquire("k", options().wait_forever()));
     assert!(timeout(SECOND, &mut sleeper).await.is_err());
-    first.release().await.expect("held");
+    first.release_held().await;
     // The whole process stands still for longer than its ttl.
     advance(SECOND * 11).await;
     let late = sleeper.await.expect("it had its place all the time");
-    late.release().await.expect("held");
+    late.release_held().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_a_grant_that_nobody_took() {
     let locks = LockManager::in_memory();
-    let first = locks.acquire("k", options()).await.expect("free");
+    let first = locks.acquire_free("k", options()).await;
     let mut unpolled = Box::pin(locks.acquire("k", options().wait_forever()));
     assert!(timeout(SECOND, &mut unpolled).await.is_err());
-    first.release().await.expect("held");
+    first.release_held().await;
     locks.shutdown(Duration::ZERO).await;
     let late = unpolled.await;
     assert!(
@@ -885,11 +856,11 @@ async fn a_shutdown_ends_a_grant_that_nobody_took() {
 #[tokio::test(start_paused = true)]
 async fn min_hold_keeps_no_lock_under_which_nothing_ran() {
     let locks = LockManager::in_memory();
-    let first = locks.acquire("k", options()).await.expect("free");
+    let first = locks.acquire_free("k", options()).await;
     let mut dropped =
         Box::pin(locks.acquire("k", options().wait_forever().min_hold(SECOND * 3600)));
     assert!(timeout(SECOND, &mut dropped).await.is_err());
-    first.release().await.expect("held");
+    first.release_held().await;
     // Granted, and dropped before it was polled.
     drop(dropped);
     assert!(
@@ -956,7 +927,7 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
         async move {
             // Long enough, if nobody else gets a turn.
             for _ in 0..300_000 {
-                drop(locks.acquire("k", options()).await.expect("free"));
+                drop(locks.acquire_free("k", options()).await);
                 if stop.load(std::sync::atomic::Ordering::SeqCst) {
                     return true;
                 }

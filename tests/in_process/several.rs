@@ -4,7 +4,7 @@ use std::{
     future::pending,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -13,25 +13,11 @@ use lock_core::{
     FencingToken, LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnLost, assert_held,
     current,
 };
+use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options};
 use tokio::{
     task::{JoinHandle, JoinSet, yield_now},
     time::{Instant, advance, sleep, timeout},
 };
-
-const SECOND: Duration = Duration::from_secs(1);
-
-fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10)
-}
-
-/// Sets a flag when it is dropped, as a body does that is cancelled.
-struct Flag(Arc<AtomicBool>);
-
-impl Drop for Flag {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
 
 /// Waits for what must not take for ever, in virtual time.
 async fn in_time<T>(ends: impl Future<Output = T>) -> T {
@@ -46,10 +32,10 @@ async fn is_free(locks: &LockManager, key: &str) -> bool {
 
 /// Has another task hold a key for so long.
 async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHandle<()> {
-    let guard = locks.acquire(key, options()).await.expect("free");
+    let guard = locks.acquire_free(key, options()).await;
     tokio::spawn(async move {
         sleep(time).await;
-        guard.release().await.expect("held");
+        guard.release_held().await;
     })
 }
 
@@ -132,7 +118,7 @@ mod taking {
         }
         let free = locks.try_acquire("d", options()).await.expect("an answer");
         assert!(free.is_some());
-        guard.release().await.expect("held");
+        guard.release_held().await;
         for key in ["a", "b", "c"] {
             assert!(is_free(&locks, key).await, "{key}");
         }
@@ -162,7 +148,7 @@ mod taking {
         assert_eq!(guard.lease().fencing_tokens().len(), 1);
         let again = locks.acquire("k", options().no_wait()).await;
         assert!(again.expect_err("held").is_busy());
-        guard.release().await.expect("held");
+        guard.release_held().await;
         assert!(is_free(&locks, "k").await);
     }
 
@@ -172,7 +158,7 @@ mod taking {
             let guard = locks.acquire_all(keys.iter().copied(), options()).await;
             let guard = guard.expect("free");
             let tokens = tokens(&guard).into_iter().map(|(_, token)| token);
-            guard.release().await.expect("held");
+            guard.release_held().await;
             tokens.collect()
         }
         let locks = LockManager::in_memory();
@@ -185,7 +171,7 @@ mod taking {
     #[tokio::test(start_paused = true)]
     async fn it_is_all_or_nothing() {
         let locks = LockManager::in_memory();
-        let _other = locks.acquire("b", options()).await.expect("free");
+        let _other = locks.acquire_free("b", options()).await;
         let refused = in_time(locks.acquire_all(["c", "b", "a"], options().no_wait())).await;
         let error = refused.expect_err("one is held");
         assert!(error.is_busy());
@@ -312,10 +298,7 @@ mod taking {
         );
         assert!(is_free(&locks, "a").await);
         let two = locks.acquire_all(["a", "b"], options()).await;
-        two.expect("as many as are allowed")
-            .release()
-            .await
-            .expect("held");
+        two.expect("as many as are allowed").release_held().await;
     }
 
     #[test]
@@ -337,8 +320,7 @@ mod losing {
     async fn the_loss_of_one_key_drops_the_body_and_releases_the_others() {
         for lost in ["a", "b", "c"] {
             let locks = LockManager::in_memory();
-            let dropped = Arc::new(AtomicBool::new(false));
-            let flag = Flag(dropped.clone());
+            let (flag, dropped) = DropFlag::new();
             let running = tokio::spawn({
                 let locks = locks.clone();
                 async move {
@@ -353,7 +335,7 @@ mod losing {
             locks.force_release(lost).await.expect("works");
             let result = running.await.expect("no panic");
             assert!(is_lost(&result, lost, LeaseLost::TakenAway), "{result:?}");
-            assert!(dropped.load(Ordering::SeqCst));
+            assert!(dropped.is_true());
             for key in ["a", "b", "c"] {
                 assert!(is_free(&locks, key).await, "{key}");
             }
@@ -711,7 +693,7 @@ mod again {
         let share = share.expect("held by this task");
         assert!(is_free(&locks, "a").await && !is_free(&locks, "b").await);
         assert!(!share.lease().is_lost());
-        share.release().await.expect("held");
+        share.release_held().await;
         assert!(is_free(&locks, "b").await);
     }
 
@@ -733,11 +715,7 @@ mod again {
             }
             assert!(is_free(&inner, "a").await && is_free(&inner, "c").await);
             let others = inner.acquire_all(["a", "c"], options()).await;
-            others
-                .expect("as another single key")
-                .release()
-                .await
-                .expect("held");
+            others.expect("as another single key").release_held().await;
             assert!(!lease.is_lost());
         };
         locks.run("b", options(), body).await.expect("free");

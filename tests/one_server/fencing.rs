@@ -3,27 +3,21 @@
 use std::{fs, path::Path, time::Duration};
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::{After, Direction, Proxy, RedisServer, ShiftedClock, Which, eventually};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, ShiftedClock,
+    Which, connect, eventually, patient,
+};
 use redis::Value;
 use tokio::time::timeout;
 
-const HANG: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const FENCE: &str = "__lock_core__:fence";
 
-fn options() -> LockOptions {
-    LockOptions::new(Duration::from_secs(10)).wait(HANG)
-}
-
-async fn connect(url: &str) -> LockManager {
-    LockManager::connect(url).await.expect("the server is up")
-}
-
 /// Takes the lock and lets it go, as soon as that works.
 async fn token(locks: &LockManager) -> u64 {
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", patient()).await;
     let token = guard.lease().fencing_token();
-    guard.release().await.expect("held");
+    guard.release_held().await;
     token.into()
 }
 
@@ -97,7 +91,7 @@ async fn tokens_grow_across_a_loss_of_power() {
     let file = Path::new(&folder[1]).join("appendonlydir");
     let saved = tempfile::tempdir().expect("a temporary folder");
     copy(&file, saved.path());
-    let held = one.acquire("k", options()).await.expect("free");
+    let held = one.acquire_free("k", patient()).await;
     assert!(u64::from(held.lease().fencing_token()) > before);
     server.kill9();
     copy(saved.path(), &file);
@@ -120,11 +114,11 @@ fn copy(from: &Path, to: &Path) {
 async fn data_that_are_loaded_again_cost_neither_lease_nor_token() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let held = locks.acquire("k", options()).await.expect("free");
+    let held = locks.acquire_free("k", patient()).await;
     server.cli(&["DEBUG", "RELOAD"]);
     held.lease().verify().await.expect("held");
     let before = held.lease().fencing_token();
-    held.release().await.expect("held");
+    held.release_held().await;
     assert!(token(&locks).await > before.into());
 }
 
@@ -178,7 +172,7 @@ async fn a_process_that_knows_a_token_from_the_far_future_drags_nobody_there() {
     for pause in [Duration::ZERO, Duration::from_millis(1200)] {
         tokio::time::sleep(pause).await;
         let refused = mad
-            .acquire("k", options().wait(Duration::from_millis(100)))
+            .acquire("k", patient().wait(Duration::from_millis(100)))
             .await
             .expect_err("its tokens could not grow");
         assert!(
@@ -232,7 +226,7 @@ async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
         })
         .await;
         server.cli(&["DEL", "lock:k"]);
-        drop(outsider.try_acquire("k", options()).await);
+        drop(outsider.try_acquire("k", patient()).await);
         let after = waiting.await.expect("no panic");
         assert!(after > before, "round {round}: {after} after {before}");
         eventually(HANG, "it is free", async || {
@@ -249,7 +243,7 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
         let (holder, waiter) = (connect(&server.url()).await, connect(&server.url()).await);
         let outsider = connect(&server.url()).await;
         let short = LockOptions::new(Duration::from_secs(20)).without_renewal();
-        let guard = holder.acquire("k", short).await.expect("free");
+        let guard = holder.acquire_free("k", short).await;
         let lagging = u64::from(guard.lease().fencing_token());
         let waiting = tokio::spawn({
             let waiter = waiter.clone();
@@ -260,13 +254,13 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
         })
         .await;
         // What a primary did after its replica had stopped listening: this lock was held, with a larger token.
-        let lost = holder.acquire("other", options()).await.expect("free");
+        let lost = holder.acquire_free("other", patient()).await;
         let before = u64::from(lost.lease().fencing_token());
         drop(lost);
         server.cli(&["SET", FENCE, &lagging.to_string()]);
         server.cli(&["PEXPIRE", "lock:k", "1"]);
         eventually(HANG, "somebody grants it", async || {
-            drop(outsider.try_acquire("k", options()).await);
+            drop(outsider.try_acquire("k", patient()).await);
             waiting.is_finished()
         })
         .await;

@@ -1,13 +1,9 @@
 //! What docs/migrating.md says about single libraries, against the libraries that can be linked, and for the others against
 //! the commands that their sources send. `neighbours.rs` has those of other languages, as processes.
 
-use std::time::Duration;
-
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use lock_core::{KeysOf, LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::RedisServer;
-
-const SECOND: Duration = Duration::from_secs(1);
+use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND};
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 60).no_wait()
@@ -42,7 +38,7 @@ async fn rslock_and_ours_exclude_each_other() {
         .verify()
         .await
         .expect("a try takes nothing away");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     theirs.lock("orders", SECOND * 60).await.expect("released");
 }
 
@@ -52,7 +48,7 @@ async fn a_dropped_guard_of_rslock_keeps_its_lock_and_ours_does_not() {
     let mut theirs = rslock::LockManager::new(vec![server.url()]);
     theirs.set_retry(1, SECOND);
     let ours = manager(&server, KeysOf::Rslock).await;
-    drop(ours.acquire("orders", options()).await.expect("free"));
+    drop(ours.acquire_free("orders", options()).await);
     lock_tests::eventually(SECOND * 10, "the drop has released it", async || {
         server.get("orders").is_none()
     })
@@ -86,12 +82,14 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
         .verify()
         .await
         .expect("a try takes nothing away");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert!(theirs.try_acquire().await.expect("an answer").is_some());
 }
 
 /// Redisson counts how often a thread has a lock, in a field of a hash that is named after the thread.
 mod redisson {
+    use lock_tests::{AcquireFree as _, ReleaseHeld as _};
+
     use super::{LockError, RedisServer, manager, options};
 
     const THREAD: &str = "a-client-of-redisson:1";
@@ -128,10 +126,10 @@ mod redisson {
     async fn our_lock_is_an_error_to_it_and_stays() {
         let server = RedisServer::start();
         let ours = manager(&server, "").await;
-        let guard = ours.acquire("orders", options()).await.expect("free");
+        let guard = ours.acquire_free("orders", options()).await;
         let error = take(&server).expect_err("a string");
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
-        guard.release().await.expect("held");
+        guard.release_held().await;
         take(&server).expect("free");
         let held = server.cli(&["HGET", "orders", THREAD]);
         assert_eq!(redis::from_redis_value::<u32>(held).expect("a number"), 1);
@@ -140,6 +138,8 @@ mod redisson {
 
 /// `ShedLock` sets a string, and ends or shortens its lock without looking whose it is, unless told to by `safeUpdate`.
 mod shedlock {
+    use lock_tests::{AcquireFree as _, ReleaseHeld as _};
+
     use super::{LeaseLost, LockManager, RedisServer, is_free, manager, options};
 
     const KEY: &str = "job-lock:default:nightly";
@@ -157,10 +157,10 @@ mod shedlock {
         server.cli(&["SET", KEY, VALUE, "NX", "PX", "60000"]);
         assert!(!is_free(&ours, "nightly").await);
         server.cli(&["DEL", KEY]);
-        let guard = ours.acquire("nightly", options()).await.expect("free");
+        let guard = ours.acquire_free("nightly", options()).await;
         let refused = server.cli(&["SET", KEY, VALUE, "NX", "PX", "60000"]);
         assert_eq!(refused, redis::Value::Nil);
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
 
     #[tokio::test]

@@ -3,20 +3,13 @@
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockOptions};
-use lock_tests::{Direction, Proxy, RedisServer, eventually};
+use lock_tests::{
+    AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, connect,
+    eventually, patient,
+};
 use tokio::time::timeout;
 
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 const QUEUE: &str = "__lock_core__:queue:lock:k";
-
-fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10).wait(HANG)
-}
-
-async fn connect(url: &str) -> LockManager {
-    LockManager::connect(url).await.expect("up")
-}
 
 /// How many connections and subscriptions the server has.
 fn clients(server: &RedisServer) -> (usize, usize) {
@@ -31,7 +24,7 @@ fn clients(server: &RedisServer) -> (usize, usize) {
 async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_lock() {
     let server = RedisServer::start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
-    let guard = one.acquire("k", options()).await.expect("free");
+    let guard = one.acquire_free("k", patient()).await;
     let before = clients(&server);
     for round in 0..50_u64 {
         let waits = (0..20_u64).map(|number| {
@@ -39,7 +32,7 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
             let locks = locks.clone();
             let patience = Duration::from_micros((round * 97 + number * 311) % 4_000);
             tokio::spawn(async move {
-                let wait = timeout(patience, locks.acquire("k", options())).await;
+                let wait = timeout(patience, locks.acquire("k", patient())).await;
                 assert!(wait.is_err(), "it is held all the time");
             })
         });
@@ -55,7 +48,7 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
     })
     .await;
     guard.lease().verify().await.expect("held all the time");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(server.get("lock:k"), None, "it went to nobody who had left");
     assert_eq!(clients(&server), before, "connections and subscriptions");
 }
@@ -69,8 +62,8 @@ async fn a_clean_up_never_overtakes_what_it_cleans_up() {
     let locks = locks.connect(&proxy.url()).await.expect("up");
     let options = LockOptions::new(HANG);
     // All connections that it will use are there.
-    let guard = locks.acquire("k", options.clone()).await.expect("free");
-    guard.release().await.expect("held");
+    let guard = locks.acquire_free("k", options.clone()).await;
+    guard.release_held().await;
     let taken = || server.calls("set") + server.calls("psetex");
     for round in 0..5 {
         let (before, key) = (taken(), format!("k{round}"));
@@ -91,12 +84,12 @@ async fn a_clean_up_never_overtakes_what_it_cleans_up() {
 async fn who_does_not_wait_asks_once() {
     let server = RedisServer::start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
-    let _held = one.acquire("k", options()).await.expect("free");
+    let _held = one.acquire_free("k", patient()).await;
     let asked = || server.calls("evalsha") + server.calls("eval") + server.calls("set");
     // It knows the scripts from here on.
     for round in 0..2 {
         let before = asked();
-        let tried = other.try_acquire("k", options()).await.expect("an answer");
+        let tried = other.try_acquire("k", patient()).await.expect("an answer");
         assert!(tried.is_none());
         if round > 0 {
             assert_eq!(asked() - before, 1);
@@ -125,8 +118,8 @@ async fn a_release_that_comes_after_the_end_says_so_and_leaves_the_next_holder_a
     let server = RedisServer::start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let short = LockOptions::new(SECOND * 3).without_renewal();
-    let late = one.acquire("k", short).await.expect("free");
-    let next = other.acquire("k", options()).await.expect("expired");
+    let late = one.acquire_free("k", short).await;
+    let next = other.acquire("k", patient()).await.expect("expired");
     let theirs = server.get("lock:k");
     let released = late.release().await;
     assert!(
@@ -154,7 +147,7 @@ async fn connections_that_are_reset_all_the_time_cost_no_order_and_leave_nothing
     let takes = async {
         let (mut times, mut last) = (0, 0);
         while started.elapsed() < SECOND * 4 || times <= 10 {
-            let guard = locks.acquire("k", options()).await;
+            let guard = locks.acquire("k", patient()).await;
             let guard = guard.expect("asked for again until its wait is over");
             let token = u64::from(guard.lease().fencing_token());
             assert!(token > last, "{token} after {last}");

@@ -10,7 +10,10 @@ use std::{
 };
 
 use lock_core::{Lease, LeaseLost, LockError, LockKey, LockManager, LockOptions, distributed_lock};
-use lock_tests::{Direction, Proxy, RedisServer, Scope, eventually};
+use lock_tests::{
+    AcquireFree as _, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Scope, connect,
+    eventually,
+};
 use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
 /// Long against any round trip: what is free sooner was released, and did not just expire.
@@ -19,12 +22,6 @@ const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new(TTL)
-}
-
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url())
-        .await
-        .expect("the server is up")
 }
 
 fn is_held(server: &RedisServer, key: &str) -> bool {
@@ -53,7 +50,7 @@ async fn all_keys_are_held_and_released_together() {
         Ok(lease.fencing_tokens().len())
     }
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     assert_eq!(f(&locks, &server, 2, 1).await.expect("free"), 2);
     let held = server.keys("lock:*");
     assert!(
@@ -68,7 +65,7 @@ async fn two_managers_that_take_the_keys_in_both_orders_never_wait_in_a_circle()
     let mut tasks = JoinSet::new();
     let inside = Arc::new(AtomicBool::new(false));
     for number in 0..4 {
-        let locks = connect(&server).await;
+        let locks = connect(&server.url()).await;
         let keys = if number % 2 == 0 {
             ["a", "b"]
         } else {
@@ -90,7 +87,7 @@ async fn two_managers_that_take_the_keys_in_both_orders_never_wait_in_a_circle()
                     }
                     tokio::task::yield_now().await;
                     assert!(inside.swap(false, Ordering::SeqCst));
-                    guard.release().await.expect("held");
+                    guard.release_held().await;
                 }
             });
         }
@@ -104,8 +101,8 @@ async fn two_managers_that_take_the_keys_in_both_orders_never_wait_in_a_circle()
 #[tokio::test]
 async fn if_one_key_is_busy_none_is_held() {
     let server = RedisServer::start();
-    let (locks, other) = (connect(&server).await, connect(&server).await);
-    let guard = other.acquire("b", options()).await.expect("free");
+    let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = other.acquire_free("b", options()).await;
     for wait in [Duration::ZERO, Duration::from_millis(200)] {
         let acquire = locks.acquire_all(["c", "b", "a"], options().wait(wait));
         let refused = timeout(SOON, acquire).await.expect("keeps to its wait");
@@ -115,14 +112,14 @@ async fn if_one_key_is_busy_none_is_held() {
         becomes_free(&server, "a").await;
         assert!(!is_held(&server, "c"));
     }
-    guard.release().await.expect("held");
+    guard.release_held().await;
 }
 
 #[tokio::test]
 async fn dropped_while_it_waits_for_a_key_it_lets_go_of_the_others() {
     let server = RedisServer::start();
-    let (locks, other) = (connect(&server).await, connect(&server).await);
-    let _b = other.acquire("b", options()).await.expect("free");
+    let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let _b = other.acquire_free("b", options()).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move {
@@ -141,9 +138,7 @@ async fn dropped_while_it_waits_for_a_key_it_lets_go_of_the_others() {
 async fn dropped_while_its_requests_are_in_flight_it_leaves_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&proxy.url()).await;
     proxy.delay(Direction::Requests, Duration::from_millis(10));
     // Some are dropped while the first key is asked for, some at the second or third, some with all of them.
     let mut had_all = 0;
@@ -166,16 +161,9 @@ async fn dropped_while_its_requests_are_in_flight_it_leaves_no_lock() {
 
 #[tokio::test]
 async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
-    struct Flag(Arc<AtomicBool>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
     let server = RedisServer::start();
-    let locks = connect(&server).await;
-    let dropped = Arc::new(AtomicBool::new(false));
-    let flag = Flag(dropped.clone());
+    let locks = connect(&server.url()).await;
+    let (flag, dropped) = DropFlag::new();
     let (entered, inside) = oneshot::channel();
     let running = tokio::spawn(async move {
         let body = |lease: Lease| async move {
@@ -194,7 +182,7 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
         panic!("not lost: {result:?}");
     };
     assert_eq!((key.as_str(), *reason), ("b", LeaseLost::TakenAway));
-    assert!(dropped.load(Ordering::SeqCst));
+    assert!(dropped.is_true());
     becomes_free(&server, "a").await;
     becomes_free(&server, "c").await;
     assert_eq!(server.get("lock:b").as_deref(), Some("another's"));
@@ -204,9 +192,7 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
 async fn a_server_that_does_not_answer_loses_all_keys() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&proxy.url()).await;
     let short = LockOptions::new(Duration::from_secs(3));
     let guard = locks.acquire_all(["a", "b"], short).await.expect("free");
     proxy.black_hole(Scope::All);
@@ -215,17 +201,13 @@ async fn a_server_that_does_not_answer_loses_all_keys() {
     proxy.pass();
     drop(guard);
     let again = locks.acquire_all(["b", "a"], options()).await;
-    again
-        .expect("expired or released")
-        .release()
-        .await
-        .expect("held");
+    again.expect("expired or released").release_held().await;
 }
 
 #[tokio::test]
 async fn a_shutdown_releases_every_key_of_a_body() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let (entered, inside) = oneshot::channel();
     let running = tokio::spawn({
         let locks = locks.clone();
@@ -252,7 +234,7 @@ async fn a_shutdown_releases_every_key_of_a_body() {
 #[tokio::test]
 async fn a_dropped_release_goes_on() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     for _ in 0..20 {
         let guard = locks
             .acquire_all(["a", "b"], options())
@@ -286,7 +268,7 @@ async fn a_release_takes_one_round_trip_for_all_keys() {
         locks.acquire_all(keys, options()).await.expect("free")
     };
     // The server knows the scripts from now on, so that one request is one release.
-    acquire().await.release().await.expect("held");
+    acquire().await.release_held().await;
     let guard = acquire().await;
     assert_eq!(server.keys("lock:*").len(), 8);
     proxy.delay(Direction::Replies, TTL);

@@ -11,7 +11,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    After, Answer, Direction, FakeServer, Process, Proxy, RedisServer, Scope, Which, eventually,
+    AcquireFree as _, After, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, Scope, Which, connect, eventually, patient,
 };
 use redis::Value;
 use tokio::{
@@ -19,17 +20,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 const QUEUE: &str = "__lock_core__:queue:lock:k";
-
-fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10).wait(HANG)
-}
-
-async fn connect(url: &str) -> LockManager {
-    LockManager::connect(url).await.expect("the server is up")
-}
 
 /// A manager that waits for `k`, and stands in the server's queue when this returns.
 async fn in_line(
@@ -126,13 +117,12 @@ async fn processes_are_served_first_come_first_served() {
     let server = RedisServer::start();
     let first = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waiting = Vec::new();
     for number in 0..8 {
-        let waits = in_line(&server, &server.url(), options()).await;
+        let waits = in_line(&server, &server.url(), patient()).await;
         let order = order.clone();
         waiting.push(tokio::spawn(async move {
             let guard = granted(waits).await;
@@ -140,10 +130,10 @@ async fn processes_are_served_first_come_first_served() {
                 .lock()
                 .expect("no panic")
                 .push((number, u64::from(guard.lease().fencing_token())));
-            guard.release().await.expect("held");
+            guard.release_held().await;
         }));
     }
-    first.release().await.expect("held");
+    first.release_held().await;
     for task in waiting {
         task.await.expect("no assertion failed");
     }
@@ -163,10 +153,9 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
     let proxy = Proxy::start(server.port());
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
-    let waiting = in_line(&server, &proxy.url(), options()).await;
+        .acquire_free("k", patient())
+        .await;
+    let waiting = in_line(&server, &proxy.url(), patient()).await;
     let (started, before) = (Instant::now(), proxy.requests("EVALSHA"));
     eventually(HANG, "it shows that it is alive", async || {
         proxy.requests("EVALSHA") >= before + 3
@@ -178,7 +167,7 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
         started.elapsed()
     );
     let (asked, released) = (proxy.requests("EVALSHA"), Instant::now());
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let granted = granted(waiting).await;
     // By a message; in between, the waiter shows once a second that it is alive.
     let beats = 1 + usize::try_from(released.elapsed().as_secs()).expect("few");
@@ -187,7 +176,7 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
         "{} after {asked}",
         proxy.requests("EVALSHA")
     );
-    granted.release().await.expect("held");
+    granted.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -196,11 +185,10 @@ async fn a_wait_that_is_over_leaves_the_queue() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let locks = connect(&server.url()).await;
-    let busy = locks.acquire("k", options().wait(SECOND)).await;
+    let busy = locks.acquire("k", patient().wait(SECOND)).await;
     let Err(LockError::Busy {
         retry_after: Some(retry_after),
         ..
@@ -215,7 +203,7 @@ async fn a_wait_that_is_over_leaves_the_queue() {
         async || queue_length(&server) == 0,
     )
     .await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -227,11 +215,10 @@ async fn a_wait_that_is_dropped_leaves_the_lock_to_the_next() {
         proxy.delay(Direction::Replies, Duration::from_millis(delay));
         let guard = connect(&server.url())
             .await
-            .acquire("k", options())
-            .await
-            .expect("free");
-        let dropped = in_line(&server, &proxy.url(), options()).await;
-        let next = in_line(&server, &server.url(), options()).await;
+            .acquire_free("k", patient())
+            .await;
+        let dropped = in_line(&server, &proxy.url(), patient()).await;
+        let next = in_line(&server, &server.url(), patient()).await;
         // Before the grant, on its way, or after it has arrived, as the delay has it.
         let released = tokio::spawn(guard.release());
         if delay > 0 {
@@ -242,7 +229,7 @@ async fn a_wait_that_is_dropped_leaves_the_lock_to_the_next() {
         drop(dropped.await);
         let next = granted(next).await;
         drop(released.await);
-        next.release().await.expect("held");
+        next.release_held().await;
         proxy.pass();
         nothing_stays(&server).await;
     }
@@ -252,11 +239,11 @@ async fn a_wait_that_is_dropped_leaves_the_lock_to_the_next() {
 async fn a_waiter_that_was_killed_is_passed_over() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let guard = locks.acquire("contender:k", options()).await.expect("free");
+    let guard = locks.acquire_free("contender:k", patient()).await;
     let mut killed = process_in_line(&server).await;
     let survivor = process_in_line(&server).await;
     killed.kill9();
-    guard.release().await.expect("held");
+    guard.release_held().await;
     // It gets its turn at once, though the ttl of the killed one would keep it for a minute.
     let started = Instant::now();
     survivor.join();
@@ -270,13 +257,13 @@ async fn a_waiter_that_was_killed_is_passed_over() {
 async fn a_waiter_that_is_stopped_is_passed_over_and_comes_back_to_its_place() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let guard = locks.acquire("contender:k", options()).await.expect("free");
+    let guard = locks.acquire_free("contender:k", patient()).await;
     let stopped = process_in_line(&server).await;
     let other = process_in_line(&server).await;
     stopped.stop();
     // Two beats, in which the other one shows that it is alive.
     tokio::time::sleep(SECOND * 3).await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let started = Instant::now();
     other.join();
     assert!(
@@ -294,22 +281,19 @@ async fn the_lock_of_a_holder_that_died_goes_to_the_next_at_its_expiry() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let holder = connect(&proxy.url()).await;
-    let guard = holder
-        .acquire("k", LockOptions::new(SECOND * 5))
-        .await
-        .expect("free");
+    let guard = holder.acquire_free("k", LockOptions::new(SECOND * 5)).await;
     proxy.black_hole(Scope::All);
-    let waiting = in_line(&server, &server.url(), options()).await;
+    let waiting = in_line(&server, &server.url(), patient()).await;
     let next = granted(waiting).await;
     assert!(guard.lease().is_lost(), "it knew before");
-    next.release().await.expect("held");
+    next.release_held().await;
 }
 
 #[tokio::test]
 async fn the_lock_of_another_library_is_waited_for() {
     let server = RedisServer::start();
     server.cli(&["SET", "lock:k", "theirs", "NX", "PX", "60000"]);
-    let waiting = in_line(&server, &server.url(), options()).await;
+    let waiting = in_line(&server, &server.url(), patient()).await;
     server.cli(&["DEL", "lock:k"]);
     let guard = granted(waiting).await;
     assert_eq!(
@@ -317,7 +301,7 @@ async fn the_lock_of_another_library_is_waited_for() {
         Value::Nil,
         "and excludes it"
     );
-    guard.release().await.expect("held");
+    guard.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -327,10 +311,9 @@ async fn a_key_that_was_deleted_or_cut_short_by_hand_is_noticed() {
         let server = RedisServer::start();
         let guard = connect(&server.url())
             .await
-            .acquire("k", LockOptions::new(SECOND * 3600))
-            .await
-            .expect("free");
-        let waiting = in_line(&server, &server.url(), options()).await;
+            .acquire_free("k", LockOptions::new(SECOND * 3600))
+            .await;
+        let waiting = in_line(&server, &server.url(), patient()).await;
         // Past the first look at the holder's expiry: what follows is found out at a beat.
         tokio::time::sleep(SECOND).await;
         server.cli(command);
@@ -339,7 +322,7 @@ async fn a_key_that_was_deleted_or_cut_short_by_hand_is_noticed() {
         // At a beat: long before the renewal of the first holder, or the expiry that it believes in.
         assert!(started.elapsed() < SECOND * 30, "{:?}", started.elapsed());
         assert!(next.lease().fencing_token() > guard.lease().fencing_token());
-        next.release().await.expect("held");
+        next.release_held().await;
     }
 }
 
@@ -348,9 +331,8 @@ async fn a_renewal_of_the_last_holder_changes_nothing_after_a_hand_off() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let last = server.get("lock:k").expect("held");
     let waiting = in_line(
         &server,
@@ -358,20 +340,20 @@ async fn a_renewal_of_the_last_holder_changes_nothing_after_a_hand_off() {
         LockOptions::new(SECOND * 20).wait(HANG).without_renewal(),
     )
     .await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     let late = include_str!("../../lock-core/src/store/redis/scripts/renew.lua");
     let renewed = server.cli(&["EVAL", late, "1", "lock:k", &last, "60000"]);
     assert_eq!(renewed, Value::Int(0));
     assert!(server.pttl("lock:k").expect("held") <= SECOND * 20);
-    next.release().await.expect("held");
+    next.release_held().await;
 }
 
 #[tokio::test]
 async fn a_grant_to_a_task_that_is_not_polled_goes_on() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let first = locks.acquire("k", options()).await.expect("free");
+    let first = locks.acquire_free("k", patient()).await;
     let short = LockOptions::new(SECOND * 4).wait(HANG);
     let mut unpolled = Box::pin(locks.acquire("k", short.clone()));
     assert!(
@@ -380,14 +362,14 @@ async fn a_grant_to_a_task_that_is_not_polled_goes_on() {
             .is_err()
     );
     let other = in_line_behind(&server, short.clone()).await;
-    first.release().await.expect("held");
+    first.release_held().await;
     let guard = granted(other).await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let late = timeout(HANG, unpolled)
         .await
         .expect("polled again")
         .expect("its turn after all");
-    late.release().await.expect("held");
+    late.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -411,10 +393,9 @@ async fn a_waiter_survives_whatever_cuts_it_off() {
     ] {
         let guard = connect(&server.url())
             .await
-            .acquire("k", options())
-            .await
-            .expect("free");
-        let waiting = in_line(&server, &proxy.url(), options()).await;
+            .acquire_free("k", patient())
+            .await;
+        let waiting = in_line(&server, &proxy.url(), patient()).await;
         server.cli(command);
         // A connection is opened again, a lost place is taken again.
         eventually(HANG, "it stands in line, or has the lock", async || {
@@ -423,7 +404,7 @@ async fn a_waiter_survives_whatever_cuts_it_off() {
         .await;
         drop(guard);
         let next = granted(waiting).await;
-        next.release().await.expect("held");
+        next.release_held().await;
         nothing_stays(&server).await;
     }
 }
@@ -432,15 +413,15 @@ async fn a_waiter_survives_whatever_cuts_it_off() {
 async fn a_waiter_survives_a_restart_of_the_server() {
     let server = RedisServer::start();
     let holder = connect(&server.url()).await;
-    let guard = holder.acquire("k", options()).await.expect("free");
+    let guard = holder.acquire_free("k", patient()).await;
     let first = guard.lease().fencing_token();
-    let waiting = in_line(&server, &server.url(), options()).await;
+    let waiting = in_line(&server, &server.url(), patient()).await;
     server.kill9();
     server.restart();
     // The server has forgotten the holder. Its lease is lost, at its next renewal at the latest.
     let next = granted(waiting).await;
     assert!(next.lease().fencing_token() > first);
-    next.release().await.expect("held");
+    next.release_held().await;
     drop(guard);
     nothing_stays(&server).await;
 }
@@ -450,16 +431,15 @@ async fn each_waiter_gets_the_ttl_that_it_asked_for() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let ttls = [20, 60, 40];
     let mut waiting = Vec::new();
     for ttl in ttls {
         let options = LockOptions::new(SECOND * ttl).wait(HANG).without_renewal();
         waiting.push(in_line(&server, &server.url(), options).await);
     }
-    guard.release().await.expect("held");
+    guard.release_held().await;
     for (ttl, waits) in ttls.into_iter().zip(waiting) {
         let guard = granted(waits).await;
         let pttl = server.pttl("lock:k").expect("held");
@@ -468,7 +448,7 @@ async fn each_waiter_gets_the_ttl_that_it_asked_for() {
             "{pttl:?} of {ttl} s"
         );
         assert!(guard.lease().remaining() <= pttl);
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
 }
 
@@ -477,15 +457,12 @@ async fn a_wait_may_be_longer_than_the_holders_ttl() {
     let server = RedisServer::start();
     let holder = connect(&server.url()).await;
     let ttl = SECOND * 5;
-    let guard = holder
-        .acquire("k", LockOptions::new(ttl))
-        .await
-        .expect("free");
-    let waiting = in_line(&server, &server.url(), options()).await;
+    let guard = holder.acquire_free("k", LockOptions::new(ttl)).await;
+    let waiting = in_line(&server, &server.url(), patient()).await;
     tokio::time::sleep(ttl + SECOND).await;
     assert!(!waiting.is_finished(), "renewed all the time");
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
 }
 
 #[tokio::test]
@@ -499,13 +476,13 @@ async fn tasks_of_one_process_hand_over_without_a_message_and_with_growing_token
             let (locks, tokens) = (locks.clone(), tokens.clone());
             tokio::spawn(async move {
                 for _ in 0..100 {
-                    let guard = locks.acquire("k", options()).await.expect("its turn");
+                    let guard = locks.acquire("k", patient()).await.expect("its turn");
                     tokens
                         .lock()
                         .expect("no panic")
                         .push(guard.lease().fencing_token());
                     tokio::task::yield_now().await;
-                    guard.release().await.expect("held");
+                    guard.release_held().await;
                 }
             })
         })
@@ -599,10 +576,10 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
             let (locks, stop, holders) = (locks.clone(), stop.clone(), holders.clone());
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
-                    let guard = locks.acquire("k", options()).await.expect("its turn");
+                    let guard = locks.acquire("k", patient()).await.expect("its turn");
                     holders.fetch_add(1, Ordering::SeqCst);
                     tokio::task::yield_now().await;
-                    guard.release().await.expect("held");
+                    guard.release_held().await;
                 }
             })
         })
@@ -611,12 +588,12 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
     let mut turns = Vec::new();
     for _ in 0..50 {
         let before = holders.load(Ordering::SeqCst);
-        let guard = timeout(HANG, other.acquire("k", options()))
+        let guard = timeout(HANG, other.acquire("k", patient()))
             .await
             .expect("not starved")
             .expect("its turn");
         turns.push(holders.load(Ordering::SeqCst) - before);
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
     stop.store(true, Ordering::SeqCst);
     for task in tasks {
@@ -645,18 +622,17 @@ async fn a_user_who_may_not_subscribe_asks_instead() {
     ]);
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let locks = connect(&server.url_as("deaf", "word")).await;
-    let waiting = tokio::spawn(async move { locks.acquire("k", options()).await });
+    let waiting = tokio::spawn(async move { locks.acquire("k", patient()).await });
     eventually(HANG, "asked a few times", async || {
         server.calls("evalsha") + server.calls("eval") >= 5
     })
     .await;
     assert_eq!(queue_length(&server), 0);
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -666,15 +642,14 @@ async fn in_the_old_protocol_grants_come_on_a_second_connection() {
     let proxy = Proxy::start(server.port());
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let url = format!("{}?protocol=2", proxy.url());
-    let waiting = in_line(&server, &url, options()).await;
+    let waiting = in_line(&server, &url, patient()).await;
     assert_eq!(proxy.connections(), 2);
     let before = server.calls("publish");
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
     let grants = server.calls("publish") - before;
     assert_eq!(grants, 1, "the grant came by a message");
     nothing_stays(&server).await;
@@ -686,18 +661,17 @@ async fn in_the_old_protocol_a_second_connection_that_dies_is_replaced() {
     let proxy = Proxy::start(server.port());
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let url = format!("{}?protocol=2", proxy.url());
-    let waiting = in_line(&server, &url, options()).await;
+    let waiting = in_line(&server, &url, patient()).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually(HANG, "both are made anew", async || {
         proxy.connections() >= 4
     })
     .await;
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -751,7 +725,7 @@ async fn a_second_connection_goes_with_the_first_if_that_comes_to_nothing() {
     let locks = connect(&server.url()).await;
     loading.store(true, Ordering::SeqCst);
     eventually(HANG, "it tried often", async || {
-        drop(locks.try_acquire("k", options()).await);
+        drop(locks.try_acquire("k", patient()).await);
         subscribed.load(Ordering::SeqCst) > 10
     })
     .await;
@@ -786,9 +760,8 @@ async fn a_waker_that_panics_leaves_others_their_time() {
     let server = RedisServer::start();
     let _held = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let locks = connect(&server.url()).await;
     let short = || LockOptions::new(SECOND * 10).wait(SECOND);
     let mut broken = Box::pin(locks.acquire("k", short()));
@@ -811,11 +784,11 @@ async fn a_waker_that_panics_leaves_others_their_time() {
 async fn inspecting_counts_the_processes_and_tasks_that_wait() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
-    let other = in_line(&server, &server.url(), options()).await;
+    let guard = locks.acquire_free("k", patient()).await;
+    let other = in_line(&server, &server.url(), patient()).await;
     let here = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", options()).await }
+        async move { locks.acquire("k", patient()).await }
     });
     eventually(HANG, "both wait", async || {
         locks
@@ -829,7 +802,7 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
     .await;
     other.abort();
     here.abort();
-    guard.release().await.expect("held");
+    guard.release_held().await;
     nothing_stays(&server).await;
 }
 
@@ -838,19 +811,18 @@ async fn nobody_barges_in_before_those_who_wait() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
-    let waiting = in_line(&server, &server.url(), options()).await;
+        .acquire_free("k", patient())
+        .await;
+    let waiting = in_line(&server, &server.url(), patient()).await;
     let newcomer = connect(&server.url()).await;
     // The key is free, and the first to notice is one who came later.
     server.cli(&["DEL", "lock:k"]);
     let tried = newcomer
-        .try_acquire("k", options())
+        .try_acquire("k", patient())
         .await
         .expect("an answer");
     assert!(tried.is_none());
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
     drop(guard);
 }
 
@@ -859,12 +831,11 @@ async fn a_place_that_was_lost_is_taken_again_before_those_who_came_later() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
-        .acquire("k", options())
-        .await
-        .expect("free");
+        .acquire_free("k", patient())
+        .await;
     let mut waiting = Vec::new();
     for _ in 0..4 {
-        waiting.push(in_line(&server, &server.url(), options()).await);
+        waiting.push(in_line(&server, &server.url(), patient()).await);
     }
     let entries = || match server.cli(&["LRANGE", QUEUE, "0", "3"]) {
         Value::Array(entries) => entries,
@@ -899,9 +870,9 @@ async fn a_place_that_was_lost_is_taken_again_before_those_who_came_later() {
     })
     .await;
     assert_eq!(places(), before);
-    guard.release().await.expect("held");
+    guard.release_held().await;
     for waits in waiting {
-        granted(waits).await.release().await.expect("held");
+        granted(waits).await.release_held().await;
     }
 }
 
@@ -912,9 +883,8 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
     for (ttl, late) in [(20_000, 300), (2500, 1200)] {
         let guard = connect(&server.url())
             .await
-            .acquire("k", options())
-            .await
-            .expect("free");
+            .acquire_free("k", patient())
+            .await;
         let wanted = LockOptions::new(Duration::from_millis(ttl))
             .wait(HANG)
             .without_renewal();
@@ -928,7 +898,7 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
         // Its first look at the queue is over, and the next one is due in more than half a second: the grant comes first.
         tokio::time::sleep(Duration::from_millis(350)).await;
         proxy.delay(Direction::Replies, Duration::from_millis(late));
-        guard.release().await.expect("held");
+        guard.release_held().await;
         // The grant is under way. What the waiter asks when it arrives is answered at once.
         tokio::time::sleep(Duration::from_millis(100)).await;
         proxy.delay(Direction::Replies, Duration::ZERO);
@@ -966,11 +936,11 @@ fn proof(token: &str, fencing: u64) -> String {
 async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
     let server = RedisServer::start();
     let holder = connect(&server.url()).await;
-    let guard = holder.acquire("k", options()).await.expect("free");
+    let guard = holder.acquire_free("k", patient()).await;
     let locks = connect(&server.url()).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", options()).await }
+        async move { locks.acquire("k", patient()).await }
     });
     eventually(HANG, "it stands in line", async || {
         queue_length(&server) == 1
@@ -1000,9 +970,9 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
     guard.release().await.expect("never lost");
     let guard = granted(waiting).await;
     assert!(u64::from(guard.lease().fencing_token()) < largest / 2);
-    let other = locks.acquire("other", options()).await.expect("free");
-    other.release().await.expect("held");
-    guard.release().await.expect("held");
+    let other = locks.acquire_free("other", patient()).await;
+    other.release_held().await;
+    guard.release_held().await;
 }
 
 /// A user who may read messages and publish sends an old one again.
@@ -1010,13 +980,13 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
 async fn a_message_that_is_sent_again_and_again_costs_one_question() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let known = locks.acquire("k", options()).await.expect("free");
+    let known = locks.acquire_free("k", patient()).await;
     let fencing = known.lease().fencing_token().into();
-    known.release().await.expect("held");
-    let guard = connect(&server.url()).await.acquire("k", options()).await;
+    known.release_held().await;
+    let guard = connect(&server.url()).await.acquire("k", patient()).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", options()).await }
+        async move { locks.acquire("k", patient()).await }
     });
     eventually(HANG, "it stands in line", async || {
         queue_length(&server) == 1
@@ -1036,5 +1006,5 @@ async fn a_message_that_is_sent_again_and_again_costs_one_question() {
     assert!(u128::from(asked) <= 3 + alive, "{asked} in {alive}");
     assert!(!waiting.is_finished());
     drop(guard);
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
 }

@@ -1,16 +1,12 @@
 //! Every way out of a critical section leaves the lock free, within one round trip, on a real server.
 
-use std::{
-    future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use lock_core::{Holder, LeaseLost, LockError, LockManager, LockOptions, distributed_lock};
-use lock_tests::{After, Direction, Proxy, RedisServer, Which, eventually};
+use lock_tests::{
+    AcquireFree as _, After, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Which,
+    connect, eventually,
+};
 use tokio::time::{sleep, timeout};
 
 /// Long against any round trip: what is free sooner was released, and did not just expire.
@@ -19,12 +15,6 @@ const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new(TTL)
-}
-
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url())
-        .await
-        .expect("the server is up")
 }
 
 fn is_held(server: &RedisServer) -> bool {
@@ -51,7 +41,7 @@ async fn annotated(locks: &LockManager, server: &RedisServer, fail: bool) -> Res
 #[tokio::test]
 async fn a_normal_return_releases() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     assert_eq!(annotated(&locks, &server, false).await.expect("free"), 1);
     assert!(!is_held(&server), "released before the function returns");
 }
@@ -71,7 +61,7 @@ async fn an_early_return_releases() {
         pending().await
     }
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     assert_eq!(leaves_early(&locks, &server, true).await.expect("free"), 7);
     assert!(!is_held(&server));
 }
@@ -79,7 +69,7 @@ async fn an_early_return_releases() {
 #[tokio::test]
 async fn a_question_mark_releases_and_keeps_its_error() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let error = annotated(&locks, &server, true)
         .await
         .expect_err("the key is too long");
@@ -90,7 +80,7 @@ async fn a_question_mark_releases_and_keeps_its_error() {
 #[tokio::test]
 async fn a_panic_in_the_body_releases() {
     let server = Arc::new(RedisServer::start());
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let task = tokio::spawn({
         let server = server.clone();
         async move {
@@ -107,7 +97,7 @@ async fn a_panic_in_the_body_releases() {
 #[tokio::test]
 async fn a_timeout_around_the_body_releases() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let (entered, inside) = tokio::sync::oneshot::channel();
     let run = locks.run("k", options(), |_| async {
         entered.send(()).expect("somebody waits");
@@ -133,7 +123,7 @@ async fn a_timeout_around_the_body_releases() {
 #[tokio::test]
 async fn an_aborted_task_releases() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let task = tokio::spawn(async move { locks.run("k", options(), |_| pending::<()>()).await });
     eventually(SOON, "the lock is held", async || is_held(&server)).await;
     task.abort();
@@ -144,12 +134,10 @@ async fn an_aborted_task_releases() {
 async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&proxy.url()).await;
     // The server knows the scripts.
-    let guard = locks.acquire("k", options()).await.expect("free");
-    guard.release().await.expect("held");
+    let guard = locks.acquire_free("k", options()).await;
+    guard.release_held().await;
     let before = server.calls("evalsha") + server.calls("set");
     // Long against a stall: no acquire gets its answer before it is dropped.
     proxy.delay(Direction::Requests, Duration::from_millis(700));
@@ -175,17 +163,13 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     for _ in 0..5 {
-        let locks = LockManager::connect(&proxy.url())
-            .await
-            .expect("the server is up");
+        let locks = connect(&proxy.url()).await;
         // The scripts are known to the server from now on.
         locks
-            .acquire("k", options())
+            .acquire_free("k", options())
             .await
-            .expect("free")
-            .release()
-            .await
-            .expect("held");
+            .release_held()
+            .await;
         // The server takes the lock, and the connection ends with the answer in it.
         proxy.lose(Direction::Replies, Which::every(), After::Reset);
         let mut acquire = Box::pin(locks.acquire("k", options()));
@@ -209,7 +193,7 @@ fn a_runtime_that_is_dropped_with_its_leases_releases_them() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let locks = runtime.block_on(connect(&server));
+    let locks = runtime.block_on(connect(&server.url()));
     for number in 0..20 {
         let locks = locks.clone();
         runtime.spawn(async move {
@@ -232,16 +216,16 @@ fn a_manager_works_in_a_second_runtime() {
             .expect("a runtime without timers")
     };
     let first = runtime();
-    let locks = first.block_on(connect(&server));
+    let locks = first.block_on(connect(&server.url()));
     drop(first);
     let second = runtime();
     second.block_on(async {
-        let guard = locks.acquire("k", options()).await.expect("free");
+        let guard = locks.acquire_free("k", options()).await;
         let busy = locks
             .acquire("k", options().wait(Duration::from_millis(500)))
             .await;
         assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
-        guard.release().await.expect("held");
+        guard.release_held().await;
     });
     assert!(!is_held(&server));
 }
@@ -249,7 +233,7 @@ fn a_manager_works_in_a_second_runtime() {
 #[tokio::test]
 async fn a_shutdown_releases_what_its_bodies_held() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     // The server has the lock before the body begins.
     let (entered, inside) = tokio::sync::oneshot::channel();
     let running = tokio::spawn({
@@ -285,8 +269,8 @@ async fn a_shutdown_releases_what_its_bodies_held() {
 #[tokio::test]
 async fn a_guard_dropped_outside_any_runtime_releases() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", options()).await;
     drop(locks);
     std::thread::spawn(move || drop(guard))
         .join()
@@ -297,9 +281,9 @@ async fn a_guard_dropped_outside_any_runtime_releases() {
 #[tokio::test]
 async fn a_dropped_release_goes_on() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     for _ in 0..50 {
-        let guard = locks.acquire("k", options()).await.expect("free");
+        let guard = locks.acquire_free("k", options()).await;
         // Polled once, so that the release is under way, and dropped.
         let mut release = std::pin::pin!(guard.release());
         std::future::poll_fn(|context| {
@@ -313,16 +297,9 @@ async fn a_dropped_release_goes_on() {
 
 #[tokio::test]
 async fn a_lease_that_is_lost_drops_the_body() {
-    struct Flag(Arc<AtomicBool>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
     let server = RedisServer::start();
-    let locks = connect(&server).await;
-    let dropped = Arc::new(AtomicBool::new(false));
-    let flag = Flag(dropped.clone());
+    let locks = connect(&server.url()).await;
+    let (flag, dropped) = DropFlag::new();
     let running = tokio::spawn(async move {
         let options = LockOptions::new(Duration::from_secs(6));
         let body = |_| async move {
@@ -344,7 +321,7 @@ async fn a_lease_that_is_lost_drops_the_body() {
         ),
         "{result:?}"
     );
-    assert!(dropped.load(Ordering::SeqCst));
+    assert!(dropped.is_true());
     assert_eq!(
         server.get("lock:k").as_deref(),
         Some("another's"),
@@ -355,7 +332,7 @@ async fn a_lease_that_is_lost_drops_the_body() {
 #[tokio::test]
 async fn a_body_that_blocks_its_thread_for_longer_than_the_ttl_keeps_its_lease() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let ttl = Duration::from_secs(4);
     let renewed = locks
         .run("k", LockOptions::new(ttl), |lease| async move {
@@ -372,22 +349,21 @@ async fn a_body_that_blocks_its_thread_for_longer_than_the_ttl_keeps_its_lease()
 #[tokio::test]
 async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_secs(4)))
-        .await
-        .expect("free");
+        .acquire_free("k", LockOptions::new(Duration::from_secs(4)))
+        .await;
     // No renewal and no release any more, as after a kill: the connection is cut for good.
     std::mem::forget(guard);
     let dead = locks;
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     dead.shutdown(Duration::ZERO).await;
-    let other = connect(&server).await;
+    let other = connect(&server.url()).await;
     let guard = other
         .acquire("k", options().wait(SOON))
         .await
         .expect("free after the ttl");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     sleep(Duration::ZERO).await;
 }
 
@@ -395,7 +371,7 @@ async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
 #[tokio::test]
 async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_what_comes_behind_its_release() {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server.url()).await;
     let options = options().min_hold(Duration::from_secs(20));
     let body = async |_| server.get("lock:k");
     let held = locks.run("k", options, body).await.expect("free");

@@ -9,10 +9,9 @@ use std::{
 };
 
 use lock_core::{LockManager, LockOptions};
-use lock_tests::RedisServer;
+use lock_tests::{HANG, RedisServer};
 use tokio::time::{sleep, timeout};
 
-const HANG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(4);
 
 /// Sleeps while a release is written into the log, from before a lease is renewed for the first time until after.

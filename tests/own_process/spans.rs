@@ -3,14 +3,10 @@
 //! A process of its own, in which each thread that locks has a subscriber. `tracing` keeps for the whole process whether a line is
 //! of interest: if a thread without a subscriber meets it first, it is off for all.
 
-use std::time::Duration;
-
 use lock_core::{LockManager, LockOptions, key};
-use lock_tests::Log;
+use lock_tests::{AcquireFree as _, Log, SECOND};
 use tokio::time::sleep;
 use tracing_subscriber::fmt::format::FmtSpan;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
@@ -25,10 +21,7 @@ async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
     let _listens = tracing::subscriber::set_default(subscriber);
     let locks = LockManager::in_memory();
     let options = || LockOptions::default();
-    let guard = locks
-        .acquire(key!("report"), options())
-        .await
-        .expect("free");
+    let guard = locks.acquire_free(key!("report"), options()).await;
     let token = guard.lease().fencing_token();
     let body = locks.run(key!("report"), options(), async |_| {
         tracing::info!("from the body");
@@ -73,10 +66,7 @@ async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
         .finish();
     let _listens = tracing::subscriber::set_default(subscriber);
     let locks = LockManager::in_memory();
-    let guard = locks
-        .acquire("report", LockOptions::default())
-        .await
-        .expect("free");
+    let guard = locks.acquire_free("report", LockOptions::default()).await;
     assert_eq!(log.text(), "");
     locks.force_release("report").await.expect("there");
     guard.lease().lost().await;

@@ -6,16 +6,15 @@ use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, patient,
+};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-
-const SECOND: Duration = Duration::from_secs(1);
-const HANG: Duration = Duration::from_secs(60);
 
 /// Name and labels, and what was counted or is now; of a histogram the sum, and below the name with `#` the number.
 type Figures = BTreeMap<String, f64>;
@@ -116,7 +115,7 @@ async fn each_way_to_go_without_is_counted_once() {
     let locks = LockManager::builder().max_waiting(1).in_memory();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
     let template = || key!("stock");
-    let guard = locks.acquire(template(), options()).await.expect("free");
+    let guard = locks.acquire_free(template(), options()).await;
 
     let busy = locks.acquire(template(), options()).await;
     assert!(busy.is_err_and(|error| error.is_busy()));
@@ -157,12 +156,7 @@ async fn there_are_as_many_labels_as_templates_whatever_the_keys() {
             .await
             .expect("free");
         let key = format!("by hand {order_id}");
-        drop(
-            locks
-                .acquire(key, LockOptions::default())
-                .await
-                .expect("free"),
-        );
+        drop(locks.acquire_free(key, LockOptions::default()).await);
     }
     let figures = figures(&recorder.snapshotter());
     assert_figures(
@@ -185,9 +179,8 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
     let _listens = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::in_memory();
     let guard = locks
-        .acquire(key!("report"), LockOptions::default())
-        .await
-        .expect("free");
+        .acquire_free(key!("report"), LockOptions::default())
+        .await;
     locks.force_release("report").await.expect("there");
     guard.lease().lost().await;
     let bounded = LockOptions::default().max_hold(SECOND);
@@ -210,13 +203,13 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
     let _listens = metrics::set_default_local_recorder(&recorder);
     let (locks, faults) = LockManager::in_memory_with_faults();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
-    let free = async || locks.acquire("k", options()).await.expect("free");
+    let free = async || locks.acquire_free("k", options()).await;
 
     // Taken again in its own body.
     let again = locks.run("k", options(), async |_| drop(free().await));
     again.await.expect("not lost");
     // Several keys, of which one is busy, and then none.
-    let busy = locks.acquire("b", options()).await.expect("free");
+    let busy = locks.acquire_free("b", options()).await;
     let refused = locks.acquire_all(["a", "b"], options()).await;
     assert!(refused.is_err_and(|error| error.is_busy()));
     drop(busy);
@@ -328,16 +321,16 @@ async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_nobody_a_lock(
     let _listens = metrics::set_default_local_recorder(&broken);
     let (locks, faults) = LockManager::in_memory_with_faults();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
-    let free = async || locks.acquire("k", options()).await.expect("free");
+    let free = async || locks.acquire_free("k", options()).await;
     // Let go to nobody, and to the next task.
-    free().await.release().await.expect("held");
+    free().await.release_held().await;
     let held = free().await;
     let (next, ()) = tokio::join!(locks.acquire("k", options()), async { drop(held) });
     let next = next.expect("its turn");
     // Lost, while another waits.
     let waits = locks.acquire("k", options());
     let (waited, ()) = tokio::join!(waits, async { faults.lose("k") });
-    waited.expect("its turn").release().await.expect("held");
+    waited.expect("its turn").release_held().await;
     drop(next);
     // From another process.
     faults.busy_for("k", SECOND / 2);
@@ -347,7 +340,7 @@ async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_nobody_a_lock(
     // Waited for in vain.
     let waits = locks.acquire("k", options());
     assert!(timeout(SECOND / 2, waits).await.is_err());
-    from_there.release().await.expect("held");
+    from_there.release_held().await;
     drop(free().await);
 }
 
@@ -367,26 +360,21 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
     let all = everything();
     let server = RedisServer::start();
     // Two managers are to each other as two processes.
-    let (here, there) = (
-        LockManager::connect(&server.url()).await.expect("up"),
-        LockManager::connect(&server.url()).await.expect("up"),
-    );
-    let options = || LockOptions::new(SECOND * 10).wait(HANG);
-    let guard = there.acquire("shared", options()).await.expect("free");
-    let waits = tokio::spawn(async move { here.acquire(key!("shared"), options()).await });
+    let (here, there) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = there.acquire_free("shared", patient()).await;
+    let waits = tokio::spawn(async move { here.acquire(key!("shared"), patient()).await });
     eventually(HANG, "it stands in line", async || {
         let info = there.inspect("shared").await.expect("up").expect("held");
         info.waiters == 1
     })
     .await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     waits
         .await
         .expect("no panic")
         .expect("granted")
-        .release()
-        .await
-        .expect("held");
+        .release_held()
+        .await;
     // The rest is behind the word of the release.
     assert_figures(
         &figures(all),

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use lock_tests::{
-    Direction, Holders, Load, Monitor, Process, Proxy, RedisServer, ServerHold, eventually,
+    Direction, HANG, Holders, Load, Monitor, Process, Proxy, RedisServer, ServerHold, eventually,
     history::{Hold, Moment},
 };
 
-const HANG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(1);
 
 /// Far more than the allowance for clocks, which is 12 ms for this ttl: whoever counted from the answer would be found out.

@@ -2,27 +2,20 @@
 
 use std::time::Duration;
 
-use lock_core::{LeaseLost, LockManager, LockOptions};
+use lock_core::{LeaseLost, LockOptions};
 use lock_tests::{
-    Holders, Load, RedisServer, ShiftedClock, eventually,
+    AcquireFree as _, HANG, Holders, Load, RedisServer, SECOND, ShiftedClock, connect, eventually,
     history::{Event, Step},
 };
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
-
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url()).await.expect("up")
-}
 
 #[tokio::test]
 async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_grow() {
     let clock = ShiftedClock::new();
     let server = RedisServer::builder().clock(&clock).start();
-    let (one, other) = (connect(&server).await, connect(&server).await);
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let options = LockOptions::new(SECOND * 10).wait(HANG);
-    let first = one.acquire("k", options.clone()).await.expect("free");
+    let first = one.acquire_free("k", options.clone()).await;
     clock.set_ahead(SECOND * 60);
     // Exclusion is not promised then, but everybody gets to know.
     let second = timeout(HANG, other.acquire("k", options)).await;
@@ -37,12 +30,11 @@ async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_grow() {
 async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_ends_it() {
     let clock = ShiftedClock::new();
     let server = RedisServer::builder().clock(&clock).start();
-    let (one, other) = (connect(&server).await, connect(&server).await);
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let ttl = SECOND * 10;
     let first = one
-        .acquire("k", LockOptions::new(ttl).without_renewal())
-        .await
-        .expect("free");
+        .acquire_free("k", LockOptions::new(ttl).without_renewal())
+        .await;
     let before = first.lease().fencing_token();
     clock.set_back(SECOND * 3600);
     // It ends for us when it would have, and for the server an hour later.

@@ -1,14 +1,13 @@
 //! Processes that fork: children are strangers to each other and to their parent.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 use lock_tests::{
-    AskClients, Certificates, Cluster, Forks, Proxy, RedisServer, eventually,
+    AskClients, Certificates, Cluster, Forks, HANG, Proxy, RedisServer, eventually,
     history::{Follower, Moment, Step},
 };
 use redis::FromRedisValue;
 
-const HANG: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forker");
 
 fn channels(server: &RedisServer) -> BTreeSet<String> {

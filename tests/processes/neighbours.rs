@@ -2,13 +2,9 @@
 //!
 //! Each is a process that does what it is told by lines; see `neighbours/client.py`.
 
-use std::time::Duration;
-
 use lock_core::{KeysOf, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Process, Proxy, RedisServer, eventually, tool};
+use lock_tests::{HANG, Process, Proxy, RedisServer, ReleaseHeld as _, eventually, tool};
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
 
 /// What the contender makes of the counter's name.
 const KEY: &str = "contender:counter";
@@ -189,7 +185,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
     })
     .await;
     guard.lease().verify().await.expect("it is ours still");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(theirs.0.line(), "held");
     assert!(!is_free(&locks).await);
     assert_eq!(theirs.ask("release"), "released");

@@ -9,13 +9,10 @@ use std::{
 
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    Holders, Load, RedisServer, eventually,
+    AcquireFree as _, HANG, Holders, Load, RedisServer, ReleaseHeld as _, SECOND, eventually,
     history::{History, Moment, Step},
 };
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 
 async fn connect(server: &RedisServer) -> LockManager {
     let locks = LockManager::builder().command_timeout(SECOND);
@@ -55,7 +52,7 @@ async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_l
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let options = LockOptions::new(SECOND * 20).wait(HANG);
-    let held = locks.acquire("held", options.clone()).await.expect("free");
+    let held = locks.acquire_free("held", options.clone()).await;
     server.cli(&["CLIENT", "PAUSE", "3000", "ALL"]);
     // Asked for several times meanwhile, and granted once.
     let guard = timeout(HANG, locks.acquire("k", options.clone()))
@@ -73,8 +70,8 @@ async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_l
     )
     .await;
     held.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
-    held.release().await.expect("held");
+    guard.release_held().await;
+    held.release_held().await;
     eventually(HANG, "nothing is left", async || {
         server.keys("lock:*").is_empty()
     })
@@ -87,8 +84,8 @@ async fn what_a_server_does_after_its_client_has_gone_is_undone_before_the_ttl()
     let locks = connect(&server).await;
     let options = LockOptions::new(HANG);
     // It knows the scripts, and is asked by the way that most locks go.
-    let guard = locks.acquire("k", options.clone()).await.expect("free");
-    guard.release().await.expect("held");
+    let guard = locks.acquire_free("k", options.clone()).await;
+    guard.release_held().await;
     server.stop();
     let acquire = locks.acquire("k", options);
     assert!(timeout(Duration::from_millis(100), acquire).await.is_err());
@@ -108,9 +105,8 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
     let held = locks
         // So long that a renewal waits for longer than the server sleeps (a tenth of it, at most half a second), on a busy
         // machine too; and so short that it is renewed several times.
-        .acquire("k", LockOptions::new(SECOND * 6))
-        .await
-        .expect("free");
+        .acquire_free("k", LockOptions::new(SECOND * 6))
+        .await;
     let token = server.get("lock:k");
     let url = server.url();
     let slow = tokio::task::spawn_blocking(move || {
@@ -129,7 +125,7 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
     assert!(!held.lease().is_lost());
     assert_eq!(server.get("lock:k"), token, "nobody else had it");
     held.lease().verify().await.expect("held");
-    held.release().await.expect("held");
+    held.release_held().await;
 }
 
 #[tokio::test]

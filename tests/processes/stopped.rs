@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    Cluster, Deployment, Holders, Load, RedisServer, eventually,
+    AcquireFree as _, Cluster, Deployment, HANG, Holders, Load, RedisServer, ReleaseHeld as _,
+    connect, eventually,
     history::{Moment, Step},
+    patient,
 };
-
-const HANG: Duration = Duration::from_secs(60);
 
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
@@ -39,26 +38,23 @@ async fn sleep_through_grants(servers: &Deployment) {
             hold: Duration::from_millis(10),
         },
     );
-    let locks = LockManager::connect(&servers.url())
-        .await
-        .expect("the servers are up");
-    let options = || LockOptions::new(Duration::from_secs(10)).wait(HANG);
+    let locks = connect(&servers.url()).await;
     for round in 0..ROUNDS {
-        let first = locks.acquire(KEY, options()).await.expect("it is let go");
+        let first = locks.acquire(KEY, patient()).await.expect("it is let go");
         line_up(servers).await;
         waiters.processes()[0].stop();
-        first.release().await.expect("held");
+        first.release_held().await;
         eventually(HANG, "the grant has run out", async || {
             servers.get(FULL_KEY).is_none()
         })
         .await;
-        let second = locks.acquire(KEY, options()).await.expect("free");
+        let second = locks.acquire_free(KEY, patient()).await;
         let from = Moment::now();
         waiters.processes()[0].cont();
         line_up(servers).await;
         second.lease().verify().await.expect("held");
         let to = Moment::now();
-        second.release().await.expect("held");
+        second.release_held().await;
         waiters.all_get_it(1, to, HANG).await;
         let events = waiters.history().events().iter();
         let meanwhile = events.filter(|event| from < event.at && event.at < to);

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockOptions};
-use lock_tests::{FakeServer, Log, RedisServer, eventually};
+use lock_tests::{
+    AcquireFree as _, FakeServer, HANG, Log, RedisServer, ReleaseHeld as _, connect, eventually,
+};
 use tokio::time::timeout;
 
-/// Far beyond every time-out in play: only a hang takes this long.
-const HANG: Duration = Duration::from_secs(60);
 const SECRET: &str = "hunter2";
 
 async fn refused(url: &str) -> LockError {
@@ -185,13 +185,10 @@ async fn two_urls_that_name_one_database_exclude_each_other() {
                 "{url} and {tried}"
             );
         }
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
-    let default = LockManager::connect(&server.url()).await.expect("up");
-    let _held = managers[0]
-        .acquire("k", LockOptions::default())
-        .await
-        .expect("free");
+    let default = connect(&server.url()).await;
+    let _held = managers[0].acquire_free("k", LockOptions::default()).await;
     let elsewhere = default.try_acquire("k", LockOptions::default()).await;
     assert!(
         elsewhere.expect("up").is_some(),
@@ -302,9 +299,7 @@ async fn a_bad_setting_is_refused_before_anything_is_connected() {
 #[tokio::test]
 async fn a_bad_key_or_option_is_refused_without_a_message_to_the_server() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&server.url()).await;
     let good = || LockOptions::new(Duration::from_secs(10));
     let before = server.calls("evalsha");
     let bad = [
@@ -364,9 +359,7 @@ async fn a_bad_key_or_option_is_refused_without_a_message_to_the_server() {
 #[tokio::test]
 async fn every_text_can_be_a_key_and_reaches_the_server_byte_for_byte() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&server.url()).await;
     let keys = [
         "*",
         "a b",
@@ -378,12 +371,9 @@ async fn every_text_can_be_a_key_and_reaches_the_server_byte_for_byte() {
         &"é".repeat(256),
     ];
     for key in keys {
-        let guard = locks
-            .acquire(key, LockOptions::default())
-            .await
-            .expect("free");
+        let guard = locks.acquire_free(key, LockOptions::default()).await;
         assert!(server.get(&format!("lock:{key}")).is_some(), "{key:?}");
-        guard.release().await.expect("held");
+        guard.release_held().await;
         assert!(server.get(&format!("lock:{key}")).is_none(), "{key:?}");
     }
 }
@@ -391,9 +381,7 @@ async fn every_text_can_be_a_key_and_reaches_the_server_byte_for_byte() {
 #[tokio::test]
 async fn a_key_that_holds_something_else_is_left_alone() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&server.url()).await;
     server.cli(&["RPUSH", "lock:k", "precious"]);
     let options = || LockOptions::default().wait_forever();
     for result in [
@@ -412,13 +400,10 @@ async fn a_key_that_holds_something_else_is_left_alone() {
 #[tokio::test]
 async fn a_lease_whose_key_becomes_something_else_is_lost() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&server.url()).await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_secs(3)))
-        .await
-        .expect("free");
+        .acquire_free("k", LockOptions::new(Duration::from_secs(3)))
+        .await;
     server.cli(&["DEL", "lock:k"]);
     server.cli(&["RPUSH", "lock:k", "precious"]);
     timeout(HANG, guard.lease().lost()).await.expect("noticed");
@@ -429,9 +414,7 @@ async fn a_lease_whose_key_becomes_something_else_is_lost() {
 #[tokio::test]
 async fn a_foreign_lock_without_an_expiry_is_busy_with_that_word() {
     let server = RedisServer::start();
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&server.url()).await;
     server.cli(&["SETNX", "lock:k", "theirs"]);
     let error = locks
         .acquire("k", LockOptions::default().no_wait())
@@ -528,13 +511,10 @@ async fn a_server_that_quotes_the_password_back_is_not_quoted() {
 async fn no_log_line_has_an_owner_token_or_a_password() {
     let log = Log::of_the_process();
     let server = RedisServer::builder().password(SECRET).start();
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("the server is up");
+    let locks = connect(&server.url()).await;
     let guard = locks
-        .acquire("k", LockOptions::new(Duration::from_secs(4)))
-        .await
-        .expect("free");
+        .acquire_free("k", LockOptions::new(Duration::from_secs(4)))
+        .await;
     let token = server.get("lock:k").expect("held");
     let secret = token.rsplit(':').next().expect("has parts").to_owned();
     assert!(secret.len() >= 32, "{token}");
@@ -543,9 +523,8 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
     guard.lease().lost().await;
     drop(guard);
     let held = locks
-        .acquire("other", LockOptions::new(Duration::from_secs(4)))
-        .await
-        .expect("free");
+        .acquire_free("other", LockOptions::new(Duration::from_secs(4)))
+        .await;
     server.kill9();
     let error = locks
         .acquire("third", LockOptions::default().no_wait())

@@ -9,10 +9,11 @@ use std::{
 };
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{After, Direction, Proxy, RedisServer, Scope, Which, eventually};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Scope, Which,
+    connect, eventually,
+};
 use tokio::{task::JoinHandle, time::timeout};
-
-const HANG: Duration = Duration::from_secs(60);
 
 /// A third of it is when a lease is renewed, and two thirds are what an outage may take.
 const TTL: Duration = Duration::from_secs(12);
@@ -20,10 +21,6 @@ const TTL: Duration = Duration::from_secs(12);
 /// The most that a manager may send while it is refused: one held lease and one waiter, each with its retries, and all that a
 /// new connection takes for each.
 const MOST_A_SECOND: usize = 100;
-
-async fn connect(url: &str) -> LockManager {
-    LockManager::connect(url).await.expect("the server is up")
-}
 
 fn options() -> LockOptions {
     LockOptions::new(TTL)
@@ -73,7 +70,7 @@ async fn nothing_is_left(server: &RedisServer) {
 async fn passes_by_itself(server: &RedisServer, says: &str, begin: impl Fn(), end: impl Fn()) {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
-    let held = locks.acquire("held", options()).await.expect("free");
+    let held = locks.acquire_free("held", options()).await;
     held.lease().verify().await.expect("held");
     begin();
     proxy.clear_log();
@@ -91,7 +88,7 @@ async fn passes_by_itself(server: &RedisServer, says: &str, begin: impl Fn(), en
     let sent = proxy.log().len();
     assert!(sent < most, "{sent} in {:?}", started.elapsed());
     end();
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
     eventually(HANG, "renewed", async || {
         assert!(!held.lease().is_lost());
         held.lease().remaining() > TTL / 2
@@ -163,7 +160,7 @@ async fn a_server_that_cannot_save_is_named_and_comes_back() {
     .await;
     // A release is refused, too, and goes on until it is not.
     let locks = connect(&server.url()).await;
-    let held = locks.acquire("held", options()).await.expect("free");
+    let held = locks.acquire_free("held", options()).await;
     server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
     let released = timeout(HANG, held.release()).await.expect("no hang");
     unavailable(&released.expect_err("must be refused"), "MISCONF");
@@ -211,9 +208,9 @@ async fn a_server_that_loads_its_data_is_named_and_waited_for() {
     server.cli(&["SAVE"]);
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     let first = guard.lease().fencing_token();
-    guard.release().await.expect("held");
+    guard.release_held().await;
     server.kill9();
     let loading = server.clone();
     let restarted = tokio::task::spawn_blocking(move || loading.restart());
@@ -230,7 +227,7 @@ async fn a_server_that_loads_its_data_is_named_and_waited_for() {
     let most = MOST_A_SECOND * (1 + usize::try_from(started.elapsed().as_secs()).expect("few"));
     assert!(proxy.log().len() < most, "{}", proxy.log().len());
     assert!(guard.lease().fencing_token() > first);
-    guard.release().await.expect("held");
+    guard.release_held().await;
     restarted.await.expect("it is up again");
     server.cli(&["FLUSHALL"]);
 }
@@ -261,22 +258,22 @@ async fn a_server_with_too_many_clients_says_so_and_takes_the_next_one_later() {
     // Whether its connection was replaced in time or not.
     let waiting = wait_for(&locks, "k");
     crowd.clear();
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
     connect(&server.url()).await;
 }
 
 /// Waits behind a lock that is held, where nobody tells that it is free.
 async fn asks_again_and_again(server: &RedisServer, locks: &LockManager) {
     let holder = connect(&server.url()).await;
-    let guard = holder.acquire("k", options()).await.expect("free");
+    let guard = holder.acquire_free("k", options()).await;
     let before = server.calls("evalsha");
     let waiting = wait_for(locks, "k");
     eventually(HANG, "it asks a few times", async || {
         server.calls("evalsha") >= before + 5
     })
     .await;
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
     nothing_is_left(server).await;
 }
 
@@ -306,7 +303,7 @@ async fn a_right_that_is_gone_for_a_while_costs_no_lease() {
     server.cli(&["ACL", "SETUSER", "u", "on", ">word", "~*", "&*", "+@all"]);
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url_as("u", "word")).await;
-    let held = locks.acquire("held", options()).await.expect("free");
+    let held = locks.acquire_free("held", options()).await;
     held.lease().verify().await.expect("held");
     // A lock that is not expected to be wanted is taken without a script.
     server.cli(&["ACL", "SETUSER", "u", "-evalsha", "-set"]);
@@ -358,7 +355,7 @@ async fn a_password_that_is_asked_for_meanwhile_costs_no_lease_if_it_is_taken_ba
         .start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
-    let held = locks.acquire("held", options()).await.expect("free");
+    let held = locks.acquire_free("held", options()).await;
     held.lease().verify().await.expect("held");
     server.cli(&["ACL", "SETUSER", "default", ">secret"]);
     proxy.reset();
@@ -395,7 +392,7 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
     };
     let others = channels();
     for protocol in [3, 2] {
-        let guard = holder.acquire("k", options()).await.expect("free");
+        let guard = holder.acquire_free("k", options()).await;
         let proxy = Proxy::start(server.port());
         let locks = connect(&format!("{}?protocol={protocol}", proxy.url())).await;
         let waiting = wait_for(&locks, "k");
@@ -429,8 +426,8 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
             proxy.connections() > connections && channels().contains(channel)
         })
         .await;
-        guard.release().await.expect("held");
-        granted(waiting).await.release().await.expect("held");
+        guard.release_held().await;
+        granted(waiting).await.release_held().await;
         drop(locks);
         eventually(HANG, "it has gone", async || channels() == others).await;
     }
@@ -473,7 +470,7 @@ async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_t
     assert!(sent < waiting.len() * each, "{sent} messages");
     server.cli(&["REPLICAOF", "NO", "ONE"]);
     for task in waiting {
-        granted(task).await.release().await.expect("held");
+        granted(task).await.release_held().await;
     }
     nothing_is_left(&server).await;
 }
@@ -485,7 +482,7 @@ async fn a_queue_of_a_wrong_type_keeps_no_lock() {
     let server = RedisServer::start();
     let (locks, others) = (connect(&server.url()).await, connect(&server.url()).await);
     for is_forced in [false, true] {
-        let guard = locks.acquire("k", options()).await.expect("free");
+        let guard = locks.acquire_free("k", options()).await;
         server.cli(&["SET", QUEUE, "no queue"]);
         server.cli(&["PERSIST", "lock:k"]);
         let waiting = wait_for(&others, "k");
@@ -499,9 +496,9 @@ async fn a_queue_of_a_wrong_type_keeps_no_lock() {
             locks.force_release("k").await.expect("a lock");
             drop(guard);
         } else {
-            guard.release().await.expect("held");
+            guard.release_held().await;
         }
-        granted(waiting).await.release().await.expect("held");
+        granted(waiting).await.release_held().await;
         assert_eq!(server.get("lock:k"), None);
         assert_eq!(server.get(QUEUE).as_deref(), Some("no queue"));
         server.cli(&["DEL", QUEUE]);

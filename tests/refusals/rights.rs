@@ -8,13 +8,12 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions};
 use lock_tests::{
-    After, Cluster, Direction, Kind, Log, Proxy, RedisServer, Sentinels, Which, eventually,
-    on_every_kind,
+    AcquireFree as _, After, Cluster, Direction, HANG, Kind, Log, Proxy, RedisServer, Sentinels,
+    Which, eventually, on_every_kind,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
 const README: &str = include_str!("../../README.md");
-const HANG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(10);
 
 /// A step of the suite that fails for want of a right never comes to its end, and one that does takes a beat at most.
@@ -891,10 +890,7 @@ async fn a_check_key_stands_for_the_keys_that_a_user_may_use() {
     );
     assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
     // Busy: with a lock like these, and with any other.
-    let guard = locks
-        .acquire("order:1", LockOptions::new(TTL))
-        .await
-        .expect("free");
+    let guard = locks.acquire_free("order:1", LockOptions::new(TTL)).await;
     locks.check().await.expect("nothing but busy");
     let other = connect_with(&server, "user", keys, with("order:1"))
         .await

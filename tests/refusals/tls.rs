@@ -14,14 +14,11 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Tls};
 use lock_tests::{
-    AskClients, Certificates, FakeServer, Flaw, KeyAndCertificate, Log, Proxy, RedisServer, Scope,
-    eventually,
+    AcquireFree as _, AskClients, Certificates, FakeServer, Flaw, HANG, KeyAndCertificate, Log,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, patient,
 };
 use tokio::{sync::Barrier, time::timeout};
 
-/// Far beyond every time-out in play: only a hang takes this long.
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_secs(4);
 const SECRET: &str = "hunter2";
 
@@ -87,10 +84,6 @@ fn unavailable(error: &LockError, says: &str) {
     assert!(source.to_string().contains(says), "{source}");
 }
 
-fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10).wait(HANG)
-}
-
 async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
     timeout(HANG, locks.acquire("k", options))
         .await
@@ -114,20 +107,20 @@ async fn a_lock_excludes_and_a_waiter_is_granted_it() {
         let locks = connect(trusting(&certificates), &url).await;
         assert_eq!(clients_over_tls(&server), 1, "{scheme}");
         let others = connect(trusting(&certificates), &url).await;
-        let first = acquire(&locks, options()).await;
-        let busy = others.try_acquire("k", options()).await;
+        let first = acquire(&locks, patient()).await;
+        let busy = others.try_acquire("k", patient()).await;
         assert!(busy.expect("an answer").is_none());
         let before = first.lease().fencing_token();
-        let waiting = tokio::spawn(async move { acquire(&others, options()).await });
+        let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
         eventually(HANG, "it stands in line", async || {
             !server.keys("__lock_core__:queue:*").is_empty()
         })
         .await;
-        first.release().await.expect("held");
+        first.release_held().await;
         let second = waiting.await.expect("granted");
         assert!(second.lease().fencing_token() > before);
         second.lease().verify().await.expect("held");
-        second.release().await.expect("held");
+        second.release_held().await;
         assert_eq!(server.get("lock:k"), None);
         drop(locks);
         eventually(HANG, "the connections are closed", async || {
@@ -150,7 +143,7 @@ async fn a_lease_is_renewed_beyond_its_ttl() {
         Instant::now() > end
     })
     .await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
 }
 
 #[tokio::test]
@@ -162,13 +155,13 @@ async fn a_majority_of_servers_is_asked_through_tls() {
         .redlock(servers.iter().map(RedisServer::tls_url))
         .await
         .expect("they trust each other");
-    let guard = acquire(&locks, options()).await;
+    let guard = acquire(&locks, patient()).await;
     eventually(HANG, "all of them have it", async || {
         servers.iter().all(|server| server.get("lock:k").is_some())
     })
     .await;
     assert!(servers.iter().all(|server| clients_over_tls(server) == 1));
-    guard.release().await.expect("held");
+    guard.release_held().await;
 }
 
 #[tokio::test]
@@ -274,11 +267,7 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
             trusting(&certificates).client_certificate(client.certificate, client.key)
         };
         let locks = connect(with(certificates.client()), &url).await;
-        acquire(&locks, options())
-            .await
-            .release()
-            .await
-            .expect("held");
+        acquire(&locks, patient()).await.release_held().await;
         // Before and after the handshake, as the version has it, it is the same error.
         let without = refused(trusting(&certificates), &url).await;
         invalid(&without, "refuses our certificate, or that we show none");
@@ -369,9 +358,9 @@ async fn a_user_and_a_password_are_told_through_tls() {
         format!("rediss://{user}:{password}@localhost:{}", server.tls_port())
     };
     let locks = connect(trusting(&certificates), &url("alice", "right")).await;
-    let guard = acquire(&locks, options()).await;
+    let guard = acquire(&locks, patient()).await;
     assert!(server.get("lock:k").is_some());
-    guard.release().await.expect("held");
+    guard.release_held().await;
     for (user, password) in [("alice", SECRET), ("nobody", SECRET), ("", SECRET)] {
         invalid(
             &refused(trusting(&certificates), &url(user, password)).await,
@@ -405,12 +394,12 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
             let (locks, begun, acquired) = (locks.clone(), begun.clone(), acquired.clone());
             tokio::spawn(async move {
                 begun.fetch_add(1, Ordering::SeqCst);
-                let guard = locks.acquire(key(number), options()).await.expect("free");
+                let guard = locks.acquire_free(key(number), options()).await;
                 let token = guard.lease().fencing_token();
                 // Twice: for the test to look, and for all to go on.
                 acquired.wait().await;
                 acquired.wait().await;
-                guard.release().await.expect("held");
+                guard.release_held().await;
                 token
             })
         })
@@ -461,16 +450,12 @@ async fn a_server_that_comes_back_is_asked_again() {
     let locks = connect(trusting(&certificates), &server.tls_url()).await;
     server.kill9();
     let error = locks
-        .acquire("k", options().no_wait())
+        .acquire("k", patient().no_wait())
         .await
         .expect_err("it is down");
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     server.restart();
-    acquire(&locks, options())
-        .await
-        .release()
-        .await
-        .expect("held");
+    acquire(&locks, patient()).await.release_held().await;
 }
 
 #[tokio::test]
@@ -530,16 +515,12 @@ async fn no_log_line_has_a_password_or_a_key() {
         trusting(&certificates).client_certificate(client.certificate.clone(), client.key.clone());
     let url = format!("rediss://:{SECRET}@localhost:{}", server.tls_port());
     let locks = connect(tls.clone(), &url).await;
-    acquire(&locks, options())
-        .await
-        .release()
-        .await
-        .expect("held");
+    acquire(&locks, patient()).await.release_held().await;
     refused(trusting(&certificates), &url).await;
     refused(Tls::new(), &url).await;
     server.kill9();
     let error = locks
-        .acquire("k", options().no_wait())
+        .acquire("k", patient().no_wait())
         .await
         .expect_err("down");
     let logged = log.text();

@@ -7,14 +7,11 @@ use std::{
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    After, Cluster, Direction, FakeServer, Kind, Proxy, RedisServer, Which, eventually, slot_of,
-    tag_of_slot,
+    AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Kind, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,
 };
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
-
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Three masters without replicas, for all tests that run at the same time and leave them as they are. They end with the last
 /// of those tests.
@@ -39,10 +36,6 @@ fn options() -> LockOptions {
 
 /// Long for a hand-over and a clean-up, and short for a lock with that ttl.
 const SOON: Duration = Duration::from_secs(30);
-
-async fn connect(url: &str) -> LockManager {
-    LockManager::connect(url).await.expect("the nodes are up")
-}
 
 /// So many keys whose locks are on one node.
 fn keys_of(cluster: &Cluster, node: &RedisServer, front: &str, count: usize) -> Vec<String> {
@@ -123,11 +116,11 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     let short = LockOptions::new(ttl);
     let mut lost = Vec::new();
     for key in keys_of(&cluster, masters[0], "lost", 40) {
-        lost.push(locks.acquire(key, short.clone()).await.expect("free"));
+        lost.push(locks.acquire_free(key, short.clone()).await);
     }
     let mut kept = Vec::new();
     for key in keys_of(&cluster, masters[1], "kept", 3) {
-        kept.push(locks.acquire(key, short.clone()).await.expect("free"));
+        kept.push(locks.acquire_free(key, short.clone()).await);
     }
     masters[0].stop();
     for guard in &lost {
@@ -137,7 +130,7 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     ttls_pass(ttl, 1).await;
     for guard in kept {
         guard.lease().verify().await.expect("held");
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
     masters[0].cont();
 }
@@ -147,16 +140,16 @@ async fn in_the_second_version_of_the_protocol_waiters_ask_again_and_again() {
     let cluster = shared();
     let url = format!("{}?protocol=2", cluster.url());
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let guard = one.acquire("resp2", options()).await.expect("free");
+    let guard = one.acquire_free("resp2", options()).await;
     let waiting = tokio::spawn(async move { other.acquire("resp2", options()).await });
     let node = cluster.node_of("lock:resp2");
     let before = node.calls("evalsha");
     eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
     let first = fencing_token(&guard);
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     assert!(fencing_token(&next) > first);
-    next.release().await.expect("held");
+    next.release_held().await;
 }
 
 /// The url for a user who may do everything but run scripts.
@@ -177,15 +170,15 @@ async fn users_without_scripts_keep_many_leases_in_many_slots() {
     let mut guards = Vec::new();
     for number in 0..60 {
         let key = format!("plain{number}");
-        guards.push(one.acquire(key, short.clone()).await.expect("free"));
+        guards.push(one.acquire_free(key, short.clone()).await);
     }
     let waiting = tokio::spawn(async move { other.acquire("plain0", options()).await });
     ttls_pass(SECOND * 4, 2).await;
     for guard in guards {
         guard.lease().verify().await.expect("held");
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
     for node in cluster.nodes() {
         assert!(node.keys("lock:plain*").is_empty());
     }
@@ -213,10 +206,10 @@ async fn every_key_has_its_companions_in_its_slot() {
         }
         assert!(node.get(&full_key).is_some(), "{key}");
         let before = fencing_token(&guard);
-        guard.release().await.expect("held");
+        guard.release_held().await;
         let next = granted(waiting).await;
         assert!(fencing_token(&next) > before, "{key}");
-        next.release().await.expect("held");
+        next.release_held().await;
         assert_eq!(node.get(&full_key), None, "{key}");
     }
 }
@@ -260,7 +253,7 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
         panic!("one node")
     };
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = one.acquire("k", options()).await.expect("free");
+    let guard = one.acquire_free("k", options()).await;
     let waiting = in_line(&cluster, &other, "k").await;
     let (asked, started) = (node.calls("evalsha"), Instant::now());
     eventually(HANG, "it shows that it is alive", async || {
@@ -271,14 +264,14 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
     assert!(took > SECOND, "three questions in {took:?}");
     let (asked, told) = (node.calls("evalsha"), node.calls("spublish"));
     let (renewals, released) = (1, Instant::now());
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     assert_eq!(node.calls("spublish"), told + 1);
     // The release, and a beat or a renewal that came in between.
     let questions = node.calls("evalsha") - asked;
     let beats = 1 + released.elapsed().as_secs();
     assert!(questions <= 1 + beats + renewals, "{questions}");
-    next.release().await.expect("held");
+    next.release_held().await;
 }
 
 #[tokio::test]
@@ -296,13 +289,13 @@ async fn several_keys_and_the_same_one_again() {
     }
     let own = keys.clone();
     let waiting = tokio::spawn(async move { others.acquire_all(own, options()).await });
-    all.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    all.release_held().await;
+    granted(waiting).await.release_held().await;
     locks
         .run("again", options(), async |lease| {
             let again = locks.acquire("again", options()).await.expect("ours");
             assert_eq!(again.lease().fencing_token(), lease.fencing_token());
-            again.release().await.expect("held");
+            again.release_held().await;
             lease.verify().await.expect("held");
         })
         .await
@@ -322,7 +315,7 @@ async fn several_keys_and_the_same_one_again() {
 async fn operators_look_take_away_and_check() {
     let cluster = shared();
     let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = locks.acquire("seen", options()).await.expect("free");
+    let guard = locks.acquire_free("seen", options()).await;
     let waiting = in_line(&cluster, &others, "seen").await;
     let seen = others.inspect("seen").await.expect("an answer");
     let seen = seen.expect("held");
@@ -333,7 +326,7 @@ async fn operators_look_take_away_and_check() {
     assert!(fencing_token(&next) > fencing_token(&guard));
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
     assert_eq!(reason, LeaseLost::TakenAway);
-    next.release().await.expect("held");
+    next.release_held().await;
     let health = locks.check().await.expect("well");
     assert!(health.warnings.is_empty(), "{health:?}");
 }
@@ -359,7 +352,7 @@ async fn a_check_and_a_shutdown_reach_every_node() {
     let mut guards = Vec::new();
     for number in 0..30 {
         let key = format!("k{number}");
-        guards.push(locks.acquire(key, options()).await.expect("free"));
+        guards.push(locks.acquire_free(key, options()).await);
     }
     drop(guards);
     timeout(HANG, locks.shutdown(SECOND * 5))
@@ -406,14 +399,8 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
     let locks = connect(&cluster.url()).await;
     let ttl = SECOND * 3;
     let (held, dropped) = ("moves{held}", "goes{held}");
-    let guard = locks
-        .acquire(held, LockOptions::new(ttl))
-        .await
-        .expect("free");
-    let other = locks
-        .acquire(dropped, LockOptions::new(ttl))
-        .await
-        .expect("free");
+    let guard = locks.acquire_free(held, LockOptions::new(ttl)).await;
+    let other = locks.acquire_free(dropped, LockOptions::new(ttl)).await;
     let full_key = format!("lock:{held}");
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
@@ -433,16 +420,13 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
     migration.close();
     ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("the slot has moved");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     eventually(HANG, "what was dropped meanwhile is gone", async || {
         target.keys("lock:*{held}").is_empty()
     })
     .await;
-    let again = locks
-        .acquire(held, LockOptions::new(ttl))
-        .await
-        .expect("free");
-    again.release().await.expect("held");
+    let again = locks.acquire_free(held, LockOptions::new(ttl)).await;
+    again.release_held().await;
 }
 
 #[tokio::test]
@@ -452,8 +436,8 @@ async fn users_without_scripts_keep_their_leases_while_a_slot_moves() {
     let ttl = SECOND * 3;
     let (gone, left) = ("gone{plainly}", "left{plainly}");
     let options = LockOptions::new(ttl);
-    let first = locks.acquire(gone, options.clone()).await.expect("free");
-    let second = locks.acquire(left, options).await.expect("free");
+    let first = locks.acquire_free(gone, options.clone()).await;
+    let second = locks.acquire_free(left, options).await;
     let full_key = format!("lock:{gone}");
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
@@ -464,8 +448,8 @@ async fn users_without_scripts_keep_their_leases_while_a_slot_moves() {
     second.lease().verify().await.expect("it has not");
     migration.move_keys();
     migration.close();
-    first.release().await.expect("held");
-    second.release().await.expect("held");
+    first.release_held().await;
+    second.release_held().await;
 }
 
 #[tokio::test]
@@ -474,7 +458,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
     let locks = connect(&cluster.url()).await;
     let key = "lets go{while}";
     let full_key = format!("lock:{key}");
-    let guard = locks.acquire(key, options()).await.expect("free");
+    let guard = locks.acquire_free(key, options()).await;
     let source = cluster.node_of(&full_key);
     let target = node_at(&cluster, another(&cluster, source));
     let migration = cluster.migration(slot_of(&full_key), target);
@@ -507,7 +491,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
     let again = locks.acquire(key, options()).await.expect("free soon");
     assert!(closed.elapsed() < SOON, "long before its ttl");
     assert!(target.get(&full_key).is_some());
-    again.release().await.expect("held");
+    again.release_held().await;
 }
 
 #[tokio::test]
@@ -521,7 +505,7 @@ async fn whoever_waits_gets_the_lock_behind_the_move() {
     );
     let key = "waits{through}";
     let full_key = format!("lock:{key}");
-    let guard = one.acquire(key, options()).await.expect("free");
+    let guard = one.acquire_free(key, options()).await;
     let waiting = in_line(&cluster, &two, key).await;
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
@@ -544,8 +528,8 @@ async fn whoever_waits_gets_the_lock_behind_the_move() {
     let next = next.expect("no panic").expect("granted");
     assert!(closed.elapsed() < SOON, "long before the ttl");
     assert!(fencing_token(&next) > before);
-    next.release().await.expect("held");
-    granted(first).await.release().await.expect("held");
+    next.release_held().await;
+    granted(first).await.release_held().await;
 }
 
 #[tokio::test]
@@ -554,7 +538,7 @@ async fn a_grant_finds_its_way_after_the_slot_has_moved() {
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let key = "granted{there}";
     let full_key = format!("lock:{key}");
-    let guard = one.acquire(key, options()).await.expect("free");
+    let guard = one.acquire_free(key, options()).await;
     let waiting = in_line(&cluster, &other, key).await;
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
@@ -568,8 +552,8 @@ async fn a_grant_finds_its_way_after_the_slot_has_moved() {
     })
     .await;
     let told = target.calls("spublish");
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
     assert!(target.calls("spublish") > told, "by a message");
 }
 
@@ -582,7 +566,7 @@ async fn nodes_come_and_go() {
     spare.cli(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]);
     let source = cluster.node_of("lock:k");
     let short = LockOptions::new(SECOND * 10);
-    let guard = locks.acquire("k", short.clone()).await.expect("free");
+    let guard = locks.acquire_free("k", short.clone()).await;
     // The map names no node without slots: this one is heard of by redirections alone.
     let migration = cluster.migration(slot_of("lock:k"), spare);
     migration.open();
@@ -590,7 +574,7 @@ async fn nodes_come_and_go() {
     migration.close();
     guard.lease().verify().await.expect("held");
     let waiting = in_line(&cluster, &others, "k").await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let guard = granted(waiting).await;
     assert!(spare.get("lock:k").is_some());
     let migration = cluster.migration(slot_of("lock:k"), source);
@@ -608,8 +592,8 @@ async fn nodes_come_and_go() {
     .await;
     let own = locks.clone();
     let waiting = tokio::spawn(async move { own.acquire("k", short).await });
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
 }
 
 #[tokio::test]
@@ -632,8 +616,8 @@ async fn one_live_seed_is_enough() {
     );
     for number in 0..10 {
         let key = format!("seed{number}");
-        let guard = locks.acquire(key, options()).await.expect("free");
-        guard.release().await.expect("held");
+        let guard = locks.acquire_free(key, options()).await;
+        guard.release_held().await;
     }
 }
 
@@ -648,8 +632,8 @@ async fn passwords_reach_all_nodes_and_replicas_tell_of_their_masters() {
     let locks = connect(&seed(":s3cret@")).await;
     for number in 0..10 {
         let key = format!("k{number}");
-        let guard = locks.acquire(key, options()).await.expect("free");
-        guard.release().await.expect("held");
+        let guard = locks.acquire_free(key, options()).await;
+        guard.release_held().await;
     }
     let built = LockManager::builder()
         .credentials("", "s3cret")
@@ -676,20 +660,20 @@ async fn without_sharded_messages_waiters_ask_and_all_else_works() {
         .masters_alone(3)
         .start();
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = one.acquire("k", options()).await.expect("free");
+    let guard = one.acquire_free("k", options()).await;
     let own = other.clone();
     let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
     let node = cluster.node_of("lock:k");
     let before = node.calls("evalsha");
     eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
     let first = fencing_token(&guard);
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     assert!(fencing_token(&next) > first);
-    next.release().await.expect("held");
+    next.release_held().await;
     let keys: Vec<String> = (0..12).map(|number| format!("several{number}")).collect();
     let all = other.acquire_all(&keys, options()).await.expect("free");
-    all.release().await.expect("held");
+    all.release_held().await;
     one.check().await.expect("well");
 }
 
@@ -697,7 +681,7 @@ async fn without_sharded_messages_waiters_ask_and_all_else_works() {
 async fn whoever_hears_nothing_any_more_listens_again() {
     let cluster = Cluster::builder().masters_alone(1).start();
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = one.acquire("k", options()).await.expect("free");
+    let guard = one.acquire_free("k", options()).await;
     let waiting = in_line(&cluster, &other, "k").await;
     let node = &cluster.nodes()[0];
     assert_ne!(
@@ -705,10 +689,10 @@ async fn whoever_hears_nothing_any_more_listens_again() {
         Value::Int(0)
     );
     let killed = Instant::now();
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
-    next.release().await.expect("held");
+    next.release_held().await;
 }
 
 #[tokio::test]
@@ -720,25 +704,22 @@ async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
         odd => panic!("no list: {odd:?}"),
     };
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = one
-        .acquire("k", options().wait(Duration::ZERO))
-        .await
-        .expect("free");
+    let guard = one.acquire_free("k", options().wait(Duration::ZERO)).await;
     let waiting = in_line(&cluster, &other, "k").await;
     let mut held = Vec::new();
     let mut tasks = Vec::new();
     for number in 0..600 {
         let key = format!("many{number}");
-        held.push(one.acquire(key.as_str(), options()).await.expect("free"));
+        held.push(one.acquire_free(key.as_str(), options()).await);
         let locks = other.clone();
         tasks.push(tokio::spawn(async move {
             let guard = locks.acquire(key, options()).await.expect("waited for");
-            guard.release().await.expect("held");
+            guard.release_held().await;
         }));
     }
     eventually(HANG, "all wait", async || channels() > 512).await;
     for guard in held {
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
     for task in tasks {
         task.await.expect("no panic");
@@ -749,14 +730,14 @@ async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
     })
     .await;
     // One more: of all these, two are of use.
-    let blocks = one.acquire("one more", options()).await.expect("free");
+    let blocks = one.acquire_free("one more", options()).await;
     let one_more = tokio::spawn(async move { other.acquire("one more", options()).await });
     eventually(HANG, "the others were given up", async || channels() < 10).await;
     for guard in [guard, blocks] {
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
     for waiting in [waiting, one_more] {
-        granted(waiting).await.release().await.expect("held");
+        granted(waiting).await.release_held().await;
     }
 }
 
@@ -804,7 +785,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
     let locks = connect(&proxied.url()).await;
     for number in 0..20 {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
-        guard.expect("free").release().await.expect("held");
+        guard.expect("free").release_held().await;
     }
     for proxy in &proxied.proxies {
         assert!(
@@ -833,7 +814,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
     // These come behind all that left, at both nodes.
     for number in 0..20 {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
-        guard.expect("free").release().await.expect("held");
+        guard.expect("free").release_held().await;
     }
     eventually(SOON, "none is left, before their ttl", async || {
         proxied.locks_left() == 0
@@ -846,7 +827,7 @@ async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
     let proxied = Proxied::start(1).await;
     let proxy = &proxied.proxies[0];
     let (one, other) = (connect(&proxied.url()).await, connect(&proxied.url()).await);
-    let guard = one.acquire("k", options()).await.expect("free");
+    let guard = one.acquire_free("k", options()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     for _ in 0..5 {
         let asked = proxy.requests("EVALSHA");
@@ -858,7 +839,7 @@ async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
     }
     // Not `release`, which may be told of the last break; it goes on either way.
     drop(guard);
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
     eventually(HANG, "nothing is left", async || proxied.locks_left() == 0).await;
 }
 
@@ -868,18 +849,15 @@ async fn a_lock_does_not_depend_on_hearing_of_grants() {
     let proxy = &proxied.proxies[0];
     proxy.lose(Direction::Replies, Which::of("SSUBSCRIBE"), After::Reset);
     let (one, other) = (connect(&proxied.url()).await, connect(&proxied.url()).await);
-    let guard = one
-        .acquire("k", options().wait(SECOND * 5))
-        .await
-        .expect("free");
+    let guard = one.acquire_free("k", options().wait(SECOND * 5)).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     let asked = proxy.requests("SSUBSCRIBE");
     eventually(HANG, "it tries to listen", async || {
         proxy.requests("SSUBSCRIBE") > asked + 2
     })
     .await;
-    guard.release().await.expect("held");
-    granted(waiting).await.release().await.expect("held");
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
 }
 
 #[tokio::test]
@@ -891,7 +869,7 @@ async fn while_its_nodes_are_down_nobody_storms_them() {
     let mut guards = Vec::new();
     for number in 0..50 {
         let key = format!("held{number}");
-        guards.push(locks.acquire(key, options()).await.expect("free"));
+        guards.push(locks.acquire_free(key, options()).await);
     }
     gone.kill9();
     proxy.lead_to(gone.port());
@@ -916,10 +894,10 @@ async fn while_its_nodes_are_down_nobody_storms_them() {
     );
     proxy.lead_to(proxied.cluster.nodes()[0].port());
     for waiting in waiting {
-        granted(waiting).await.release().await.expect("held");
+        granted(waiting).await.release_held().await;
     }
     for guard in guards {
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
 }
 
@@ -941,7 +919,7 @@ async fn a_manager_that_is_gone_leaves_no_connection_and_no_lock() {
     let mut guards = Vec::new();
     for number in 0..10 {
         let key = format!("k{number}");
-        guards.push(one.acquire(key, options()).await.expect("free"));
+        guards.push(one.acquire_free(key, options()).await);
     }
     let waiting = in_line(&cluster, &other, "k0").await;
     assert!(clients() > before + 4);

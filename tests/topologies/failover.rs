@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use lock_core::{LeaseLost, LockManager, LockOptions};
+use lock_core::{LeaseLost, LockOptions};
 use lock_tests::{
-    Cluster, Deployment, Holders, Load, RedisServer, Sentinels, eventually,
+    AcquireFree as _, Cluster, Deployment, HANG, Holders, Load, RedisServer, ReleaseHeld as _,
+    Sentinels, connect, eventually,
     history::{History, Moment, Window},
 };
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
 
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
@@ -91,11 +90,11 @@ async fn all_who_wait_go_on_and_tokens_grow(servers: &Deployment) {
 /// For a moment, two servers may take writes, the old primary and the new one. Only the time is the same for both, so a token
 /// that is counted up on the one can be smaller than an earlier one of the other.
 async fn each_token_is_at_least_the_time(servers: &Deployment) {
-    let (one, other) = (connect(servers).await, connect(servers).await);
+    let (one, other) = (connect(&servers.url()).await, connect(&servers.url()).await);
     let micros = || u64::try_from(servers.time(FULL_KEY).as_micros()).expect("a time");
     for _ in 0..20 {
         let before = micros();
-        let guard = one.acquire(KEY, options()).await.expect("free");
+        let guard = one.acquire_free(KEY, options()).await;
         let token = u64::from(guard.lease().fencing_token());
         assert!(token >= before, "taken: {token} at {before}");
         let other = other.clone();
@@ -105,11 +104,11 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
         })
         .await;
         let before = micros();
-        guard.release().await.expect("held");
+        guard.release_held().await;
         let guard = waiting.await.expect("no panic").expect("granted");
         let token = u64::from(guard.lease().fencing_token());
         assert!(token >= before, "granted: {token} at {before}");
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
 }
 
@@ -139,21 +138,15 @@ fn report(history: &History, windows: &[Window]) {
     );
 }
 
-async fn connect(servers: &Deployment) -> LockManager {
-    LockManager::connect(&servers.url())
-        .await
-        .expect("the servers are up")
-}
-
 /// Long enough for any fail-over, and short enough for several renewals within [`HANG`].
 fn options() -> LockOptions {
     LockOptions::new(Duration::from_secs(20)).wait(HANG)
 }
 
 async fn a_lease_that_the_next_server_does_not_know_is_lost(servers: &Deployment) {
-    let locks = connect(servers).await;
+    let locks = connect(&servers.url()).await;
     servers.cut_replicas_of(FULL_KEY);
-    let guard = locks.acquire(KEY, options()).await.expect("free");
+    let guard = locks.acquire_free(KEY, options()).await;
     let killed = servers.kill_server_of(FULL_KEY);
     servers.cont_replicas();
     servers.failed_over(killed);
@@ -162,13 +155,13 @@ async fn a_lease_that_the_next_server_does_not_know_is_lost(servers: &Deployment
     assert_eq!(reason, LeaseLost::TakenAway);
     assert_eq!(servers.get(FULL_KEY), None, "it is not made anew");
     let before = guard.lease().fencing_token();
-    let next = locks.acquire(KEY, options()).await.expect("free");
+    let next = locks.acquire_free(KEY, options()).await;
     assert!(next.lease().fencing_token() > before);
 }
 
 async fn a_lease_that_the_next_server_knows_goes_on(servers: &Deployment) {
-    let locks = connect(servers).await;
-    let guard = locks.acquire(KEY, options()).await.expect("free");
+    let locks = connect(&servers.url()).await;
+    let guard = locks.acquire_free(KEY, options()).await;
     eventually(HANG, "the replicas have it", async || {
         servers.is_replicated(FULL_KEY)
     })
@@ -184,6 +177,6 @@ async fn a_lease_that_the_next_server_knows_goes_on(servers: &Deployment) {
     .await;
     assert_eq!(servers.get(FULL_KEY), token);
     guard.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(servers.get(FULL_KEY), None);
 }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Cluster, RedisServer, Sentinels, eventually};
+use lock_tests::{
+    AcquireFree as _, Cluster, HANG, RedisServer, ReleaseHeld as _, SECOND, Sentinels, eventually,
+};
 use tokio::time::timeout;
 
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 const QUEUE: &str = "__lock_core__:queue:lock:k";
 
 /// The ttl outlasts every test: a key that becomes free was released, and did not expire.
@@ -52,9 +52,9 @@ async fn no_lock_is_left(server: &RedisServer) {
 async fn without_its_replicas_a_lock_does_not_count_and_is_gone() {
     let (primary, replica) = with_a_replica().await;
     let locks = connect(&primary.url(), 1, SECOND).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     assert_eq!(replica.get("lock:k"), primary.get("lock:k"), "it has it");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let demanding = connect(&primary.url(), 2, SECOND).await;
     replica.stop();
     for (locks, key) in [(&locks, "stopped"), (&demanding, "too few")] {
@@ -68,7 +68,7 @@ async fn without_its_replicas_a_lock_does_not_count_and_is_gone() {
     eventually(HANG, "it tries", async || primary.get("lock:k").is_some()).await;
     replica.cont();
     let guard = granted(waiting).await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let refused = demanding.acquire("k", options().wait(SECOND * 3)).await;
     assert!(is_short_of_replicas(&refused), "{refused:?}");
     no_lock_is_left(&primary).await;
@@ -91,7 +91,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
         connect(&primary.url(), 1, SECOND).await,
         connect(&primary.url(), 1, SECOND).await,
     );
-    let guard = one.acquire("k", options()).await.expect("free");
+    let guard = one.acquire_free("k", options()).await;
     let own = other.clone();
     let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
     eventually(HANG, "it stands in line", async || {
@@ -106,7 +106,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     assert!(started.elapsed() > SECOND, "it polls");
     let waits = primary.calls("wait");
     let before = u64::from(guard.lease().fencing_token());
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     assert!(primary.calls("publish") > 0 && primary.calls("wait") > waits);
     assert!(u64::from(next.lease().fencing_token()) > before);
@@ -119,7 +119,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     })
     .await;
     let held = primary.get("lock:k");
-    next.release().await.expect("held");
+    next.release_held().await;
     eventually(HANG, "it was granted", async || {
         let holder = primary.get("lock:k");
         holder.is_some() && holder != held
@@ -128,7 +128,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     let refused = other.acquire("k", options().wait(SECOND * 3)).await;
     assert!(refused.is_err() && !waiting.is_finished(), "{refused:?}");
     replica.cont();
-    granted(waiting).await.release().await.expect("held");
+    granted(waiting).await.release_held().await;
     no_lock_is_left(&primary).await;
 }
 
@@ -140,7 +140,7 @@ async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
     for number in 0..20 {
         let short = LockOptions::new(SECOND * 4);
         let key = format!("held{number}");
-        guards.push(locks.acquire(key, short).await.expect("free"));
+        guards.push(locks.acquire_free(key, short).await);
     }
     let connections = connections(&primary);
     replica.stop();
@@ -165,7 +165,7 @@ async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
     }
     replica.cont();
     for guard in guards {
-        guard.release().await.expect("held");
+        guard.release_held().await;
     }
     no_lock_is_left(&primary).await;
 }
@@ -174,7 +174,7 @@ async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
 async fn a_replica_that_is_late_but_in_time_costs_no_connection() {
     let (primary, replica) = with_a_replica().await;
     let locks = connect(&primary.url(), 1, SECOND * 10).await;
-    let held = locks.acquire("held", options()).await.expect("free");
+    let held = locks.acquire_free("held", options()).await;
     let connections = connections(&primary);
     replica.stop();
     let wants = |key: &'static str| {
@@ -197,7 +197,7 @@ async fn a_replica_that_is_late_but_in_time_costs_no_connection() {
     .await;
     replica.cont();
     for waiting in waiting {
-        granted(waiting).await.release().await.expect("held");
+        granted(waiting).await.release_held().await;
     }
     none_is_newer(&primary, connections);
 }
@@ -228,7 +228,7 @@ async fn a_fail_over_to_a_replica_that_has_it_keeps_the_lease() {
     let sentinels = Sentinels::start();
     let locks = connect(&sentinels.url(), 2, SECOND * 5).await;
     let long = LockOptions::new(SECOND * 20);
-    let guard = locks.acquire("k", long).await.expect("free");
+    let guard = locks.acquire_free("k", long).await;
     let killed = sentinels.kill_primary();
     sentinels.failed_over(killed);
     let primary = sentinels.primary();
@@ -242,7 +242,7 @@ async fn a_fail_over_to_a_replica_that_has_it_keeps_the_lease() {
     // One replica is left, which is not enough for a new one.
     let refused = locks.acquire("other", options().wait(SECOND * 6)).await;
     assert!(refused.is_err(), "{refused:?}");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     no_lock_is_left(primary).await;
 }
 
@@ -297,11 +297,11 @@ async fn in_a_cluster_each_master_has_its_own() {
     );
     for number in 0..10 {
         let key = format!("k{number}");
-        let guard = one.acquire(&*key, options()).await.expect("free");
+        let guard = one.acquire_free(&*key, options()).await;
         let (own, wanted) = (other.clone(), key.clone());
         let waiting = tokio::spawn(async move { own.acquire(wanted, options()).await });
-        guard.release().await.expect("held");
-        granted(waiting).await.release().await.expect("held");
+        guard.release_held().await;
+        granted(waiting).await.release_held().await;
     }
     let master = cluster.node_of("lock:k");
     cluster.replica_of("lock:k").stop();
@@ -328,14 +328,14 @@ async fn users_without_scripts_wait_for_replicas_too() {
     primary.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
     let url = primary.url_as("plain", "word");
     let locks = connect(&url, 1, SECOND).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     assert_eq!(replica.get("lock:k"), primary.get("lock:k"));
-    guard.release().await.expect("held");
+    guard.release_held().await;
     replica.stop();
     let refused = locks.acquire("k", options().no_wait()).await;
     assert!(is_short_of_replicas(&refused), "{refused:?}");
     no_lock_is_left(&primary).await;
     replica.cont();
-    let guard = locks.acquire("k", options()).await.expect("free");
-    guard.release().await.expect("held");
+    let guard = locks.acquire_free("k", options()).await;
+    guard.release_held().await;
 }

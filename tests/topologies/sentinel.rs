@@ -9,21 +9,17 @@ use std::{
 };
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{Answer, FakeServer, Proxy, RedisServer, Scope, Sentinels, eventually};
+use lock_tests::{
+    AcquireFree as _, Answer, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    Scope, Sentinels, connect, eventually,
+};
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Within this time a primary that was replaced is to be left.
 const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 30).wait(HANG)
-}
-
-async fn connect(url: &str) -> LockManager {
-    LockManager::connect(url).await.expect("the servers are up")
 }
 
 /// A sentinel that says what it is told to say.
@@ -100,13 +96,13 @@ async fn every_connection_leaves_a_primary_that_only_we_can_reach() {
     let puppet = Puppet::naming(&old, 1);
     let locks = connect(&url_of(&[&puppet], "plain:word@")).await;
     // With it, the connection for transactions is open.
-    let first = locks.acquire("k", options()).await.expect("free");
-    first.release().await.expect("held");
+    let first = locks.acquire_free("k", options()).await;
+    first.release_held().await;
     puppet.name(&new, 2);
     locks_are_taken_at(&new, &locks).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(new.get("lock:k"), None);
 }
 
@@ -130,8 +126,8 @@ async fn where_replicas_are_waited_for_every_connection_leaves_it_too() {
         .connect(&url_of(&[&puppet], ""))
         .await
         .expect("up");
-    let first = locks.acquire("k", options()).await.expect("free");
-    first.release().await.expect("held");
+    let first = locks.acquire_free("k", options()).await;
+    first.release_held().await;
     puppet.name(&new, 2);
     locks_are_taken_at(&new, &locks).await;
     drop(replicas);
@@ -155,9 +151,9 @@ async fn a_sentinel_that_is_behind_does_not_lead_back() {
     assert_eq!(old.get("lock:k"), None);
     // It hears of it.
     behind.name(&new, 2);
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
-    guard.release().await.expect("held");
+    guard.release_held().await;
 }
 
 #[tokio::test]
@@ -178,9 +174,9 @@ async fn sentinels_that_were_set_up_anew_are_believed() {
     let [first, second, third] = puppets;
     drop(third);
     old.kill9();
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
-    guard.release().await.expect("held");
+    guard.release_held().await;
     drop((first, second));
 }
 
@@ -200,15 +196,15 @@ async fn one_live_sentinel_is_enough_and_none_is_needed_once_connected() {
         .replace("sentinel://", &format!("sentinel://127.0.0.1:{port},"));
     let (one, other) = (connect(&url).await, connect(&url).await);
     let short = LockOptions::new(SECOND * 4);
-    let guard = one.acquire("k", short).await.expect("free");
+    let guard = one.acquire_free("k", short).await;
     live.kill9();
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     let end = Instant::now() + SECOND * 8;
     eventually(HANG, "two ttls are over", async || Instant::now() > end).await;
     guard.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
-    next.release().await.expect("held");
+    next.release_held().await;
     stopped.cont();
 }
 
@@ -277,8 +273,8 @@ async fn a_planned_fail_over_loses_nobody() {
         connect(&sentinels.url()).await,
         connect(&sentinels.url()).await,
     );
-    let held = one.acquire("held", options()).await.expect("free");
-    let guard = one.acquire("k", options()).await.expect("free");
+    let held = one.acquire_free("held", options()).await;
+    let guard = one.acquire_free("k", options()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     let queue = "__lock_core__:queue:lock:k";
     eventually(HANG, "all of it is replicated", async || {
@@ -310,13 +306,13 @@ async fn a_planned_fail_over_loses_nobody() {
     })
     .await;
     guard.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = granted(waiting).await;
     assert!(u64::from(next.lease().fencing_token()) > before);
     next.lease().verify().await.expect("held");
     held.lease().verify().await.expect("held");
-    held.release().await.expect("held");
-    next.release().await.expect("held");
+    held.release_held().await;
+    next.release_held().await;
     assert_eq!(second.keys("lock:*"), [""; 0]);
 }
 
@@ -325,8 +321,8 @@ async fn a_primary_that_was_stopped_and_replaced_is_left_for_good() {
     let sentinels = Sentinels::start();
     let locks = connect(&sentinels.url()).await;
     let first = sentinels.primary();
-    let guard = locks.acquire("before", options()).await.expect("free");
-    guard.release().await.expect("held");
+    let guard = locks.acquire_free("before", options()).await;
+    guard.release_held().await;
     // This one sleeps through the fail-over, and still names the first primary when it wakes.
     let [asleep, awake @ ..] = sentinels.sentinels() else {
         panic!("three sentinels")
@@ -352,9 +348,9 @@ async fn a_primary_that_was_stopped_and_replaced_is_left_for_good() {
     for sentinel in awake {
         sentinel.cont();
     }
-    let guard = locks.acquire("after", options()).await.expect("free");
+    let guard = locks.acquire_free("after", options()).await;
     assert!(second.get("lock:after").is_some());
-    guard.release().await.expect("held");
+    guard.release_held().await;
 }
 
 #[tokio::test]
@@ -368,7 +364,7 @@ async fn while_everything_is_down_nobody_storms_the_sentinels() {
     let mut guards = Vec::new();
     for number in 0..50 {
         let key = format!("held{number}");
-        guards.push(locks.acquire(key, options()).await.expect("free"));
+        guards.push(locks.acquire_free(key, options()).await);
     }
     primary.kill9();
     proxy.lead_to(gone.port());
@@ -395,6 +391,6 @@ async fn while_everything_is_down_nobody_storms_the_sentinels() {
     proxy.lead_to(puppet.server.port());
     primary.restart();
     for waiting in waiting {
-        granted(waiting).await.release().await.expect("held");
+        granted(waiting).await.release_held().await;
     }
 }

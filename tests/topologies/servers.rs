@@ -4,12 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions, Tls};
 use lock_tests::{
-    AskClients, Certificates, Cluster, Deployment, Kind, RedisServer, Sentinels, eventually,
+    AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
+    SECOND, Sentinels, eventually, patient,
 };
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Makes a test of each claim on what `start` starts.
 macro_rules! the_suite_on {
@@ -126,10 +124,6 @@ fn cluster_over_tls() -> Deployment {
     Deployment::from(cluster).trusting(&certificates)
 }
 
-fn options() -> LockOptions {
-    LockOptions::new(SECOND * 10).wait(HANG)
-}
-
 async fn connect(servers: &Deployment) -> LockManager {
     let mut locks = LockManager::builder();
     if let Some(authority) = servers.authority() {
@@ -151,36 +145,36 @@ fn fencing_token(guard: &LockGuard) -> u64 {
 
 async fn a_lock_excludes_until_it_is_released(servers: &Deployment) {
     let (locks, others) = (connect(servers).await, connect(servers).await);
-    let guard = acquire(&locks, options()).await;
+    let guard = acquire(&locks, patient()).await;
     assert!(
         others
-            .try_acquire("k", options())
+            .try_acquire("k", patient())
             .await
             .expect("an answer")
             .is_none()
     );
     let expiry = servers.pttl("lock:k").expect("the key expires");
     assert!(expiry <= SECOND * 10, "{expiry:?}");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(servers.get("lock:k"), None);
-    let guard = others.try_acquire("k", options()).await.expect("an answer");
-    guard.expect("free").release().await.expect("held");
+    let guard = others.try_acquire("k", patient()).await.expect("an answer");
+    guard.expect("free").release_held().await;
 }
 
 async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
-    let first = acquire(&connect(servers).await, options()).await;
+    let first = acquire(&connect(servers).await, patient()).await;
     let before = fencing_token(&first);
     let others = connect(servers).await;
-    let waiting = tokio::spawn(async move { acquire(&others, options()).await });
+    let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
     it_waits(servers).await;
-    first.release().await.expect("held");
+    first.release_held().await;
     let second = waiting.await.expect("granted");
     assert!(fencing_token(&second) > before);
     if let Some(command) = servers.grants_by() {
         assert!(servers.calls(command) > 0, "by a message");
     }
     second.lease().verify().await.expect("held");
-    second.release().await.expect("held");
+    second.release_held().await;
 }
 
 async fn it_waits(servers: &Deployment) {
@@ -205,7 +199,7 @@ async fn a_lease_is_renewed_beyond_its_ttl(servers: &Deployment) {
     })
     .await;
     guard.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
+    guard.release_held().await;
 }
 
 async fn a_deleted_key_is_a_lost_lease(servers: &Deployment) {
@@ -224,10 +218,10 @@ async fn a_deleted_key_is_a_lost_lease(servers: &Deployment) {
 async fn a_holder_takes_its_key_again(servers: &Deployment) {
     let locks = connect(servers).await;
     locks
-        .run("k", options(), async |lease| {
-            let again = acquire(&locks, options()).await;
+        .run("k", patient(), async |lease| {
+            let again = acquire(&locks, patient()).await;
             assert_eq!(again.lease().fencing_token(), lease.fencing_token());
-            again.release().await.expect("held");
+            again.release_held().await;
             lease.verify().await.expect("the first one has it still");
         })
         .await
@@ -245,7 +239,7 @@ async fn verifying_gives_a_lease_its_expiry_back(servers: &Deployment) {
     let left = server.pttl("lock:k").expect("an expiry");
     assert!(left > TTL / 2 && left <= TTL, "{left:?}");
     guard.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(servers.get("lock:k"), None);
 }
 
@@ -258,11 +252,11 @@ async fn fencing_tokens_grow_though_the_data_are_lost(servers: &Deployment) {
         }
         // Its process knows the last token; a new one knows nothing.
         for locks in [&locks, &connect(servers).await] {
-            let guard = acquire(locks, options()).await;
+            let guard = acquire(locks, patient()).await;
             let next = fencing_token(&guard);
             assert!(next > last, "{next} after {last}");
             last = next;
-            guard.release().await.expect("held");
+            guard.release_held().await;
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LockOptions};
+use lock_core::LockOptions;
 use lock_tests::{
-    Cluster, Holders, Kind, Load, Migration, RedisServer, eventually, history::Moment, slot_of,
+    Cluster, HANG, Holders, Kind, Load, Migration, RedisServer, ReleaseHeld as _, connect,
+    eventually, history::Moment, slot_of,
 };
-
-const HANG: Duration = Duration::from_secs(60);
 
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
@@ -59,9 +58,7 @@ async fn follow(cluster: &Cluster) {
 #[tokio::test]
 async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
     let cluster = Cluster::start();
-    let locks = LockManager::connect(&cluster.url())
-        .await
-        .expect("the servers are up");
+    let locks = connect(&cluster.url()).await;
     let ttl = Duration::from_secs(6);
     let guard = locks.acquire(KEY, LockOptions::new(ttl)).await;
     let guard = guard.expect("free");
@@ -81,7 +78,7 @@ async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
     })
     .await;
     guard.lease().verify().await.expect("held");
-    guard.release().await.expect("held");
+    guard.release_held().await;
     assert_eq!(target.get(FULL_KEY), None);
 }
 

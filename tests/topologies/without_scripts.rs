@@ -13,14 +13,11 @@ use std::{
 };
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::{After, Direction, Kind, Proxy, RedisServer, Which, eventually, on_every_kind};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
+    eventually, on_every_kind, patient,
+};
 use tokio::time::timeout;
-
-const HANG: Duration = Duration::from_secs(60);
-
-fn options() -> LockOptions {
-    LockOptions::new(Duration::from_secs(10)).wait(HANG)
-}
 
 on_every_kind! { server:
     a_lock_is_taken_waited_for_and_let_go
@@ -52,8 +49,8 @@ async fn connect(server: &RedisServer) -> LockManager {
 
 async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
-    let guard = one.acquire("k", options()).await.expect("free");
-    let busy = other.acquire("k", options().no_wait()).await;
+    let guard = one.acquire_free("k", patient()).await;
+    let busy = other.acquire("k", patient().no_wait()).await;
     match busy {
         Err(LockError::Busy {
             retry_after: Some(left),
@@ -62,12 +59,12 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
         odd => panic!("not busy: {odd:?}"),
     }
     let first = guard.lease().fencing_token();
-    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     eventually(HANG, "it asked several times", async || {
         server.calls("set") >= 6
     })
     .await;
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let next = timeout(HANG, waiting)
         .await
         .expect("no missed chance")
@@ -85,8 +82,8 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
 /// To move the counter to the server's time, it has to stand still for a moment, however many wait.
 async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
-    let guard = one.acquire("k", options()).await.expect("free");
-    let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
+    let guard = one.acquire_free("k", patient()).await;
+    let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     let asked = server.calls("set");
     eventually(HANG, "it asks", async || server.calls("set") > asked).await;
     let (asked, counted) = (server.calls("set"), server.calls("incr"));
@@ -95,7 +92,7 @@ async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServe
     })
     .await;
     assert_eq!(server.calls("incr"), counted);
-    guard.release().await.expect("held");
+    guard.release_held().await;
     let granted = timeout(HANG, waiting).await.expect("no missed chance");
     drop(granted.expect("no panic").expect("free"));
 }
@@ -109,7 +106,7 @@ async fn tasks_of_several_managers_exclude_each_other(server: &RedisServer) {
             let (locks, inside) = (locks.clone(), inside.clone());
             tasks.push(tokio::spawn(async move {
                 for _ in 0..10 {
-                    let guard = locks.acquire("k", options()).await.expect("its turn");
+                    let guard = locks.acquire("k", patient()).await.expect("its turn");
                     {
                         let mut inside = inside.lock().expect("no panic");
                         inside.0 += 1;
@@ -120,7 +117,7 @@ async fn tasks_of_several_managers_exclude_each_other(server: &RedisServer) {
                     }
                     tokio::task::yield_now().await;
                     inside.lock().expect("no panic").0 -= 1;
-                    guard.release().await.expect("held");
+                    guard.release_held().await;
                 }
             }));
         }
@@ -136,7 +133,7 @@ async fn tasks_of_several_managers_exclude_each_other(server: &RedisServer) {
 async fn a_lease_is_renewed_and_lost_when_its_key_goes(server: &RedisServer) {
     let locks = connect(server).await;
     let short = LockOptions::new(Duration::from_secs(4));
-    let guard = locks.acquire("k", short).await.expect("free");
+    let guard = locks.acquire_free("k", short).await;
     let lease = guard.lease();
     let before = renewals(server);
     eventually(HANG, "it was renewed several times", async || {
@@ -166,12 +163,7 @@ async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
     let mut held = Vec::new();
     for number in 0..200 {
         let ttl = LockOptions::new(Duration::from_secs(6));
-        held.push(
-            locks
-                .acquire(format!("k{number}"), ttl)
-                .await
-                .expect("free"),
-        );
+        held.push(locks.acquire_free(format!("k{number}"), ttl).await);
     }
     // One after the other, this would take longer than they last.
     proxy.delay(Direction::Replies, Duration::from_millis(15));
@@ -188,7 +180,7 @@ async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
 
 async fn a_check_of_a_lease_never_shortens_it(server: &RedisServer) {
     let locks = connect(server).await;
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", patient()).await;
     guard.lease().verify().await.expect("held");
     let left = server.pttl("lock:k").expect("it expires");
     assert!(left > Duration::from_secs(5), "{left:?}");
@@ -203,13 +195,13 @@ async fn a_lost_answer_is_asked_for_again_and_its_time_counts_from_then(server: 
         .expect("up");
     // The second request leaves a command time-out later, and finds its own key.
     proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Silence);
-    let guard = locks.acquire("k", options()).await.expect("its own key");
+    let guard = locks.acquire("k", patient()).await.expect("its own key");
     let (believed, left) = (guard.lease().remaining(), server.pttl("lock:k"));
     assert!(
         left.is_some_and(|left| believed <= left),
         "{believed:?} of {left:?}"
     );
-    guard.release().await.expect("held");
+    guard.release_held().await;
     eventually(HANG, "it is gone", async || {
         server.keys("lock:*").is_empty()
     })
@@ -244,9 +236,9 @@ async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
 
 async fn a_minimal_hold_keeps_the_key(server: &RedisServer) {
     let locks = connect(server).await;
-    let kept = options().min_hold(Duration::from_secs(5));
-    let guard = locks.acquire("k", kept).await.expect("free");
-    guard.release().await.expect("held");
+    let kept = patient().min_hold(Duration::from_secs(5));
+    let guard = locks.acquire_free("k", kept).await;
+    guard.release_held().await;
     let left = server.pttl("lock:k").expect("kept for a while");
     assert!(left <= Duration::from_secs(5), "{left:?}");
 }
@@ -256,11 +248,11 @@ async fn tokens_grow_across_a_loss_of_data(server: &RedisServer) {
     let mut last = 0;
     for round in 0..10 {
         for locks in [&one, &other, &one] {
-            let guard = locks.acquire("k", options()).await.expect("free");
+            let guard = locks.acquire_free("k", patient()).await;
             let token = u64::from(guard.lease().fencing_token());
             assert!(token > last, "round {round}: {token} after {last}");
             last = token;
-            guard.release().await.expect("held");
+            guard.release_held().await;
         }
         server.cli(if round % 2 == 0 {
             &["FLUSHALL"]
@@ -275,11 +267,11 @@ async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none(server: &Red
     for counter in ["x", "9007199254740992"] {
         server.cli(&["DEL", "__lock_core__:fence"]);
         // Just after a token that came from the time, the next one may be counted up.
-        let guard = locks.acquire("before", options()).await.expect("free");
-        guard.release().await.expect("held");
+        let guard = locks.acquire_free("before", patient()).await;
+        guard.release_held().await;
         server.cli(&["SET", "__lock_core__:fence", counter]);
         let error = locks
-            .acquire("k", options().wait(Duration::from_millis(200)))
+            .acquire("k", patient().wait(Duration::from_millis(200)))
             .await
             .expect_err("no fencing token");
         assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
@@ -302,7 +294,7 @@ async fn a_key_that_changes_hands_in_the_middle_of_a_transaction_is_left_alone()
     let locks = LockManager::connect(&proxy.url_as("plain", "word"))
         .await
         .expect("up");
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", patient()).await;
     proxy.delay(Direction::Requests, Duration::from_millis(200));
     let before = server.calls("watch");
     let release = tokio::spawn(guard.release());
@@ -401,8 +393,8 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
     for kept in [None, Some(Duration::from_secs(5))] {
         let way = Cut::start(server.port());
         let locks = LockManager::connect(&way.url()).await.expect("up");
-        let options = kept.map_or(options(), |kept| options().min_hold(kept));
-        let guard = locks.acquire("k", options).await.expect("free");
+        let options = kept.map_or(patient(), |kept| patient().min_hold(kept));
+        let guard = locks.acquire_free("k", options).await;
         let next = server.clone();
         way.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
         guard.release().await.expect_err("another has it");
@@ -419,7 +411,7 @@ async fn a_counter_that_others_moved_while_a_connection_was_lost_does_not_go_bac
     let server = Arc::new(server(Kind::Distribution));
     let way = Cut::start(server.port());
     let locks = LockManager::connect(&way.url()).await.expect("up");
-    let other = connect(&server).await.acquire("other", options()).await;
+    let other = connect(&server).await.acquire("other", patient()).await;
     let token = other.expect("free").lease().fencing_token();
     // As after many that were given out meanwhile.
     let ahead = u64::from(token) + 60_000_000;
@@ -427,7 +419,7 @@ async fn a_counter_that_others_moved_while_a_connection_was_lost_does_not_go_bac
     // Behind what it has to be larger than, so that it is looked at.
     server.cli(&["SET", "__lock_core__:fence", "7"]);
     way.arm(move || drop(next.cli(&["SET", "__lock_core__:fence", &ahead.to_string()])));
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", patient()).await;
     assert!(way.has_cut());
     let token = u64::from(guard.lease().fencing_token());
     assert!(token > ahead, "{token} after {ahead}");
@@ -436,7 +428,7 @@ async fn a_counter_that_others_moved_while_a_connection_was_lost_does_not_go_bac
 async fn operators_look_and_take_away(server: &RedisServer) {
     let locks = connect(server).await;
     assert!(locks.inspect("k").await.expect("an answer").is_none());
-    let guard = locks.acquire("k", options()).await.expect("free");
+    let guard = locks.acquire_free("k", patient()).await;
     let info = locks.inspect("k").await.expect("an answer").expect("held");
     assert!(
         info.remaining
@@ -447,7 +439,7 @@ async fn operators_look_and_take_away(server: &RedisServer) {
     locks.check().await.expect("everything works");
     server.cli(&["RPUSH", "lock:list", "x"]);
     assert!(matches!(
-        locks.acquire("list", options()).await,
+        locks.acquire("list", patient()).await,
         Err(LockError::Invalid { .. })
     ));
     assert!(locks.force_release("list").await.is_err());

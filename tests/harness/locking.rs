@@ -1,0 +1,72 @@
+//! Locks that a test knows to be free, held, or served: whatever else comes is its failure.
+
+use std::panic::Location;
+
+use lock_core::{IntoLockKey, LockGuard, LockManager, LockOptions};
+
+use crate::wait::{HANG, SECOND};
+
+/// Connects to servers that are up.
+#[track_caller]
+pub fn connect(url: &str) -> impl Future<Output = LockManager> + Send {
+    let caller = Location::caller();
+    async move {
+        let connected = LockManager::connect(url).await;
+        connected.unwrap_or_else(|error| panic!("{url} is not up ({caller}): {error:?}"))
+    }
+}
+
+/// A lock for ten seconds, which is longer than most tests hold one. It waits as long as it does by default.
+pub fn options() -> LockOptions {
+    LockOptions::new(SECOND * 10)
+}
+
+/// The same, for a lock that is to be waited for until its turn comes.
+pub fn patient() -> LockOptions {
+    options().wait(HANG)
+}
+
+/// Acquires a lock that is free, or soon.
+pub trait AcquireFree {
+    /// Acquires the lock, and panics if it does not get it.
+    #[track_caller]
+    fn acquire_free(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> impl Future<Output = LockGuard> + Send;
+}
+
+impl AcquireFree for LockManager {
+    #[track_caller]
+    fn acquire_free(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> impl Future<Output = LockGuard> + Send {
+        let caller = Location::caller();
+        let acquired = self.acquire(key, options);
+        async move {
+            let acquired = acquired.await;
+            acquired.unwrap_or_else(|error| panic!("it is not free ({caller}): {error:?}"))
+        }
+    }
+}
+
+/// Releases a lock that is held.
+pub trait ReleaseHeld {
+    /// Releases the lock, and panics if it was lost, or if nothing says that it is free.
+    #[track_caller]
+    fn release_held(self) -> impl Future<Output = ()> + Send;
+}
+
+impl ReleaseHeld for LockGuard {
+    #[track_caller]
+    fn release_held(self) -> impl Future<Output = ()> + Send {
+        let caller = Location::caller();
+        async move {
+            let released = self.release().await;
+            released.unwrap_or_else(|error| panic!("it is not held ({caller}): {error:?}"));
+        }
+    }
+}
