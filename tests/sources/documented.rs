@@ -1,16 +1,12 @@
 //! What the documentation of the public interface must say, by the rules of the house: read from the sources.
 
-use std::{
-    collections::HashSet,
-    fs,
-    path::{Path, PathBuf},
-};
-
 use quote::ToTokens;
 use syn::{
     Attribute, Expr, ExprLit, FnArg, ImplItem, Item, Lit, Meta, ReceiverKind, ReturnType,
-    Signature, TraitItem, UseTree, Visibility,
+    Signature, TraitItem,
 };
+
+use crate::exported;
 
 /// A public function of lock-core, and what its documentation says.
 struct Function {
@@ -75,74 +71,23 @@ fn doc_line(attribute: &Attribute) -> Option<String> {
     }
 }
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found
-}
-
-/// The names in the `pub use` of the crate's root.
-fn exported(root: &Path) -> HashSet<String> {
-    fn collect(tree: &UseTree, names: &mut HashSet<String>) {
-        match tree {
-            UseTree::Path(path) => collect(&path.tree, names),
-            UseTree::Group(group) => group.items.iter().for_each(|tree| collect(tree, names)),
-            UseTree::Name(name) => drop(names.insert(name.ident.to_string())),
-            UseTree::Rename(_) | UseTree::Glob(_) => {}
-        }
-    }
-    let mut names = HashSet::new();
-    for item in parse(&root.join("lib.rs")).items {
-        match item {
-            Item::Use(item) if is_public(&item.vis) => collect(&item.tree, &mut names),
-            _ => {}
-        }
-    }
-    names
-}
-
-fn parse(path: &Path) -> syn::File {
-    let text = fs::read_to_string(path).expect("a source");
-    syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn is_public(visibility: &Visibility) -> bool {
-    matches!(visibility, Visibility::Public(_))
-}
-
 /// All that users of the crate can call.
 fn functions() -> Vec<Function> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
-    let exported = exported(&root);
     let mut all = Vec::new();
-    for item in sources(&root).iter().flat_map(|path| parse(path).items) {
+    for item in exported::items() {
         match item {
-            Item::Fn(item)
-                if is_public(&item.vis) && exported.contains(&item.sig.ident.to_string()) =>
-            {
-                all.push(Function::new(None, &item.sig, &item.attrs));
-            }
+            Item::Fn(item) => all.push(Function::new(None, &item.sig, &item.attrs)),
             Item::Impl(item) if item.trait_.is_none() => {
                 let owner = item.self_ty.to_token_stream().to_string();
-                if !exported.contains(&owner) {
-                    continue;
-                }
                 for member in &item.items {
                     if let ImplItem::Fn(member) = member
-                        && is_public(&member.vis)
+                        && exported::is_public(&member.vis)
                     {
                         all.push(Function::new(Some(&owner), &member.sig, &member.attrs));
                     }
                 }
             }
-            Item::Trait(item) if exported.contains(&item.ident.to_string()) => {
+            Item::Trait(item) => {
                 let owner = item.ident.to_string();
                 for member in &item.items {
                     if let TraitItem::Fn(member) = member {

@@ -2,5 +2,7 @@
 
 mod attribute_ui;
 mod documented;
+mod exported;
 mod manifests;
+mod public_interface;
 mod reliability;
