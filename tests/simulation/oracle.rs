@@ -2,6 +2,9 @@
 //! lease, a lock that is free while somebody waits for it.
 //!
 //! It looks at leases without changing them, and at the servers' data directly.
+//!
+//! The `history` of the harness cannot take its place: that knows only what processes wrote down of themselves, and allows for
+//! their delays. This one looks between any two steps, on one clock, and needs no allowance.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,7 @@
 //! Which faults come, in which order and for how long: decided by the topology and the seed alone.
+//!
+//! The simulation has a plan of its own: it draws its faults all at once, at points of virtual time. Here they come in rounds
+//! without an end, each is healed before the next, and a topology decides which there are.
 
 use std::time::Duration;
 

@@ -3,6 +3,9 @@
 //! Events come roughly in the order of time: a process that was stopped between a look at the clock and the line that it
 //! wrote is late by the length of the stop. So they are gathered, and judged up to a point in time of which all is known:
 //! all events before it have been written, and all that was broken before it has been told.
+//!
+//! `checker` asks two of the questions of a whole history, for tests of minutes. It needs no ttl of each key, and shows all events
+//! of both grants, which are forgotten here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
