@@ -43,6 +43,28 @@ impl Far {
         Holders::start(env!("CARGO_BIN_EXE_holder"), &self.proxy.url(), &load)
     }
 
+    /// Waits until the server renews a lease of this process, which then has it for a while.
+    async fn renews_a_lease_of(&self, process: &Process) {
+        let owner = format!("/{}:", process.id());
+        let mut before: [Option<(String, Duration)>; 2] = [None, None];
+        eventually(HANG, "a lease is renewed", async || {
+            let now =
+                ["lock:a", "lock:b"].map(|key| self.server.get(key).zip(self.server.pttl(key)));
+            let is_renewed = before
+                .iter()
+                .zip(&now)
+                .any(|(before, now)| match (before, now) {
+                    (Some((token, left)), Some((same, more))) => {
+                        token == same && token.contains(&owner) && left < more
+                    }
+                    _ => false,
+                });
+            before = now;
+            is_renewed
+        })
+        .await;
+    }
+
     /// Ends all holders, and compares what they wrote with what the server says, which it returns.
     fn compare(self, mut holders: Holders) -> (Vec<Hold>, Vec<ServerHold>) {
         let pids: Vec<u32> = holders.processes().iter().map(Process::id).collect();
@@ -70,11 +92,12 @@ impl Far {
 async fn whoever_fights_for_a_lock_believes_in_it_no_longer_than_the_server_keeps_it() {
     let far = Far::start();
     // Held for longer than a third of the ttl, so that leases are renewed, too.
-    let mut holders = far.holders(&["a", "b"], 4, 2, Duration::from_millis(400));
+    let mut holders = far.holders(&["a", "b"], 4, 2, Duration::from_millis(600));
     holders.all_get_it(1, Moment::from_nanos(0), HANG).await;
-    // One stops for longer than its leases last, and one never comes back.
-    holders.processes()[0].stop();
+    // One never comes back, with a lease that was renewed and so lasts for longer than the ttl; one stops for longer than that.
+    far.renews_a_lease_of(&holders.processes()[1]).await;
     holders.processes()[1].kill9();
+    holders.processes()[0].stop();
     tokio::time::sleep(TTL * 2).await;
     holders.processes()[0].cont();
     let since = Moment::now();
