@@ -1,7 +1,7 @@
 //! What happens in the world of a seed: how many servers and processes, what they are like, what breaks and when.
 //!
-//! The soak has a plan of its own: its faults are those of real servers and processes, among them fail-overs and moving slots, which
-//! no model here has. These come at points of virtual time, and all of them are drawn before the world begins.
+//! The soak has a plan of its own: its faults are those of real servers and processes, among them fail-overs and moving slots,
+//! which no model here has. These come at points of virtual time, and all of them are drawn before the world begins.
 
 use std::time::Duration;
 

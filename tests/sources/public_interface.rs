@@ -165,8 +165,8 @@ fn the_public_interface_is_the_one_that_is_written_down() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(LIST);
     let now = Interface::read().0;
     if env::var_os("BLESS").is_some() {
-        let text: String = now.iter().map(|line| format!("{line}\n")).collect();
-        fs::write(&path, text).expect("a file");
+        let lines: Vec<&str> = now.iter().map(String::as_str).collect();
+        fs::write(&path, lines.join("\n") + "\n").expect("a file");
     }
     let written = fs::read_to_string(&path).expect("a list");
     let written: BTreeSet<String> = written.lines().map(str::to_owned).collect();
