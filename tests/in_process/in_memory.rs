@@ -18,6 +18,11 @@ use tokio::{
     time::{Instant, advance, sleep, timeout},
 };
 
+async fn is_free(locks: &LockManager) -> bool {
+    let tried = locks.try_acquire("k", options()).await;
+    tried.expect("an answer").is_some()
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_task_holds_the_lock_at_a_time() {
     let locks = LockManager::in_memory();
@@ -84,13 +89,7 @@ async fn trying_a_held_lock_says_none_at_once() {
     assert!(tried.is_none());
     assert_eq!(start.elapsed(), Duration::ZERO);
     guard.release_held().await;
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,13 +147,7 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
             "{:?}",
             guard.lease().remaining()
         );
-        assert!(
-            locks
-                .try_acquire("k", options())
-                .await
-                .expect("an answer")
-                .is_none()
-        );
+        assert!(!is_free(&locks).await);
     }
     guard.release().await.expect("held all the time");
 }
@@ -215,13 +208,7 @@ async fn a_body_that_hangs_is_ended_by_max_hold() {
         "{hung:?}"
     );
     assert_eq!(start.elapsed().as_secs(), 60);
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,21 +225,9 @@ async fn min_hold_keeps_the_lock_after_a_short_body() {
         "the caller does not wait for it"
     );
     sleep(SECOND * 29).await;
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(!is_free(&locks).await);
     sleep(SECOND * 1).await;
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,13 +354,7 @@ async fn the_guard_of_a_lost_lease_keeps_nobody_waiting() {
     assert!(lost.lease().is_lost());
     drop(lost);
     assert!(!next.lease().is_lost());
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(!is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -452,13 +421,7 @@ async fn a_panic_in_the_body_releases_the_lock() {
     });
     let panicked: Result<Result<(), LockError>, _> = panicking.await;
     assert!(panicked.expect_err("panicked").is_panic());
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -471,13 +434,7 @@ async fn a_body_that_is_dropped_is_gone_before_its_lock() {
     });
     assert!(timeout(SECOND, run).await.is_err());
     assert!(dropped.is_true());
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -506,13 +463,7 @@ async fn taking_a_held_key_again_succeeds_with_the_same_lease() {
         })
         .await
         .expect("free");
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -527,21 +478,9 @@ async fn the_last_share_of_a_lease_lets_go() {
         .expect("free")
         .expect("held by this task");
     assert!(!share.lease().is_lost());
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(!is_free(&locks).await);
     share.release_held().await;
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -582,13 +521,7 @@ async fn joined_futures_share_the_lease_and_spawned_tasks_do_not() {
 async fn a_bare_guard_does_not_mark_its_task() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire_free("k", options()).await;
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(!is_free(&locks).await);
     assert!(current().is_none());
 }
 
@@ -863,13 +796,7 @@ async fn min_hold_keeps_no_lock_under_which_nothing_ran() {
     first.release_held().await;
     // Granted, and dropped before it was polled.
     drop(dropped);
-    assert!(
-        locks
-            .try_acquire("k", options())
-            .await
-            .expect("an answer")
-            .is_some()
-    );
+    assert!(is_free(&locks).await);
 }
 
 #[tokio::test(start_paused = true)]
