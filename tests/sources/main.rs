@@ -6,3 +6,4 @@ mod exported;
 mod manifests;
 mod public_interface;
 mod reliability;
+mod rooms;

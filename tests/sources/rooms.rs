@@ -1,0 +1,714 @@
+//! The rooms of lock-core: which folders and files of its sources may import from which.
+//!
+//! Read from the sources: `use` with its groups and re-exports, and paths that stand in the code. An arrow leads from the
+//! file that imports to the file that defines what is imported.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
+    path::Path,
+};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::{
+    Attribute, Ident, Item, ItemMod, ItemUse, Macro, UseTree, VisRestricted, Visibility,
+    ext::IdentExt,
+    spanned::Spanned,
+    visit::{self, Visit},
+};
+
+/// Arrows that the rooms do not allow and that stay, each with its reason.
+const ALLOWED: &[(&str, &str, &str)] = &[
+    (
+        "manager/builder.rs",
+        "testing/faulty_store.rs",
+        "the in-memory double is built by the builder",
+    ),
+    (
+        "manager/builder.rs",
+        "testing/mod.rs",
+        "the in-memory double is built by the builder",
+    ),
+    (
+        "manager/mod.rs",
+        "testing/mod.rs",
+        "the in-memory double is built by the builder",
+    ),
+    (
+        "private.rs",
+        "integrations/actix.rs",
+        "what the attribute's output calls for an actix handler",
+    ),
+];
+
+/// Arrows that are still to go: between two files, or between two folders. One that has gone makes the test fail, too.
+const KNOWN: &[(&str, &str)] = &[
+    // Vocabulary that knows more than vocabulary.
+    ("fenced.rs", "lease.rs"),
+    ("inspect.rs", "store/owner_token.rs"),
+    ("options.rs", "runtime/clock.rs"),
+    ("telemetry/mod.rs", "runtime/catch_panic.rs"),
+    ("telemetry/mod.rs", "runtime/clock.rs"),
+    ("lock/reentry.rs", "lease.rs"),
+    ("lock/acquire", "lock"),
+    ("lock/held", "lock"),
+    ("lock/hand_off.rs", "lock/registry.rs"),
+    ("lock/prefetch.rs", "lock/registry.rs"),
+    ("store", "store/redlock"),
+    ("store/redis/connection", "store/redis"),
+    ("store/redis/topology", "store/redis"),
+    ("store/redis/scripts", "store/redis"),
+    ("store/redis/without_scripts", "store/redis"),
+    ("store/redis/rights", "store/redis"),
+    ("store/redis/connection", "store/redis/topology"),
+    ("store/redis/connection", "store/redis/without_scripts"),
+    ("store/redis/scripts", "store/redis/without_scripts"),
+    ("store/redis/health.rs", "store/redis/mod.rs"),
+    ("store/redis/trial.rs", "store/redis/mod.rs"),
+    ("store/redis/renewals.rs", "store/redis/mod.rs"),
+    ("store/redlock/ballot", "store/redlock"),
+    ("store/redlock/acquire.rs", "store/redlock/mod.rs"),
+    ("store/redlock/inspect.rs", "store/redlock/mod.rs"),
+    ("store/redlock/voting_round.rs", "store/redlock/mod.rs"),
+];
+
+/// A file of the sources, by its path below `src`.
+type File = String;
+
+/// One name that a module knows.
+enum Name {
+    Module(Vec<String>),
+    /// Defined in this module.
+    Item,
+    /// Imported, by this path.
+    Import(Vec<String>),
+}
+
+struct Module {
+    file: File,
+    names: BTreeMap<String, Vec<Name>>,
+    /// Modules from which all names are imported.
+    globs: Vec<Vec<String>>,
+}
+
+/// A path in the code that leads to a file or out of the crate.
+#[derive(Clone)]
+struct Arrow {
+    from: File,
+    line: usize,
+    path: String,
+    to: File,
+}
+
+impl fmt::Display for Arrow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            from, line, path, ..
+        } = self;
+        write!(f, "{from}:{line} imports {path}")
+    }
+}
+
+/// All modules of the crate, by their paths.
+#[derive(Default)]
+struct Modules(BTreeMap<Vec<String>, Module>);
+
+impl Modules {
+    /// Reads a file, and those of the modules that it declares.
+    fn read(&mut self, source: &Path, file: &str, path: Vec<String>, files: &mut Vec<Parsed>) {
+        let text = fs::read_to_string(source.join(file)).expect("a source");
+        let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        self.note(source, file, &path, &parsed.items, files);
+        files.push(Parsed {
+            file: file.to_owned(),
+            path,
+            items: parsed.items,
+        });
+    }
+
+    fn note(
+        &mut self,
+        source: &Path,
+        file: &str,
+        path: &[String],
+        items: &[Item],
+        files: &mut Vec<Parsed>,
+    ) {
+        let module = Module {
+            file: file.to_owned(),
+            names: BTreeMap::new(),
+            globs: Vec::new(),
+        };
+        self.0.insert(path.to_vec(), module);
+        for item in items {
+            match item {
+                Item::Mod(item) if is_for_tests(&item.attrs) => {}
+                Item::Mod(item) => {
+                    let child = [path, &[item.ident.to_string()]].concat();
+                    self.add(path, &item.ident, Name::Module(child.clone()));
+                    match &item.content {
+                        Some((_, items)) => self.note(source, file, &child, items, files),
+                        None => self.read(source, &file_of(source, &child), child, files),
+                    }
+                }
+                Item::Macro(item) => {
+                    if let Some(name) = &item.ident {
+                        self.add(path, name, Name::Item);
+                        let root = Name::Import([path, &[name.to_string()]].concat());
+                        let exported =
+                            |attribute: &Attribute| attribute.path().is_ident("macro_export");
+                        if item.attrs.iter().any(exported) {
+                            self.add(&[], name, root);
+                        }
+                    }
+                }
+                item => {
+                    if let Some(name) = name_of(item) {
+                        self.add(path, name, Name::Item);
+                    }
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, module: &[String], name: &Ident, what: Name) {
+        let module = self.0.get_mut(module).expect("a module that was read");
+        module
+            .names
+            .entry(name.unraw().to_string())
+            .or_default()
+            .push(what);
+    }
+
+    /// The file that defines what a path means in a module; `None` for what another crate defines.
+    fn file(&self, module: &[String], path: &[String]) -> Option<&File> {
+        self.defined(module, path, 0)
+    }
+
+    fn defined(&self, module: &[String], path: &[String], depth: usize) -> Option<&File> {
+        let (first, rest) = path.split_first()?;
+        let mut at = module.to_vec();
+        match &**first {
+            "crate" | "$crate" => at.clear(),
+            "self" => {}
+            "super" => drop(at.pop()),
+            _ => return self.member(module, path, depth),
+        }
+        if rest.is_empty() {
+            return Some(&self.0.get(&at)?.file);
+        }
+        if rest[0] == "super" {
+            return self.defined(&at, rest, depth);
+        }
+        self.member(&at, rest, depth)
+    }
+
+    /// The same for a path whose first word is a name of the module.
+    fn member(&self, module: &[String], path: &[String], depth: usize) -> Option<&File> {
+        // A circle of imports of all names.
+        if depth > 16 {
+            return None;
+        }
+        let known = self.0.get(module)?;
+        let (first, rest) = path.split_first()?;
+        for name in known.names.get(first).into_iter().flatten() {
+            let found = match name {
+                Name::Item => Some(&known.file),
+                Name::Module(child) if rest.is_empty() => Some(&self.0.get(child)?.file),
+                Name::Module(child) => self.member(child, rest, depth + 1),
+                Name::Import(path) if path.first() == Some(first) && path.len() == 1 => None,
+                Name::Import(import) => {
+                    let whole = [&import[..], rest].concat();
+                    self.defined_elsewhere(module, first, &whole, depth + 1)
+                }
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        let globs = known.globs.iter();
+        let mut found = globs.filter_map(|glob| {
+            let whole = [&glob[..], path].concat();
+            self.defined(module, &whole, depth + 1)
+        });
+        found.next()
+    }
+
+    /// The file that defines what a module imports by this name.
+    fn imported(&self, module: &[String], name: &str) -> Option<&File> {
+        let names = self.0.get(module)?.names.get(name)?;
+        let is_import = |name: &Name| matches!(name, Name::Import(_));
+        let is_imported = names.iter().any(is_import);
+        is_imported.then(|| self.file(module, &[name.to_owned()]))?
+    }
+
+    /// An import may have the name of a crate, as `redis` has: it does not mean itself.
+    fn defined_elsewhere(
+        &self,
+        module: &[String],
+        name: &str,
+        path: &[String],
+        depth: usize,
+    ) -> Option<&File> {
+        let means_itself = path.first().is_some_and(|first| first == name);
+        let is_module = |name: &Name| matches!(name, Name::Module(_));
+        let names = self.0.get(module)?.names.get(name)?;
+        if means_itself && !names.iter().any(is_module) {
+            return None;
+        }
+        self.defined(module, path, depth)
+    }
+}
+
+/// One file of the sources.
+struct Parsed {
+    file: File,
+    path: Vec<String>,
+    items: Vec<Item>,
+}
+
+/// One path as it stands in a file.
+struct Mention {
+    module: Vec<String>,
+    line: usize,
+    path: Vec<String>,
+    is_exported: bool,
+    /// What it is called here, if it stands in a `use`; `*` for all names.
+    import: Option<String>,
+}
+
+/// Collects the paths of a file.
+struct Mentions {
+    module: Vec<String>,
+    found: Vec<Mention>,
+}
+
+impl Mentions {
+    fn take(&mut self, tree: &UseTree, before: &[String], is_exported: bool) {
+        let (name, shown, line) = match tree {
+            UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.take(tree, before, is_exported);
+                }
+                return;
+            }
+            UseTree::Path(path) => {
+                let path_so_far = [before, &[path.ident.unraw().to_string()]].concat();
+                return self.take(&path.tree, &path_so_far, is_exported);
+            }
+            UseTree::Name(name) => (&name.ident, &name.ident, name.span()),
+            UseTree::Rename(name) => (&name.ident, &name.rename, name.span()),
+            UseTree::Glob(glob) => {
+                self.push(
+                    before.to_vec(),
+                    glob.span(),
+                    is_exported,
+                    Some("*".to_owned()),
+                );
+                return;
+            }
+        };
+        let mut path = before.to_vec();
+        let mut shown = shown.unraw().to_string();
+        if name == "self" {
+            shown = before.last().cloned().unwrap_or(shown);
+        } else {
+            path.push(name.unraw().to_string());
+        }
+        self.push(path, line, is_exported, Some(shown));
+    }
+
+    fn push(
+        &mut self,
+        path: Vec<String>,
+        at: proc_macro2::Span,
+        is_exported: bool,
+        import: Option<String>,
+    ) {
+        self.found.push(Mention {
+            module: self.module.clone(),
+            line: at.start().line,
+            path,
+            is_exported,
+            import,
+        });
+    }
+
+    /// Paths among the tokens of a macro.
+    fn take_tokens(&mut self, tokens: TokenStream) {
+        let mut path = Vec::new();
+        let mut start = None;
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) if colons == 2 && !path.is_empty() => {
+                    path.push(ident.unraw().to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() => {
+                    colons += 1;
+                }
+                other => {
+                    self.end_of_path(&mut path, start);
+                    colons = 0;
+                    match other {
+                        TokenTree::Ident(ident) => {
+                            start = Some(ident.span());
+                            path.push(ident.unraw().to_string());
+                        }
+                        TokenTree::Group(group) => self.take_tokens(group.stream()),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        self.end_of_path(&mut path, start);
+    }
+
+    fn end_of_path(&mut self, path: &mut Vec<String>, start: Option<proc_macro2::Span>) {
+        let path = std::mem::take(path);
+        if let Some(start) = start
+            && path.len() > 1
+        {
+            self.push(path, start, false, None);
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Mentions {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if !attributes_of(item).is_some_and(is_for_tests) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        let is_exported = !matches!(item.vis, Visibility::Inherited);
+        self.take(&item.tree, &[], is_exported);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let words: Vec<_> = path
+            .segments
+            .iter()
+            .map(|segment| segment.ident.unraw().to_string())
+            .collect();
+        if words.len() > 1 {
+            self.push(words, path.span(), false, None);
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, called: &'ast Macro) {
+        self.visit_path(&called.path);
+        self.take_tokens(called.tokens.clone());
+    }
+
+    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+
+    fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .parse_args::<Ident>()
+                .is_ok_and(|condition| condition == "test")
+    })
+}
+
+/// The attributes of the items that a test module may have beside it.
+fn attributes_of(item: &Item) -> Option<&[Attribute]> {
+    Some(match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => return None,
+    })
+}
+
+fn name_of(item: &Item) -> Option<&Ident> {
+    Some(match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    })
+}
+
+fn file_of(source: &Path, module: &[String]) -> File {
+    let path = module.join("/");
+    let as_folder = format!("{path}/mod.rs");
+    if source.join(&as_folder).exists() {
+        as_folder
+    } else {
+        format!("{path}.rs")
+    }
+}
+
+/// All arrows between two files, and those out of the crate that name a crate `redis`.
+fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
+    let (mut modules, mut files) = (Modules::default(), Vec::new());
+    modules.read(&source, "lib.rs", Vec::new(), &mut files);
+    let mut mentioned = Vec::new();
+    for Parsed { file, path, items } in &files {
+        let mut mentions = Mentions {
+            module: path.clone(),
+            found: Vec::new(),
+        };
+        for item in items {
+            mentions.visit_item(item);
+        }
+        mentioned.extend(mentions.found.into_iter().map(|mention| (file, mention)));
+    }
+    for (_, mention) in &mentioned {
+        let module = modules.0.get_mut(&mention.module).expect("a module");
+        match mention.import.as_deref() {
+            Some("*") => module.globs.push(mention.path.clone()),
+            Some(name) => {
+                let import = Name::Import(mention.path.clone());
+                module
+                    .names
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push(import);
+            }
+            None => {}
+        }
+    }
+    let (mut inside, mut outside) = (Vec::new(), Vec::new());
+    for (file, mention) in &mentioned {
+        // The table of contents, and what is for tests as a whole.
+        if *file == "lib.rs" || file.ends_with("model.rs") {
+            continue;
+        }
+        let arrow = |to: &str| Arrow {
+            from: (*file).clone(),
+            line: mention.line,
+            path: mention.path.join("::"),
+            to: to.to_owned(),
+        };
+        match modules.file(&mention.module, &mention.path) {
+            Some(to) if to == *file || (mention.is_exported && is_below(to, file)) => {}
+            // What it begins with was imported: that is the arrow.
+            Some(to)
+                if mention.import.is_none()
+                    && modules.imported(&mention.module, &mention.path[0]) == Some(to) => {}
+            Some(to) => inside.push(arrow(to)),
+            None if mention.path[0] == "redis" => outside.push(arrow("")),
+            None => {}
+        }
+    }
+    (inside, outside)
+}
+
+/// Whether a file belongs to the module whose `mod.rs` this is.
+fn is_below(file: &str, parent: &str) -> bool {
+    parent
+        .strip_suffix("mod.rs")
+        .is_some_and(|folder| file.starts_with(folder))
+}
+
+fn is_folder(path: &str) -> bool {
+    Path::new(path).extension().is_none()
+}
+
+fn folder_of(file: &str) -> &str {
+    file.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// The first folder or file below a folder on the way to a file.
+fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
+    let rest = match folder {
+        "" => file,
+        folder => file.strip_prefix(folder)?.strip_prefix('/')?,
+    };
+    let first = rest.split('/').next()?;
+    Some(&file[..file.len() - rest.len() + first.len()])
+}
+
+/// How high a room is: it may use its own room and what is lower.
+fn height(room: &str) -> u8 {
+    match room {
+        "error.rs" | "fenced.rs" | "fencing.rs" | "inspect.rs" | "key.rs" | "options.rs"
+        | "template.rs" | "tls.rs" => 0,
+        "runtime" => 1,
+        "store" => 2,
+        "lock" => 3,
+        "guard.rs" | "lease.rs" => 4,
+        "manager" => 5,
+        // Called by what the attribute makes, and by no other room; so are those that come next.
+        "private.rs" => 6,
+        "cli" | "integrations" | "testing" => 7,
+        other => panic!("{other} is no room that this test knows: say what it may use"),
+    }
+}
+
+/// Whether one room may use another.
+fn is_allowed(from: &str, to: &str) -> bool {
+    match (from, to) {
+        _ if from == to => true,
+        ("telemetry", _) => height(to) == 0,
+        (_, "telemetry") => true,
+        _ if height(to) >= 6 => false,
+        _ => height(from) >= height(to),
+    }
+}
+
+/// A graph of files or folders, by the imports between them.
+#[derive(Default)]
+struct Graph<'a>(BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a Arrow>>>);
+
+impl<'a> Graph<'a> {
+    fn add(&mut self, from: &'a str, to: &'a str, arrow: &'a Arrow) {
+        if from != to {
+            let edges = self.0.entry(from).or_default();
+            edges.entry(to).or_default().push(arrow);
+        }
+    }
+
+    fn reached(&self, from: &'a str) -> BTreeSet<&'a str> {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(node) = open.pop() {
+            for to in self.0.get(node).into_iter().flat_map(BTreeMap::keys) {
+                if reached.insert(*to) {
+                    open.push(to);
+                }
+            }
+        }
+        reached
+    }
+
+    /// The arrows between nodes that lead to each other, where these are more than `most`.
+    fn circles(&self, most: usize) -> Vec<&'a Arrow> {
+        let reached: BTreeMap<_, _> = self
+            .0
+            .keys()
+            .map(|node| (*node, self.reached(node)))
+            .collect();
+        let is_mutual = |one: &str, other: &str| {
+            let leads = |from, to| reached.get(from).is_some_and(|all| all.contains(to));
+            leads(one, other) && leads(other, one)
+        };
+        let mut found = Vec::new();
+        for (from, edges) in &self.0 {
+            let size = self.0.keys().filter(|node| is_mutual(from, node)).count();
+            for (to, arrows) in edges {
+                if size > most && is_mutual(from, to) {
+                    found.extend(arrows);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Every arrow that breaks a rule, with the rule.
+fn offences(inside: &[Arrow], outside: &[Arrow], known: &[(&str, &str)]) -> BTreeSet<String> {
+    let is_allowed_pair = |from: &str, to: &str| {
+        ALLOWED
+            .iter()
+            .any(|(allowed_from, allowed_to, _)| (*allowed_from, *allowed_to) == (from, to))
+    };
+    let counts = |arrow: &&Arrow| {
+        let pairs = [
+            (&*arrow.from, &*arrow.to),
+            (folder_of(&arrow.from), folder_of(&arrow.to)),
+        ];
+        !is_allowed_pair(&arrow.from, &arrow.to) && !pairs.iter().any(|pair| known.contains(pair))
+    };
+    let arrows: Vec<&Arrow> = inside.iter().filter(counts).collect();
+    let mut offences = BTreeSet::new();
+    let mut note = |arrow: &Arrow, rule: &str| {
+        offences.insert(format!("{arrow} ({rule})"));
+    };
+    let mut folders = BTreeMap::<&str, (Graph<'_>, Graph<'_>)>::new();
+    let mut by_folder = Graph::default();
+    for arrow in &arrows {
+        let room = |file| below(file, "").expect("a file below the sources");
+        if !is_allowed(room(&arrow.from), room(&arrow.to)) {
+            note(arrow, "an arrow between rooms that is not allowed");
+        }
+        let (from, to) = (folder_of(&arrow.from), folder_of(&arrow.to));
+        if from == to {
+            let (files, _) = folders.entry(from).or_default();
+            files.add(&arrow.from, &arrow.to, arrow);
+        } else if !from.is_empty() && !to.is_empty() {
+            by_folder.add(from, to, arrow);
+        }
+        // Folders that stand side by side, each with all that is in it.
+        for (end, _) in from.match_indices('/').chain([(from.len(), "")]) {
+            let parent = &from[..end];
+            if let (Some(one), Some(other)) = (below(&arrow.from, parent), below(&arrow.to, parent))
+                && is_folder(one)
+                && is_folder(other)
+            {
+                let (_, side_by_side) = folders.entry(parent).or_default();
+                side_by_side.add(one, other, arrow);
+            }
+        }
+    }
+    for arrow in by_folder.circles(1) {
+        note(arrow, "folders in a circle");
+    }
+    for (files, side_by_side) in folders.values() {
+        for arrow in files.circles(3) {
+            note(arrow, "more than three files in a circle");
+        }
+        for arrow in side_by_side.circles(1) {
+            note(arrow, "folders in a circle");
+        }
+    }
+    for arrow in outside {
+        let is_ours = arrow.from.starts_with("store/redis/") || arrow.from == "manager/builder.rs";
+        if !is_ours {
+            note(arrow, "the crate `redis` is for `store/redis`");
+        }
+    }
+    offences
+}
+
+#[test]
+fn imports_lead_from_room_to_room_one_way() {
+    let (inside, outside) = arrows();
+    let wrong = offences(&inside, &outside, KNOWN);
+    let not_needed = KNOWN.iter().filter(|exception| {
+        let others: Vec<_> = KNOWN
+            .iter()
+            .filter(|known| known != exception)
+            .copied()
+            .collect();
+        offences(&inside, &outside, &others) == wrong
+    });
+    let not_needed = not_needed.map(|exception| format!("{exception:?} is no exception any more"));
+    let gone = ALLOWED.iter().filter(|(from, to, _)| {
+        let is_it = |arrow: &Arrow| arrow.from == *from && arrow.to == *to;
+        !inside.iter().any(is_it)
+    });
+    let gone = gone.map(|(from, to, _)| format!("{from} does not import from {to} any more"));
+    let all: Vec<_> = wrong
+        .iter()
+        .cloned()
+        .chain(not_needed)
+        .chain(gone)
+        .collect();
+    assert!(all.is_empty(), "\n{}", all.join("\n"));
+}
