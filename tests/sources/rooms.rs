@@ -55,21 +55,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("lock/hand_off.rs", "lock/registry.rs"),
     ("lock/prefetch.rs", "lock/registry.rs"),
     ("store", "store/redlock"),
-    ("store/redis/connection", "store/redis"),
-    ("store/redis/topology", "store/redis"),
-    ("store/redis/scripts", "store/redis"),
-    ("store/redis/without_scripts", "store/redis"),
-    ("store/redis/rights", "store/redis"),
-    ("store/redis/connection", "store/redis/topology"),
-    ("store/redis/connection", "store/redis/without_scripts"),
-    ("store/redis/scripts", "store/redis/without_scripts"),
-    ("store/redis/health.rs", "store/redis/mod.rs"),
-    ("store/redis/trial.rs", "store/redis/mod.rs"),
-    ("store/redis/renewals.rs", "store/redis/mod.rs"),
-    ("store/redlock/ballot", "store/redlock"),
-    ("store/redlock/acquire.rs", "store/redlock/mod.rs"),
-    ("store/redlock/inspect.rs", "store/redlock/mod.rs"),
-    ("store/redlock/voting_round.rs", "store/redlock/mod.rs"),
 ];
 
 /// A file of the sources, by its path below `src`.

@@ -15,12 +15,13 @@ use crate::{
         Failure,
         redis::{
             Acked, RedisStore,
-            capabilities::Capabilities,
             connection::{
+                capabilities::Capabilities,
+                errors,
                 reconnecting::ReconnectingConnection,
-                resp::{Arg::Text, Value},
+                wire::resp::{Arg::Text, Value},
             },
-            errors, rights,
+            rights,
             topology::key_location::KeyLocation,
             trial,
             without_scripts::read_micros,
@@ -41,7 +42,7 @@ pub(super) async fn check(store: &RedisStore) -> Result<Health, Failure> {
     for location in store.0.servers.each() {
         if let Err(failure) = check_one(store, &location, &mut health).await {
             let within = store.0.timing.connect_timeout + store.within();
-            return Err(rights::explained(store, &location, failure, within).await);
+            return Err(rights::explained(&store.0.usage, &location, failure, within).await);
         }
     }
     Ok(health)

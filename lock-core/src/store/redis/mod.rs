@@ -1,9 +1,5 @@
 //! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
 
-use crate::store::redis::connection::resp;
-use crate::store::redis::topology::address;
-use crate::store::redis::topology::sentinel;
-
 use std::{
     fmt,
     num::NonZeroU64,
@@ -17,49 +13,61 @@ use crate::{
     runtime::{clock::Clock, executor::spawn_beside},
     store::{
         Acquire, AcquireOutcome, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release,
-        Released, Renew, Renewed, Store, StoreFuture, Then, grants::Grants,
-        owner_token::random_name, timing::Timing,
+        Released, Renew, Renewed, Store, StoreFuture, Then,
+        grants::Grants,
+        owner_token::random_name,
+        redis::{
+            address::Address,
+            connection::{
+                capabilities::Capabilities,
+                errors,
+                fencing_counter::LastToken,
+                sentinel::Sentinels,
+                wire::resp::{
+                    self,
+                    Arg::{self, Number, Numbered, Text},
+                    Value, millis,
+                },
+            },
+            contention::Contention,
+            rights::Usage,
+            scripts::{
+                ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
+                replies::{
+                    read_acquired, read_plain, read_prefetched, read_released, read_sighting,
+                },
+            },
+            topology::{
+                Topology,
+                cluster::Cluster,
+                key_location::KeyLocation,
+                server::{RedisServer, watch_sentinels},
+                servers::RedisServers,
+                settings::ServerSettings,
+                sharded_subscription::GrantDelivery,
+                slots::Names,
+            },
+            without_scripts::set_if_free,
+        },
+        timing::Timing,
     },
 };
 
-mod capabilities;
+mod address;
 mod connection;
 mod contention;
-mod errors;
-mod fencing_counter;
 mod health;
 mod renewals;
-mod replica_acks;
 mod rights;
 mod scripts;
-mod server;
 mod topology;
 mod trial;
 pub(crate) mod voting_server;
 mod without_scripts;
 
-pub(crate) use connection::transport::Security;
+pub(crate) use address::{Credentials, transport::Security};
 pub(crate) use rights::Scope;
-pub(crate) use server::Replicas;
-pub(crate) use topology::Access;
-pub(crate) use topology::address::Credentials;
-
-use capabilities::Capabilities;
-use connection::resp::{
-    Arg::{self, Number, Numbered, Text},
-    Value,
-};
-use contention::Contention;
-use fencing_counter::LastToken;
-use scripts::replies::{read_acquired, read_plain, read_prefetched, read_released, read_sighting};
-use scripts::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE};
-use server::{RedisServer, ServerSettings};
-use topology::Topology;
-use topology::cluster::Cluster;
-use topology::key_location::{KeyLocation, RedisServers};
-use topology::sentinel::Sentinels;
-use topology::sharded_subscription::GrantDelivery;
-use topology::slots::Names;
+pub(crate) use topology::{Access, settings::Replicas};
 
 /// Locks on one primary, wherever it is, or on those of a cluster.
 #[derive(Clone)]
@@ -71,9 +79,7 @@ struct RedisState {
     /// Whether the eviction policy was looked at.
     looked: AtomicBool,
     timing: Timing,
-    scope: Scope,
-    /// Whether it is one of the servers that vote: by scripts only, and without grants.
-    is_one_of_several: bool,
+    usage: Usage,
     /// What is said of a user who may not run scripts, once that is known.
     without_scripts: OnceLock<String>,
 }
@@ -135,13 +141,18 @@ impl RedisStore {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
             }
         };
+        let usage = Usage {
+            scope: settings.scope.clone(),
+            is_one_of_several,
+            are_several: servers.are_several(),
+            polling_pause: settings.timing.polling_pause,
+        };
         Ok(Self(Arc::new(RedisState {
             servers,
             contention: Arc::default(),
             looked: AtomicBool::new(false),
             timing: settings.timing,
-            scope: settings.scope.clone(),
-            is_one_of_several,
+            usage,
             without_scripts: OnceLock::new(),
         })))
     }
@@ -153,11 +164,11 @@ impl RedisStore {
         let left = || within.saturating_sub(Clock::Boot.now().since(started));
         if let Err(failure) = self.reach(within).await {
             let location = self.0.servers.any();
-            return Err(rights::explained(self, &location, failure, left()).await);
+            return Err(rights::explained(&self.0.usage, &location, failure, left()).await);
         }
         health::look_at_eviction(self);
         trial::try_out(self, left()).await?;
-        if let Some(warning) = self.0.scope.warning() {
+        if let Some(warning) = self.0.usage.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }
         Ok(())
@@ -170,7 +181,7 @@ impl RedisStore {
         };
         let connection = &server.connection;
         if connection.sentinels().is_some() {
-            spawn_beside(sentinel::watch(Arc::downgrade(server)));
+            spawn_beside(watch_sentinels(Arc::downgrade(server)));
         }
         match connection.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => {}
@@ -209,14 +220,9 @@ impl RedisStore {
     }
 
     async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
-        let mut redirected = self.0.servers.redirected(&request.full_key);
-        // Bounded by the way's hops.
-        loop {
-            match self.acquire_at(&redirected.location, request, acked).await {
-                Err(failure) if redirected.follow_redirect(&failure) => {}
-                answer => return answer,
-            }
-        }
+        let acquire =
+            |location: KeyLocation| async move { self.acquire_at(&location, request, acked).await };
+        self.0.servers.ask(&request.full_key, acquire).await
     }
 
     async fn acquire_at(
@@ -370,7 +376,7 @@ impl RedisStore {
 }
 
 fn one(
-    address: address::Address,
+    address: Address,
     sentinels: Option<Arc<Sentinels>>,
     server_settings: &ServerSettings,
 ) -> RedisServers {
@@ -511,13 +517,10 @@ impl Store for RedisStore {
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
         let store = self.clone();
         Box::pin(async move {
-            let mut redirected = store.0.servers.redirected(&request.full_key);
-            loop {
-                match store.prefetch_at(&redirected.location, &request).await {
-                    Err(failure) if redirected.follow_redirect(&failure) => {}
-                    answer => return answer,
-                }
-            }
+            let (store, request) = (&store, &request);
+            let prefetch =
+                |location: KeyLocation| async move { store.prefetch_at(&location, request).await };
+            store.0.servers.ask(&request.full_key, prefetch).await
         })
     }
 
@@ -534,28 +537,23 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let is_plain = request.in_flight.is_empty();
-            let mut redirected = store.0.servers.redirected(&request.full_key);
-            let mut passed = None;
-            loop {
-                match store
-                    .release_at(&redirected.location, &request, is_plain)
-                    .await
-                {
-                    // What left for the node that says so before, on the same connection, has been dealt with there.
-                    Err(failure) if redirected.follow_redirect(&failure) => {
-                        passed = passed.or_else(|| request.in_flight.only_connection());
-                    }
-                    Ok(mut released) => {
-                        if let Some(passed) = passed
-                            && request.acquire_in_flight.is_settled_by(passed)
-                        {
-                            released.connection = passed;
-                        }
-                        return Ok(released);
-                    }
-                    failed => return failed,
+            let (mut is_first, mut passed) = (true, None);
+            let (store, request) = (&store, &request);
+            let release = |location: KeyLocation| {
+                // What left for the node that redirects, on the same connection, has been dealt with there.
+                if !is_first {
+                    passed = passed.or_else(|| request.in_flight.only_connection());
                 }
+                is_first = false;
+                async move { store.release_at(&location, request, is_plain).await }
+            };
+            let mut released = store.0.servers.ask(&request.full_key, release).await?;
+            if let Some(passed) = passed
+                && request.acquire_in_flight.is_settled_by(passed)
+            {
+                released.connection = passed;
             }
+            Ok(released)
         })
     }
 
@@ -587,27 +585,23 @@ impl Store for RedisStore {
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {
-            let mut redirected = store.0.servers.redirected(&full_key);
-            loop {
-                match store.inspect_at(&redirected.location, &full_key).await {
-                    Err(failure) if redirected.follow_redirect(&failure) => {}
-                    answer => return answer,
-                }
-            }
+            let (store, full_key) = (&store, &full_key);
+            let inspect =
+                |location: KeyLocation| async move { store.inspect_at(&location, full_key).await };
+            store.0.servers.ask(full_key, inspect).await
         })
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
-            let mut redirected = store.0.servers.redirected(&full_key);
-            loop {
-                let done = store.force_release_at(&redirected.location, &full_key, known_fencing);
-                match done.await {
-                    Err(failure) if redirected.follow_redirect(&failure) => {}
-                    answer => return answer,
-                }
-            }
+            let (store, full_key) = (&store, &full_key);
+            let force_release = |location: KeyLocation| async move {
+                store
+                    .force_release_at(&location, full_key, known_fencing)
+                    .await
+            };
+            store.0.servers.ask(full_key, force_release).await
         })
     }
 
@@ -615,40 +609,12 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let mut health = health::check(&store).await?;
-            health.warnings.extend(store.0.scope.warning());
+            health.warnings.extend(store.0.usage.scope.warning());
             Ok(health)
         })
     }
 
     fn round_trip(&self) -> Duration {
         self.0.servers.round_trip()
-    }
-}
-
-fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
-    [
-        Text("SET"),
-        Text(&request.full_key),
-        Text(request.token.expose()),
-        Text("NX"),
-        Text("PX"),
-        Number(millis(request.ttl)),
-    ]
-}
-
-/// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ttl_is_rounded_up_to_whole_milliseconds() {
-        assert_eq!(millis(Duration::from_nanos(1)), 1);
-        assert_eq!(millis(Duration::from_millis(100)), 100);
-        assert_eq!(millis(Duration::from_micros(100_001)), 101);
     }
 }

@@ -7,14 +7,19 @@ use tokio::task::JoinSet;
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
-        capabilities::{Capabilities, Compare},
         connection::{
             CLOCK,
-            resp::Arg::{Number, Text},
+            capabilities::{Capabilities, Compare},
+            wire::resp::{
+                Arg::{Number, Text},
+                millis,
+            },
         },
-        millis,
         scripts::{Call, NodeRole, RENEW, replies::read_renewed},
-        topology::key_location::{KeyLocation, MOST_HOPS, RedisServers},
+        topology::{
+            key_location::KeyLocation,
+            servers::{MOST_HOPS, RedisServers},
+        },
     },
 };
 

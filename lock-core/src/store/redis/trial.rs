@@ -14,9 +14,13 @@ use crate::{
         owner_token::{OwnerTokens, random_name},
         redis::{
             Acked, RedisStore,
-            capabilities::Capabilities,
-            connection::handshake::Greeting,
-            errors,
+            connection::{
+                capabilities::Capabilities,
+                errors,
+                handshake::Greeting,
+                reconnecting::ReconnectingConnection,
+                wire::resp::{Arg::Text, Value},
+            },
             rights::{self, CHECK},
             topology::{
                 key_location::KeyLocation,
@@ -40,7 +44,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     match timeout(within, try_all(store, &homes)).await {
         Ok(Ok(())) => {}
         Ok(Err((location, failure))) => {
-            return Err(rights::explained(store, &location, failure, left()).await);
+            return Err(rights::explained(&store.0.usage, &location, failure, left()).await);
         }
         Err(_) => {
             tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
@@ -114,7 +118,7 @@ pub(super) async fn try_a_lock(
     location: &KeyLocation,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
-    if store.0.is_one_of_several
+    if store.0.usage.is_one_of_several
         && location.capabilities(store.within()).await? != Capabilities::Scripts
     {
         return Err(errors::denied(
@@ -123,7 +127,7 @@ pub(super) async fn try_a_lock(
         ));
     }
     let key = key_on(store, location);
-    let given = store.0.scope.check_key.as_ref();
+    let given = store.0.usage.scope.check_key.as_ref();
     match given.filter(|given| ***given == *key) {
         None => lock_and_unlock(store, key, IfBusy::Fail, acked).await,
         Some(given) => {
@@ -144,7 +148,7 @@ pub(super) async fn try_a_lock(
 
 /// The key of a lock that is tried on a server: one that stands for those of the locks, if there is one here.
 fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
-    let (scope, servers) = (&store.0.scope, &store.0.servers);
+    let (scope, servers) = (&store.0.usage.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
@@ -241,7 +245,7 @@ pub(super) async fn without_scripts(
     if let Some(known) = known.get() {
         return known.clone();
     }
-    let told = rights::without_scripts(store, location, within).await;
+    let told = rights::without_scripts(&store.0.usage, location, within).await;
     known.get_or_init(|| told).clone()
 }
 
@@ -258,7 +262,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     };
     let greeting = match current.greeting {
         Some(greeting) => greeting,
-        None => Greeting::asked(connection, within).await,
+        None => ask_for_greeting(connection, within).await,
     };
     let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, a connection beside this one hears of grants, once something is waited for.
@@ -274,7 +278,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
-        mode = if delivery && !store.0.is_one_of_several {
+        mode = if delivery && !store.0.usage.is_one_of_several {
             "push"
         } else {
             "polling"
@@ -282,4 +286,13 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
         scripts,
         "connected"
     );
+}
+
+/// What a server says of itself that was not greeted in RESP3.
+async fn ask_for_greeting(connection: &Arc<ReconnectingConnection>, within: Duration) -> Greeting {
+    let words = [Text("INFO"), Text("server")];
+    match connection.send(&[&words], within, None).await {
+        Ok((_, Value::BulkString(info))) => Greeting::of_info(&info),
+        _ => Greeting::default(),
+    }
 }

@@ -12,16 +12,16 @@ use crate::{
         redis::{
             RedisStore, Settings,
             connection::{
+                errors,
                 reconnecting::ReconnectingConnection,
-                resp::{
+                wire::resp::{
                     Arg::{Joined, Number, Text},
-                    Value,
+                    Value, millis,
                 },
             },
-            errors, health, millis, rights,
+            health, rights,
             scripts::{Call, INSPECT, PROPOSE, RESTORE},
-            server::RedisServer,
-            topology::{key_location::RedisServers, slots::Names},
+            topology::{server::RedisServer, servers::RedisServers, slots::Names},
             trial,
         },
     },
@@ -150,7 +150,13 @@ impl VotingServer {
 
     /// Names all that is missing, if the failure is for lack of a right.
     pub(crate) async fn explained(&self, failure: Failure, within: Duration) -> Failure {
-        rights::explained(&self.store, &self.store.0.servers.any(), failure, within).await
+        rights::explained(
+            &self.store.0.usage,
+            &self.store.0.servers.any(),
+            failure,
+            within,
+        )
+        .await
     }
 
     /// `trail` gets to know the connection before the first byte leaves.

@@ -10,7 +10,11 @@ use crate::{
         QueueMode, WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockCondition, Proposal},
-        redlock::{CLOCK, RedlockServers, ballot::NoMajority, voting_round::run_voting_round},
+        redlock::{
+            ballot::NoMajority,
+            servers::{CLOCK, RedlockServers},
+            voting_round::run_voting_round,
+        },
     },
 };
 

@@ -7,9 +7,9 @@ use crate::{
     store::{
         Failure,
         redlock::{
-            RedlockServers,
-            quorum::{self, Verdict, reached_by_majority},
+            ballot::quorum::{self, Verdict, reached_by_majority},
             server::RedlockServer,
+            servers::RedlockServers,
             voting_round::{self, no_majority},
         },
     },

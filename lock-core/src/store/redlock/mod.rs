@@ -6,39 +6,24 @@
 //! what it has to take back. There is no queue: a waiter asks every now and then.
 //!
 //! - `ballot`: which fencing token to propose, and what the votes add up to;
-//! - `election`: a ballot with real servers;
-//! - `member`: one server, as this process knows it; `quarantine`: who may vote;
-//! - `quorum`: counting;
-//! - `courtesy`: letting other processes in;
-//! - `acquiring`, `keeping`, `releasing`, `operating`: what the port asks for.
+//! - `voting_round`: a ballot with real servers;
+//! - `server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `servers`: all of them;
+//! - `back_off`: letting other processes in;
+//! - `acquire`, `renew`, `release`, `inspect`: what the port asks for.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     error::LockError,
     inspect::{Health, Sighting},
-    runtime::{
-        clock::{Clock, wall_clock},
-        executor::spawn_beside,
-    },
+    runtime::executor::spawn_beside,
     store::{
-        Acquire, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release, Released, Renew,
-        Renewed, Store, StoreFuture, Then,
-        owner_token::random_name,
-        redis::{Scope, Settings},
-        redlock::{
-            back_off::BackOff,
-            quorum::{VoteCount, majority, reached_by_majority},
-            server::RedlockServer,
-            voting_round::no_majority,
-        },
-        timing::Timing,
+        Acquire, Acquired, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed, Store,
+        StoreFuture, Then,
+        redis::Settings,
+        redlock::{server::RedlockServer, servers::RedlockServers, voting_round::no_majority},
     },
 };
 
@@ -47,37 +32,18 @@ mod back_off;
 mod ballot;
 pub(crate) mod in_flight;
 mod inspect;
-mod quorum;
 mod release;
 mod renew;
 pub(crate) mod restart_quarantine;
 mod server;
+mod servers;
 mod voting_round;
-
-const CLOCK: Clock = Clock::Boot;
-
-/// A waiter that asks again within so many of its pauses is remembered by the servers in between.
-const MARK_PAUSES: u32 = 4;
-
-/// A number that is further ahead of the servers' clocks than this is not gone on from.
-const FAR_AHEAD_MICROS: u64 = 500_000;
 
 /// A vote is counted by a task.
 const NOT_AT_ONCE: &str = "several servers are not asked at once";
 
 #[derive(Clone)]
 pub(crate) struct RedlockStore(Arc<RedlockServers>);
-
-struct RedlockServers {
-    servers: Vec<Arc<RedlockServer>>,
-    timing: Timing,
-    scope: Scope,
-    /// Names this manager to the servers, and through them to other waiters.
-    name: Arc<str>,
-    /// The largest number that this process proposed.
-    last_number: Mutex<u64>,
-    back_off: BackOff,
-}
 
 impl RedlockStore {
     /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
@@ -96,15 +62,8 @@ impl RedlockStore {
                     RedlockServer::new(place, url, settings, quarantine, Arc::clone(&run_ids));
                 member.map(Arc::new).map_err(|error| in_place(place, error))
             })
-            .collect::<Result<_, _>>()?;
-        Ok(Self(Arc::new(RedlockServers {
-            servers,
-            timing: settings.timing,
-            scope: settings.scope.clone(),
-            name: random_name().into(),
-            last_number: Mutex::new(0),
-            back_off: BackOff::default(),
-        })))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
     }
 
     /// Makes the first connections, and makes sure of whom they lead to. A majority must answer, and no server may be listed
@@ -166,89 +125,6 @@ fn check_list(urls: &[String]) -> Result<(), LockError> {
         ));
     }
     Ok(())
-}
-
-impl RedlockServers {
-    fn majority(&self) -> usize {
-        majority(self.servers.len())
-    }
-
-    fn tally(&self) -> VoteCount {
-        VoteCount::of(self.servers.len())
-    }
-
-    /// Asks every server, each apart from the others. The questions go on when nobody waits for the answers any more.
-    fn ask_all<T, F>(
-        &self,
-        question: impl Fn(usize, Arc<RedlockServer>) -> F,
-    ) -> mpsc::UnboundedReceiver<(usize, T)>
-    where
-        T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-    {
-        let (tell, answers) = mpsc::unbounded_channel();
-        for (server, member) in self.servers.iter().enumerate() {
-            let (tell, answer) = (tell.clone(), question(server, member.clone()));
-            spawn_beside(async move {
-                // Nobody listens any more once it is decided.
-                drop(tell.send((server, answer.await)));
-            });
-        }
-        answers
-    }
-
-    /// The first number to propose: the time at which the servers will hear of it, but above all that this process knows or
-    /// has proposed, for the last of `count` tokens.
-    fn next_number(&self, known: u64, count: u32) -> u64 {
-        let clocks = self.servers.iter().filter_map(|member| member.clock());
-        let time = reached_by_majority(self.servers.len(), clocks.collect())
-            .unwrap_or_else(own_wall_clock)
-            .saturating_add(micros(self.round_trip()));
-        let count = u64::from(count);
-        let mut last = self
-            .last_number
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut number = time.max(known + count);
-        // A proposal that went astray, by a clock that was set back, must not keep the next ones astray.
-        if *last < number + FAR_AHEAD_MICROS {
-            number = number.max(*last + count);
-        }
-        *last = number;
-        number
-    }
-
-    /// Twice what a message takes, and what two clocks may be apart within a data centre.
-    fn slack(&self) -> u64 {
-        micros(self.round_trip() * 2) + 500
-    }
-
-    fn round_trip(&self) -> Duration {
-        let known = self.servers.iter().map(|member| member.node.round_trip());
-        let known = known.filter(|time| !time.is_zero()).collect();
-        reached_by_majority(self.servers.len(), known).unwrap_or_default()
-    }
-
-    fn patience(&self, ttl: Duration) -> Duration {
-        voting_round::patience(ttl, self.round_trip(), self.timing.command_timeout)
-    }
-
-    fn mark(&self, queue_mode: QueueMode) -> Duration {
-        match queue_mode {
-            QueueMode::DoNotQueue => Duration::ZERO,
-            QueueMode::JoinQueue | QueueMode::CheckPosition(_) => {
-                self.timing.polling_pause * MARK_PAUSES
-            }
-        }
-    }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn own_wall_clock() -> u64 {
-    micros(wall_clock())
 }
 
 impl fmt::Debug for RedlockStore {
@@ -315,30 +191,5 @@ impl Store for RedlockStore {
 
     fn round_trip(&self) -> Duration {
         self.0.round_trip()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn store(count: usize) -> RedlockStore {
-        let urls: Vec<String> = (0..count).map(|n| format!("redis://h{n}")).collect();
-        RedlockStore::new(&urls, &Settings::default(), Duration::ZERO).expect("a list")
-    }
-
-    #[test]
-    fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
-        let servers = store(3).0;
-        let first = servers.next_number(0, 1);
-        assert!(servers.next_number(0, 1) > first);
-        let second = servers.next_number(first + 1000, 1);
-        assert!(second > first + 1000);
-        // All of a block.
-        assert!(servers.next_number(0, 64) - 64 >= second);
-        // By a clock that was set back since.
-        let astray = first + 10 * FAR_AHEAD_MICROS;
-        *servers.last_number.lock().expect("no panic") = astray;
-        assert!(servers.next_number(0, 1) < astray);
     }
 }

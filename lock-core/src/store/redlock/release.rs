@@ -6,10 +6,10 @@ use crate::store::{
     Failure, Release, ReleaseOutcome, Released,
     in_flight::ConnectionId,
     redlock::{
-        RedlockServers,
+        ballot::quorum::Verdict,
         in_flight::{ReleaseDuty, ServerInFlight},
-        quorum::Verdict,
         server::RedlockServer,
+        servers::RedlockServers,
         voting_round::no_majority,
     },
 };

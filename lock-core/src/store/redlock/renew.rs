@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use crate::store::{
     Failure, Renew, Renewed,
     redlock::{
-        RedlockServers,
-        quorum::{Verdict, VoteCount},
+        ballot::quorum::{Verdict, VoteCount},
+        servers::RedlockServers,
         voting_round::no_majority,
     },
 };

@@ -1,6 +1,6 @@
 //! Putting a proposal to all servers at the same time, until a majority has spoken.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc};
 
 use tokio::sync::mpsc;
 
@@ -11,9 +11,9 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
-            RedlockServers,
             ballot::{Ballot, BallotStep, NoMajority},
             in_flight::ServerInFlight,
+            servers::RedlockServers,
         },
     },
 };
@@ -190,14 +190,4 @@ pub(super) fn reason(failure: &Failure) -> String {
         }
         Failure::Invalid(reason) => reason.to_string(),
     }
-}
-
-/// How long one server may take to answer about a lock with this ttl: a small part of it, but time enough for a few round
-/// trips.
-pub(super) fn patience(ttl: Duration, round_trip: Duration, most: Duration) -> Duration {
-    let enough = (round_trip * 4).max(Duration::from_millis(20));
-    (ttl / 10)
-        .max(enough)
-        .min(Duration::from_millis(500))
-        .min(most)
 }

@@ -19,18 +19,17 @@ use crate::{
         Failure, Then,
         in_flight::{ConnectionId, InFlight},
         redis::{
-            capabilities::Capabilities,
+            address::Address,
             connection::{
                 CLOCK, Connection, Handler, NoReply,
-                handshake::{self, Greeting},
+                capabilities::Capabilities,
+                errors,
+                handshake::Purpose,
                 once::Once,
+                opening::{self, CurrentConnection},
                 pub_sub::PubSubDispatch,
-                resp::{self, Arg, Value},
-            },
-            errors,
-            topology::{
-                address::Address,
                 sentinel::{KnownPrimary, Sentinels},
+                wire::resp::{self, Arg, Value},
             },
         },
         timing::Timing,
@@ -51,19 +50,6 @@ const MOST_SHORT_LIVED: u32 = 3;
 const NEAR: u64 = 1_000_000;
 
 const FULL: &str = "the connection has ended, or takes no more commands for now";
-
-/// What the connections of a link are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Locks of a server that has all keys. Grants arrive here, too.
-    Locks,
-    /// Locks, of which grants are heard elsewhere.
-    LocksOnly,
-    /// Grants, and nothing else.
-    Grants,
-    /// Other commands.
-    OtherCommands,
-}
 
 /// Connects, and reconnects, to one server.
 #[derive(Debug)]
@@ -93,40 +79,6 @@ struct ConnectionState {
     last_failure: Option<(Moment, Failure)>,
     /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
     connecting: Option<Arc<Once<Opened>>>,
-}
-
-/// A connection that is ready for use.
-#[derive(Clone, Debug)]
-pub(crate) struct CurrentConnection {
-    pub(crate) connection: Arc<Connection>,
-    /// By which commands locks are kept; nothing where none are.
-    pub(crate) capabilities: Option<Capabilities>,
-    /// Whether grants arrive, on it or on the one beside it.
-    pub(crate) grants: bool,
-    /// The one for messages, if they need one of their own. The two end together.
-    pub(crate) beside: Option<Arc<Connection>>,
-    /// The sentinels' word by which the server was found.
-    pub(crate) found: Option<KnownPrimary>,
-    /// In RESP3.
-    pub(crate) greeting: Option<Greeting>,
-}
-
-impl CurrentConnection {
-    fn is(&self, id: ConnectionId) -> bool {
-        let mut both = self.beside.iter().chain([&self.connection]);
-        both.any(|connection| connection.id == id)
-    }
-
-    fn has_ended(&self) -> bool {
-        let mut both = self.beside.iter().chain([&self.connection]);
-        both.any(|connection| connection.has_ended())
-    }
-
-    fn retire(&self) {
-        for connection in self.beside.iter().chain([&self.connection]) {
-            connection.retire();
-        }
-    }
 }
 
 type Opened = Result<CurrentConnection, Failure>;
@@ -380,7 +332,7 @@ impl ReconnectingConnection {
         let reconnecting = self.clone();
         spawn_beside(async move {
             let timeout = reconnecting.timing.connect_timeout;
-            let opened = tokio::time::timeout(timeout, handshake::open(&reconnecting)).await;
+            let opened = tokio::time::timeout(timeout, opening::open(&reconnecting)).await;
             let result =
                 opened.unwrap_or_else(|_| Err(errors::unconnected(&reconnecting.address, timeout)));
             let result = result.map(|current| reconnecting.install(current));

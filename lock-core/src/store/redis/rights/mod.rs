@@ -8,9 +8,9 @@ use crate::{
         Failure,
         owner_token::random_name,
         redis::{
-            RedisStore, errors,
+            connection::{errors, pub_sub::GRANTS},
             rights::survey::{On, Reach, Survey},
-            topology::{key_location::KeyLocation, slots::GRANTS},
+            topology::key_location::KeyLocation,
         },
     },
 };
@@ -23,6 +23,17 @@ pub(crate) struct Scope {
     pub(crate) prefix: String,
     /// With the prefix.
     pub(crate) check_key: Option<String>,
+}
+
+/// How locks use their servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Usage {
+    pub(crate) scope: Scope,
+    /// Whether it is one of the servers that vote: by scripts only, and without grants.
+    pub(crate) is_one_of_several: bool,
+    /// Whether the servers are those of a cluster.
+    pub(crate) are_several: bool,
+    pub(crate) polling_pause: Duration,
 }
 
 /// Stands between the prefix and the name of a lock that is only tried.
@@ -101,7 +112,7 @@ const COMPARING: [&[&str]; 3] = [
 
 /// Makes a failure for lack of rights one that names all that is missing, as far as that is found out in time.
 pub(super) async fn explained(
-    store: &RedisStore,
+    usage: &Usage,
     location: &KeyLocation,
     failure: Failure,
     within: Duration,
@@ -109,14 +120,14 @@ pub(super) async fn explained(
     let Some(words) = errors::lack_of_rights(&failure) else {
         return failure;
     };
-    let wanted = if store.0.is_one_of_several {
+    let wanted = if usage.is_one_of_several {
         Wanted::Scripts
     } else {
         Wanted::Locks
     };
     let shown = location.server.connection.address().shown();
     Failure::Invalid(
-        match missing(store, location, wanted, within).await {
+        match missing(usage, location, wanted, within).await {
             Some(line) => format!(
                 "this user of {shown} may not do all that locks need: an administrator of the server grants it by `{line}`"
             ),
@@ -128,15 +139,15 @@ pub(super) async fn explained(
 
 /// What a user who may not run scripts does without, and how to get it.
 pub(super) async fn without_scripts(
-    store: &RedisStore,
+    usage: &Usage,
     location: &KeyLocation,
     within: Duration,
 ) -> String {
-    let pause = store.0.timing.polling_pause;
+    let pause = usage.polling_pause;
     let costs = format!(
         "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order"
     );
-    match missing(store, location, Wanted::Scripts, within).await {
+    match missing(usage, location, Wanted::Scripts, within).await {
         Some(line) => {
             format!("{costs}; an administrator of the server grants what a queue takes by `{line}`")
         }
@@ -146,12 +157,12 @@ pub(super) async fn without_scripts(
 
 /// The line that grants what is missing; `None` if that is not found out, or is nothing that can be granted.
 async fn missing(
-    store: &RedisStore,
+    usage: &Usage,
     location: &KeyLocation,
     wanted: Wanted,
     within: Duration,
 ) -> Option<String> {
-    let scope = &store.0.scope;
+    let scope = &usage.scope;
     let lock = scope.key();
     let survey = tokio::time::timeout(within, Survey::make(location, lock.as_deref()));
     let survey = survey.await.ok()?.ok()?;
@@ -159,7 +170,7 @@ async fn missing(
         survey: &survey,
         lock: scope.pattern(),
         is_sharded: location.server.subscription.is_some(),
-        others: others(store, location),
+        others: others(usage, location),
     };
     let line = rights.line(wanted)?;
     let user = survey.user.as_deref();
@@ -168,14 +179,14 @@ async fn missing(
 }
 
 /// What a deployment takes beside the commands for locks.
-fn others(store: &RedisStore, location: &KeyLocation) -> Vec<&'static str> {
+fn others(usage: &Usage, location: &KeyLocation) -> Vec<&'static str> {
     let connection = &location.server.connection;
     let all = [
         ("select", connection.address().database() != 0),
         ("role", connection.sentinels().is_some()),
         ("wait", location.server.replica_acks.is_some()),
-        ("cluster|slots", store.0.servers.are_several()),
-        ("asking", store.0.servers.are_several()),
+        ("cluster|slots", usage.are_several),
+        ("asking", usage.are_several),
     ];
     let needed = all.iter().filter(|(_, is_needed)| *is_needed);
     needed.map(|(right, _)| *right).collect()

@@ -11,7 +11,7 @@ use crate::store::{
     redis::{
         connection::{
             reconnecting::ReconnectingConnection,
-            resp::{
+            wire::resp::{
                 self,
                 Arg::{self, Number, Text},
                 ServerError, Value,

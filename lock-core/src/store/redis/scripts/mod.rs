@@ -10,12 +10,10 @@ use crate::{
     store::{
         Failure,
         in_flight::{ConnectionId, InFlight},
-        redis::{
-            connection::{
-                reconnecting::ReconnectingConnection,
-                resp::{self, Arg, Value},
-            },
+        redis::connection::{
             errors,
+            reconnecting::ReconnectingConnection,
+            wire::resp::{self, Arg, Value},
         },
     },
 };

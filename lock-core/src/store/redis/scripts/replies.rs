@@ -9,7 +9,7 @@ use crate::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
-        redis::{connection::resp::Value, errors, without_scripts::LARGEST_TOKEN},
+        redis::connection::{errors, fencing_counter::LARGEST_TOKEN, wire::resp::Value},
     },
 };
 

@@ -20,16 +20,23 @@ use crate::{
     store::{
         Failure,
         redis::{
-            capabilities,
-            connection::resp::{Arg::Text, ServerError, Value},
-            errors::{self, Redirect, RedirectScope},
+            address::{Address, Endpoint},
+            connection::{
+                capabilities, errors,
+                reconnecting::ReconnectingConnection,
+                redirect::{Redirect, RedirectScope, SLOTS},
+                wire::resp::{
+                    Arg::{Number, Text},
+                    ServerError, Value,
+                },
+            },
             scripts::NodeRole,
-            server::{RedisServer, ServerSettings},
             topology::{
                 Seeds,
-                address::{Address, Endpoint},
                 key_location::KeyLocation,
-                slots::{Names, SLOTS, slot_of},
+                server::RedisServer,
+                settings::ServerSettings,
+                slots::{Names, slot_of},
             },
         },
     },
@@ -43,6 +50,10 @@ const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// More nodes than any cluster has: what goes beyond is not believed.
 const MOST_NODES: usize = 2_000;
+
+/// Tells whether scripts may publish on a channel in the slot of a lock. A server before Redis 7 has none.
+const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
+                        return 0";
 
 /// The nodes of a cluster.
 pub(crate) struct Cluster {
@@ -164,12 +175,8 @@ impl Cluster {
             .find(|location| Arc::ptr_eq(&location.server, &server))
             .or(owners.first());
         if let Some(location) = own
-            && let Err(failure) = capabilities::publishing(
-                &location.server.connection,
-                &location.names.grants,
-                within,
-            )
-            .await
+            && let Err(failure) =
+                publishing(&location.server.connection, &location.names.grants, within).await
             && !failure.is_transient()
         {
             return Err(failure);
@@ -347,6 +354,21 @@ impl fmt::Debug for Cluster {
     }
 }
 
+/// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
+async fn publishing(
+    connection: &Arc<ReconnectingConnection>,
+    channel: &str,
+    within: Duration,
+) -> Result<(), Failure> {
+    let eval = [Text("EVAL"), Text(SPUBLISH), Number(0), Text(channel)];
+    match connection.send(&[&eval], within, None).await? {
+        (_, Value::Int(0)) => {
+            capabilities::grant(connection.address(), std::iter::once("spublish"))
+        }
+        _ => Ok(()),
+    }
+}
+
 async fn ask(server: &RedisServer, within: Duration) -> Result<Vec<Range>, Failure> {
     let words = [Text("CLUSTER"), Text("SLOTS")];
     let (_, answer) = server.connection.send(&[&words], within, None).await?;
@@ -424,7 +446,7 @@ fn no_map(error: &ServerError, asked: &Address) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::{Security, topology::url::ServerUrl};
+    use crate::store::redis::{Security, address::url::ServerUrl};
 
     fn asked() -> Address {
         let url = ServerUrl::parse("redis://seed:7000").expect("whole");

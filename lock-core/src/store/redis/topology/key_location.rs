@@ -1,39 +1,25 @@
-//! Where a lock is kept, and following the servers' word to where it is kept now.
+//! Where a lock is kept, and asking the server there.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::store::{
     Failure,
     in_flight::{ConnectionId, InFlight},
     redis::{
-        capabilities::Capabilities,
         connection::{
+            capabilities::Capabilities,
+            errors,
             reconnecting::ReconnectingConnection,
-            resp::{
+            wire::resp::{
                 Arg::{self, Joined, Text},
                 Value,
             },
         },
-        errors,
         scripts::{Call, Lua, NodeRole},
-        server::RedisServer,
-        topology::{
-            address::Address, cluster::Cluster, sharded_subscription::GrantDelivery, slots::Names,
-        },
+        topology::{server::RedisServer, sharded_subscription::GrantDelivery, slots::Names},
         without_scripts::Counter,
     },
 };
-
-/// How often one request follows a redirection: a slot moves once, and a fail-over may come on top.
-pub(crate) const MOST_HOPS: u32 = 5;
-
-/// All servers that keep the locks of a manager.
-#[derive(Clone)]
-pub(crate) enum RedisServers {
-    /// One that has all keys.
-    One(Arc<RedisServer>, Arc<Names>),
-    Several(Arc<Cluster>),
-}
 
 /// Where a lock is kept, and what its companions are called there.
 #[derive(Clone)]
@@ -43,13 +29,6 @@ pub(crate) struct KeyLocation {
     /// In a cluster.
     pub(crate) slot: u16,
     pub(crate) node_role: NodeRole,
-}
-
-/// One request on its way to where its lock is kept.
-pub(crate) struct RedirectedRequest<'a> {
-    servers: &'a RedisServers,
-    pub(crate) location: KeyLocation,
-    hops: u32,
 }
 
 impl KeyLocation {
@@ -134,95 +113,5 @@ impl KeyLocation {
     /// By which commands locks are kept here; connects if need be.
     pub(crate) async fn capabilities(&self, within: Duration) -> Result<Capabilities, Failure> {
         self.server.connection.capabilities(within).await
-    }
-}
-
-impl RedisServers {
-    pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
-        match self {
-            Self::One(server, names) => KeyLocation::at(server.clone(), names.clone()),
-            Self::Several(cluster) => cluster.location(full_key),
-        }
-    }
-
-    /// A server, whichever is known.
-    pub(crate) fn any(&self) -> KeyLocation {
-        self.location("")
-    }
-
-    pub(crate) fn redirected(&self, full_key: &str) -> RedirectedRequest<'_> {
-        RedirectedRequest {
-            servers: self,
-            location: self.location(full_key),
-            hops: 0,
-        }
-    }
-
-    /// Where to go instead, if that is what the failure says.
-    pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
-        match self {
-            Self::One(..) => None,
-            Self::Several(cluster) => cluster.follow(location, failure),
-        }
-    }
-
-    pub(crate) fn are_several(&self) -> bool {
-        matches!(self, Self::Several(_))
-    }
-
-    /// Each server that has locks, as one place there.
-    pub(crate) fn each(&self) -> Vec<KeyLocation> {
-        match self {
-            Self::One(..) => vec![self.any()],
-            Self::Several(cluster) => cluster.owners(),
-        }
-    }
-
-    /// Notes that something is to be flushed.
-    pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
-        if let Self::Several(cluster) = self {
-            cluster.note_written(server);
-        }
-    }
-
-    pub(crate) fn flush(&self) {
-        match self {
-            Self::One(server, _) => server.flush(),
-            Self::Several(cluster) => cluster.flush(),
-        }
-    }
-
-    /// How long a request and its answer take, as measured lately.
-    pub(crate) fn round_trip(&self) -> Duration {
-        match self {
-            Self::One(server, _) => server.connection.round_trip(),
-            Self::Several(cluster) => cluster.round_trip(),
-        }
-    }
-
-    /// What is shown of the url.
-    pub(crate) fn address(&self) -> &Address {
-        match self {
-            Self::One(server, _) => server.connection.address(),
-            Self::Several(cluster) => cluster.address(),
-        }
-    }
-}
-
-impl fmt::Debug for RedisServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address().fmt(f)
-    }
-}
-
-impl RedirectedRequest<'_> {
-    /// Goes on to where the failure says; returns whether there is somewhere to go.
-    pub(crate) fn follow_redirect(&mut self, failure: &Failure) -> bool {
-        let Some(next) = self.servers.follow(&self.location, failure) else {
-            return false;
-        };
-        self.location = next;
-        self.hops += 1;
-        self.hops <= MOST_HOPS
     }
 }

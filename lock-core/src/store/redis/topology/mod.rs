@@ -5,21 +5,23 @@ use percent_encoding::percent_decode_str;
 use crate::{
     error::LockError,
     store::redis::{
-        connection::transport::Security,
-        topology::{
-            address::{Address, Credentials, DEFAULT_PORT},
+        address::{
+            Address, Credentials, DEFAULT_PORT,
+            transport::Security,
             url::{Kind, ServerUrl},
         },
+        connection::sentinel::Service,
     },
 };
 
-pub(crate) mod address;
 pub(crate) mod cluster;
 pub(crate) mod key_location;
-pub(crate) mod sentinel;
+pub(crate) mod replica_acks;
+pub(crate) mod server;
+pub(crate) mod servers;
+pub(crate) mod settings;
 pub(crate) mod sharded_subscription;
 pub(crate) mod slots;
-mod url;
 
 /// Which servers keep the locks.
 #[derive(Clone, Debug)]
@@ -27,15 +29,6 @@ pub(super) enum Topology {
     Single(Address),
     Sentinel(Service),
     Cluster(Seeds),
-}
-
-/// A primary that is known to sentinels under a name.
-#[derive(Clone, Debug)]
-pub(super) struct Service {
-    pub(super) name: String,
-    pub(super) sentinels: Vec<Address>,
-    /// How to talk to it, wherever it is.
-    pub(super) primary: Address,
 }
 
 /// The nodes of a cluster that are asked for the others.
@@ -151,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::topology::address::Endpoint;
+    use crate::store::redis::address::Endpoint;
 
     fn parse(url: &str) -> Result<Topology, LockError> {
         Topology::parse(url, &Access::default(), &Security::default())

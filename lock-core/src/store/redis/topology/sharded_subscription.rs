@@ -5,9 +5,8 @@
 //! them are of no use any more, the connection is replaced.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -19,23 +18,18 @@ use crate::{
         Failure,
         in_flight::ConnectionId,
         redis::{
+            address::Address,
             connection::{
-                CLOCK,
-                reconnecting::{Purpose, ReconnectingConnection},
-                resp::{Arg::Text, Value},
+                CLOCK, errors,
+                handshake::Purpose,
+                pub_sub::{SubscribedChannels, Subscription},
+                reconnecting::ReconnectingConnection,
+                wire::resp::{Arg::Text, Value},
             },
-            errors,
-            server::ServerSettings,
-            topology::address::Address,
+            topology::settings::ServerSettings,
         },
     },
 };
-
-/// So many channels are heard on one connection before those are dropped that nobody needs.
-const MANY: usize = 512;
-
-/// Whoever waits shows it more often than this.
-const UNUSED: Duration = Duration::from_secs(10);
 
 /// What is heard from one node.
 #[derive(Debug)]
@@ -44,19 +38,6 @@ pub(crate) struct ShardedSubscription {
     channels: Arc<SubscribedChannels>,
     /// Whether this node, or this user, cannot subscribe.
     deaf: AtomicBool,
-}
-
-/// The channels whose subscription is confirmed.
-#[derive(Debug, Default)]
-pub(crate) struct SubscribedChannels(Mutex<Channels>);
-
-#[derive(Debug, Default)]
-struct Channels {
-    connection: Option<ConnectionId>,
-    /// With when each was last of use.
-    used: HashMap<String, Moment>,
-    /// When the node last ended a subscription by itself.
-    ended: Option<Moment>,
 }
 
 /// Whether grants will arrive.
@@ -91,15 +72,13 @@ impl ShardedSubscription {
         if self.deaf.load(Ordering::Relaxed) {
             return GrantDelivery::Unsupported;
         }
-        let current = self.connection.current_id();
-        let mut channels = self.channels.lock();
-        let is_current = current.is_some() && channels.connection == current;
-        match channels.used.get_mut(channel) {
-            Some(used) if is_current => {
-                *used = CLOCK.now();
-                GrantDelivery::Pushed
-            }
-            _ => GrantDelivery::NotSubscribedYet,
+        if self
+            .channels
+            .are_heard(channel, self.connection.current_id())
+        {
+            GrantDelivery::Pushed
+        } else {
+            GrantDelivery::NotSubscribedYet
         }
     }
 
@@ -137,27 +116,15 @@ impl ShardedSubscription {
     }
 
     fn note(&self, channel: &str, connection: ConnectionId, sent: Moment) -> GrantDelivery {
-        let now = CLOCK.now();
-        let mut channels = self.channels.lock();
-        if channels.connection != Some(connection) {
-            channels.used.clear();
-            channels.connection = Some(connection);
+        match self.channels.note(channel, connection, sent) {
+            Subscription::Heard => GrantDelivery::Pushed,
+            Subscription::Ended => GrantDelivery::NotSubscribedYet,
+            Subscription::Wasteful => {
+                // Everybody who waits asks again, and is heard on a new one.
+                self.connection.forget(connection);
+                GrantDelivery::NotSubscribedYet
+            }
         }
-        // It may have been this one that ended.
-        if channels.ended.is_some_and(|ended| ended >= sent) {
-            return GrantDelivery::NotSubscribedYet;
-        }
-        channels.used.insert(channel.to_owned(), now);
-        let is_used = |used: &&Moment| now.since(**used) < UNUSED;
-        let wasteful =
-            channels.used.len() > MANY && channels.used.values().filter(is_used).count() < MANY / 2;
-        drop(channels);
-        if wasteful {
-            // Everybody who waits asks again, and is heard on a new one.
-            self.connection.forget(connection);
-            return GrantDelivery::NotSubscribedYet;
-        }
-        GrantDelivery::Pushed
     }
 
     fn never_mind(&self, why: &str) -> GrantDelivery {
@@ -169,18 +136,5 @@ impl ShardedSubscription {
             );
         }
         GrantDelivery::Unsupported
-    }
-}
-
-impl SubscribedChannels {
-    /// The node ended a subscription.
-    pub(crate) fn end(&self, channel: &[u8]) {
-        let mut channels = self.lock();
-        channels.ended = Some(CLOCK.now());
-        channels.used.retain(|known, _| known.as_bytes() != channel);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Channels> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,13 +7,10 @@
 
 use std::sync::{Arc, LazyLock};
 
-use crate::options::RESERVED;
-
-/// How many slots a cluster has.
-pub(crate) const SLOTS: u16 = 16_384;
-
-/// Stands before the channels that grants arrive on.
-pub(crate) const GRANTS: &str = "__lock_core__:grants:";
+use crate::{
+    options::RESERVED,
+    store::redis::connection::{pub_sub::GRANTS, redirect::SLOTS},
+};
 
 /// The names of a lock's companions.
 #[derive(Debug)]

@@ -18,30 +18,26 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         owner_token::OwnerToken,
         redis::{
-            capabilities::Compare,
             connection::{
                 CLOCK,
-                reconnecting::{Purpose, ReconnectingConnection},
-                resp::{
+                capabilities::Compare,
+                errors,
+                fencing_counter::{FencingCounter, LARGEST_TOKEN},
+                handshake::Purpose,
+                reconnecting::ReconnectingConnection,
+                wire::resp::{
                     self,
                     Arg::{self, Joined, Number, Text},
-                    Value,
+                    Value, millis,
                 },
             },
-            errors,
-            fencing_counter::FencingCounter,
-            millis,
             scripts::NodeRole,
-            set_if_free,
         },
     },
 };
 
 /// How often a transaction is tried that others disturb.
 const MOST_TRIES: u32 = 8;
-
-/// Beyond it, one more is the same number to a script.
-pub(super) const LARGEST_TOKEN: u64 = 1 << 53;
 
 /// A token that no honest process knows lies more than this ahead of the server's clock.
 const LARGEST_LEAD: u64 = 3_600_000_000;
@@ -517,6 +513,17 @@ impl Commands {
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         send(&self.connection, commands, self.within, in_flight).await
     }
+}
+
+pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
+    [
+        Text("SET"),
+        Text(&request.full_key),
+        Text(request.token.expose()),
+        Text("NX"),
+        Text("PX"),
+        Number(millis(request.ttl)),
+    ]
 }
 
 /// What is to become of a key.

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use crate::store::{Expiry, redis::voting_server::Vote};
+use crate::store::{Expiry, redis::voting_server::Vote, redlock::ballot::quorum::majority};
+
+pub(crate) mod quorum;
 
 /// Each refusal of a number leads to a new one, at most so often for one request.
 const MOST_PROPOSALS: usize = 4;
@@ -243,7 +245,7 @@ impl Ballot {
     }
 
     fn majority(&self) -> usize {
-        super::quorum::majority(self.servers.len())
+        majority(self.servers.len())
     }
 }
 

@@ -3,7 +3,7 @@
 //! After the [specification](https://redis.io/docs/latest/develop/reference/protocol-spec/). A server may be hostile, or no
 //! server of this kind at all: what it sends is bounded in size, number and depth before it is kept.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// The longest answer that is kept. The longest that we ask for has some kilobytes.
 pub(crate) const LONGEST_FRAME: usize = 1 << 20;
@@ -267,6 +267,11 @@ fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
     &room[at..]
 }
 
+/// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -443,5 +448,12 @@ mod tests {
         assert_eq!(error.details(), "invalid username-password pair");
         assert_eq!(ServerError::new("ERR").details(), "");
         assert_eq!(format!("{error:?}"), "ServerError(\"WRONGPASS\")");
+    }
+
+    #[test]
+    fn a_ttl_is_rounded_up_to_whole_milliseconds() {
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_millis(100)), 100);
+        assert_eq!(millis(Duration::from_micros(100_001)), 101);
     }
 }

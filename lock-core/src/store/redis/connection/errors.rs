@@ -7,71 +7,18 @@ use crate::store::{
     in_flight::{ConnectionId, InFlight},
     owner_token::redact,
     redis::{
+        address::{Address, Endpoint, transport::Transport},
         connection::{
             NoReply,
-            resp::{ServerError, Value},
-            transport::Transport,
-        },
-        topology::{
-            address::{Address, Endpoint},
-            slots::SLOTS,
+            redirect::Redirect,
+            wire::resp::{ServerError, Value},
         },
     },
     timing::Timing,
 };
 
-/// A node of a cluster says that another one has the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Redirect {
-    pub(super) slot: u16,
-    /// Empty: the host of the node that says so.
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) reach: RedirectScope,
-}
-
-/// What a redirection is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RedirectScope {
-    /// The slot, from now on.
-    Slot,
-    /// This one request: the slot is being moved.
-    Request,
-}
-
-impl Redirect {
-    /// Reads `MOVED 3999 127.0.0.1:6381`.
-    fn read(error: &ServerError) -> Option<Self> {
-        let reach = match error.code() {
-            "MOVED" => RedirectScope::Slot,
-            "ASK" => RedirectScope::Request,
-            _ => return None,
-        };
-        let (slot, endpoint) = error.details().split_once(' ')?;
-        let (host, port) = endpoint.rsplit_once(':')?;
-        Some(Self {
-            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
-            host: host.to_owned(),
-            port: port.parse().ok()?,
-            reach,
-        })
-    }
-}
-
-impl fmt::Display for Redirect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, .. } = self;
-        write!(
-            f,
-            "the key is at {host}:{port} now, which is a part of a cluster"
-        )
-    }
-}
-
-impl Error for Redirect {}
-
 /// Where to go instead, if that is what the failure says.
-pub(super) fn redirect(failure: &Failure) -> Option<&Redirect> {
+pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     match failure {
         Failure::NotNow(source) => source.downcast_ref(),
         _ => None,
@@ -91,19 +38,19 @@ impl fmt::Display for Denied {
 impl Error for Denied {}
 
 /// For lack of a right, in these words unless all that is missing can be named.
-pub(super) fn denied(reason: String) -> Failure {
+pub(crate) fn denied(reason: String) -> Failure {
     Failure::Refused(Arc::new(Denied(reason)))
 }
 
 /// The words of a failure that is for lack of a right.
-pub(super) fn lack_of_rights(failure: &Failure) -> Option<&str> {
+pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
     match failure {
         Failure::Refused(source) => source.downcast_ref().map(|Denied(reason)| &**reason),
         _ => None,
     }
 }
 
-pub(super) fn of_a_cluster(address: &Address) -> Failure {
+pub(crate) fn of_a_cluster(address: &Address) -> Failure {
     Failure::Invalid(
         format!(
             "{} is a node of a cluster: write `redis+cluster://host:port,host2:port`",
@@ -114,7 +61,7 @@ pub(super) fn of_a_cluster(address: &Address) -> Failure {
 }
 
 /// No answer came to a command: nobody knows what became of it.
-pub(super) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Failure {
+pub(crate) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Failure {
     let server = address.shown();
     match none {
         NoReply::Broken(why) | NoReply::Unacceptable(why) => {
@@ -128,7 +75,7 @@ pub(super) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Fai
     }
 }
 
-pub(super) fn late(address: &Address, within: Duration) -> Failure {
+pub(crate) fn late(address: &Address, within: Duration) -> Failure {
     Failure::no_answer(format!(
         "no answer from {} within {within:?}",
         address.shown()
@@ -136,7 +83,7 @@ pub(super) fn late(address: &Address, within: Duration) -> Failure {
 }
 
 /// Nothing came of a connection in time.
-pub(super) fn unconnected(address: &Address, within: Duration) -> Failure {
+pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
     let hint = match address.transport {
         Transport::Plain => "",
         // A server without TLS may wait for the end of what it takes for a command.
@@ -149,7 +96,7 @@ pub(super) fn unconnected(address: &Address, within: Duration) -> Failure {
     ))
 }
 
-pub(super) fn unreachable(error: &io::Error, address: &Address) -> Failure {
+pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
     let text = format!("cannot connect to {}: {error}", address.shown());
     match error.kind() {
         // Only TLS has errors of this kind.
@@ -159,7 +106,7 @@ pub(super) fn unreachable(error: &io::Error, address: &Address) -> Failure {
 }
 
 /// No answer while the connection was being opened, when no request has left yet.
-pub(super) fn handshake(none: &NoReply, address: &Address) -> Failure {
+pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     let server = address.shown();
     match none {
         NoReply::Broken(why) => Failure::no_answer(format!(
@@ -185,7 +132,7 @@ fn hint_at_tls(address: &Address) -> &'static str {
 }
 
 /// The server refuses the opening of a connection. Its details may quote the password.
-pub(super) fn refused(error: &ServerError, address: &Address) -> Failure {
+pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
     let (server, code, details) = (address.shown(), error.code(), told(error.details()));
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
@@ -202,7 +149,7 @@ pub(super) fn refused(error: &ServerError, address: &Address) -> Failure {
 }
 
 /// An error that the server answered to a command.
-pub(super) fn answered(error: &ServerError) -> Failure {
+pub(crate) fn answered(error: &ServerError) -> Failure {
     let (code, details) = (code_of(error), told(error.details()));
     if code == "WRONGTYPE" {
         return Failure::Invalid(NO_LOCK.into());
@@ -235,7 +182,7 @@ pub(super) fn answered(error: &ServerError) -> Failure {
 }
 
 /// An error that the server answers is a failure.
-pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
+pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => Err(answered(&error)),
         value => Ok(value),
@@ -244,7 +191,7 @@ pub(super) fn of_value(value: Value) -> Result<Value, Failure> {
 
 /// The same for a request that may take a lock. That it did not settles all that left on its connection before, if nothing
 /// left on another one.
-pub(super) fn of_answer(
+pub(crate) fn of_answer(
     value: Value,
     connection: ConnectionId,
     in_flight: &InFlight,
@@ -257,27 +204,27 @@ pub(super) fn of_answer(
 }
 
 /// A request on this connection was answered for good.
-pub(super) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
+pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
     if in_flight.is_settled_by(connection) {
         in_flight.note_all_answered();
     }
 }
 
 /// What is told of a key of another type.
-pub(super) const NO_LOCK: &str =
+pub(crate) const NO_LOCK: &str =
     "the key holds something that is no lock: choose another key or prefix";
 
 /// What the scripts answer if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
-pub(super) fn out_of_bounds() -> Failure {
+pub(crate) fn out_of_bounds() -> Failure {
     Failure::Refused(source(format!(
         "{OUT_OF_BOUNDS}: the counter, or what this process knows, is out of bounds"
     )))
 }
 
 /// An error's code. Redis 6 wraps an error inside a script into one of the script.
-pub(super) fn code_of(error: &ServerError) -> &str {
+pub(crate) fn code_of(error: &ServerError) -> &str {
     let details = error.details();
     if !details.starts_with("Error running script") {
         return error.code();
@@ -306,19 +253,19 @@ fn told(details: &str) -> String {
 }
 
 /// An answer of a form that no server of this kind gives: nobody knows what was done.
-pub(super) fn nonsense(what: &str) -> Failure {
+pub(crate) fn nonsense(what: &str) -> Failure {
     Failure::NoAnswer(source(format!(
         "the server's answer to {what} has the wrong form"
     )))
 }
 
-pub(super) fn no_redis(server: &str) -> Failure {
+pub(crate) fn no_redis(server: &str) -> Failure {
     Failure::Invalid(
         format!("{server} does not speak the Redis protocol: is it the right port?").into(),
     )
 }
 
-pub(super) fn wrong_credentials(server: &str) -> Failure {
+pub(crate) fn wrong_credentials(server: &str) -> Failure {
     Failure::Invalid(
         format!(
             "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
@@ -345,13 +292,14 @@ fn is_transient(code: &str, details: &str) -> bool {
     ) || details.contains("max number of clients reached")
 }
 
-pub(super) fn source(message: String) -> Source {
+pub(crate) fn source(message: String) -> Source {
     Arc::from(Box::<dyn Error + Send + Sync>::from(message))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::connection::redirect::RedirectScope;
 
     fn error(line: &str) -> ServerError {
         ServerError::new(line)

@@ -12,12 +12,9 @@ use tokio::{
     net::{TcpStream, tcp},
 };
 
+use crate::store::redis::address::{Address, Endpoint, transport::Transport};
 #[cfg(feature = "tls")]
-use crate::store::redis::connection::tls;
-use crate::store::redis::{
-    connection::transport::Transport,
-    topology::address::{Address, Endpoint},
-};
+use crate::store::redis::connection::wire::tls;
 
 /// The half that is read, by one task.
 pub(crate) type Reading = Box<dyn AsyncRead + Send + Unpin>;

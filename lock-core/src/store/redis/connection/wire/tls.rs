@@ -333,8 +333,10 @@ mod tests {
             redis::connection::{
                 Connection, Handler, Messages, NoReply,
                 pub_sub::PubSubDispatch,
-                resp::{Arg, Value},
-                socket::Writing,
+                wire::{
+                    resp::{Arg, Value},
+                    socket::Writing,
+                },
             },
         },
         tls::Tls,

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use crate::{
     error::LockError,
-    store::redis::{
-        connection::transport::{Security, Transport},
-        topology::url::{Kind, ServerUrl, in_brackets},
+    store::redis::address::{
+        transport::{Security, Transport},
+        url::{Kind, ServerUrl, in_brackets},
     },
 };
+
+pub(crate) mod transport;
+pub(crate) mod url;
 
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]

@@ -1,26 +1,23 @@
 //! What this server lets this user do: found out by doing it, once a connection, and never from a version.
 
-use std::{sync::Arc, time::Duration};
-
 use crate::{
     options::RESERVED,
     store::{
         Failure,
         redis::{
+            address::Address,
             connection::{
+                errors,
                 handshake::Handshake,
-                reconnecting::ReconnectingConnection,
-                resp::{Arg, ServerError, Value},
+                wire::resp::{Arg, ServerError, Value},
             },
-            errors,
-            topology::address::Address,
         },
     },
 };
 
 /// By which commands locks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Capabilities {
+pub(crate) enum Capabilities {
     /// Scripts: everything works.
     Scripts,
     /// Commands alone: waiters ask again and again.
@@ -29,7 +26,7 @@ pub(super) enum Capabilities {
 
 /// By which commands a key is changed only if it holds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compare {
+pub(crate) enum Compare {
     /// `DELEX … IFEQ` and `SET … IFEQ`: Redis 8.4 and later.
     Delex,
     /// `DELIFEQ` and `SET … IFEQ`: Valkey 9 and later.
@@ -39,32 +36,10 @@ pub(super) enum Compare {
 }
 
 /// Tells in one call whether scripts may run, and which of the commands that they call are refused to them.
-const PROBE: &str = include_str!("scripts/probe.lua");
-
-/// The same for a channel in the slot of a lock. A server before Redis 7 has none.
-const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
-                        return 0";
-
-/// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
-pub(super) async fn publishing(
-    connection: &Arc<ReconnectingConnection>,
-    channel: &str,
-    within: Duration,
-) -> Result<(), Failure> {
-    let eval = [
-        Arg::Text("EVAL"),
-        Arg::Text(SPUBLISH),
-        Arg::Number(0),
-        Arg::Text(channel),
-    ];
-    match connection.send(&[&eval], within, None).await? {
-        (_, Value::Int(0)) => grant(connection.address(), std::iter::once("spublish")),
-        _ => Ok(()),
-    }
-}
+const PROBE: &str = include_str!("../scripts/probe.lua");
 
 /// `channel`: where grants will be published, if that can be tried on this connection.
-pub(super) async fn capabilities(
+pub(crate) async fn capabilities(
     handshake: &Handshake,
     address: &Address,
     channel: Option<&str>,
@@ -92,7 +67,10 @@ pub(super) async fn capabilities(
 }
 
 /// An error that names the rights to commands that are missing, if any are.
-fn grant<'a>(address: &Address, missing: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+pub(crate) fn grant<'a>(
+    address: &Address,
+    missing: impl Iterator<Item = &'a str>,
+) -> Result<(), Failure> {
     let rights: Vec<String> = missing
         .map(|command| match command {
             "publish" | "spublish" => format!("+{command} &{RESERVED}grants:*"),

@@ -1,70 +1,45 @@
 //! One server, and what is remembered of it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use crate::store::{
-    grants::Grants,
     in_flight::InFlight,
     redis::{
+        address::Address,
         connection::{
-            pub_sub::PubSubDispatch,
-            reconnecting::{Purpose, ReconnectingConnection},
+            fencing_counter::FencingCounter, handshake::Purpose, pub_sub::PubSubDispatch,
+            reconnecting::ReconnectingConnection, sentinel::Sentinels,
         },
-        fencing_counter::FencingCounter,
-        replica_acks::ReplicaAcks,
         topology::{
-            address::Address, sentinel::Sentinels, sharded_subscription::ShardedSubscription,
+            replica_acks::ReplicaAcks, settings::ServerSettings,
+            sharded_subscription::ShardedSubscription,
         },
         without_scripts::Commands,
     },
-    timing::Timing,
 };
+
+/// How often one of them, each in its turn, is asked whether the primary has changed.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// One server that keeps locks.
 #[derive(Debug)]
-pub(super) struct RedisServer {
-    pub(super) connection: Arc<ReconnectingConnection>,
+pub(crate) struct RedisServer {
+    pub(crate) connection: Arc<ReconnectingConnection>,
     /// For users who may not run scripts.
-    pub(super) commands: Commands,
-    pub(super) fencing_counter: FencingCounter,
+    pub(crate) commands: Commands,
+    pub(crate) fencing_counter: FencingCounter,
     /// In a cluster.
-    pub(super) subscription: Option<ShardedSubscription>,
+    pub(crate) subscription: Option<ShardedSubscription>,
     /// Where replicas must have a lock.
-    pub(super) replica_acks: Option<ReplicaAcks>,
-}
-
-/// What every server of a manager is made with.
-#[derive(Clone, Debug)]
-pub(super) struct ServerSettings {
-    pub(super) timing: Timing,
-    /// A random name of the manager.
-    pub(super) manager: Arc<str>,
-    pub(super) grants: Arc<Grants>,
-    pub(super) replicas: Option<Replicas>,
-}
-
-/// How many replicas must have a lock before it counts, and how long that may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replicas {
-    pub(crate) least: u32,
-    pub(crate) within: Duration,
-}
-
-impl ServerSettings {
-    /// A dispatch for grants, or for hints where a grant alone does not count.
-    pub(super) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
-        let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
-        if self.replicas.is_some() {
-            dispatch.for_hints()
-        } else {
-            dispatch
-        }
-    }
+    pub(crate) replica_acks: Option<ReplicaAcks>,
 }
 
 impl RedisServer {
     /// The one that has all keys.
-    pub(super) fn with_all_keys(
+    pub(crate) fn with_all_keys(
         address: Address,
         sentinels: Option<Arc<Sentinels>>,
         dispatch: PubSubDispatch,
@@ -85,7 +60,7 @@ impl RedisServer {
     }
 
     /// One of a cluster.
-    pub(super) fn of_a_cluster(address: Address, server_settings: &ServerSettings) -> Self {
+    pub(crate) fn of_a_cluster(address: Address, server_settings: &ServerSettings) -> Self {
         let dispatch = server_settings.dispatch("".into());
         let subscription = ShardedSubscription::new(address.clone(), server_settings);
         let connection = ReconnectingConnection::new(
@@ -127,7 +102,7 @@ impl RedisServer {
     }
 
     /// Writes what was given to be sent at once.
-    pub(super) fn flush(&self) {
+    pub(crate) fn flush(&self) {
         for connection in self
             .replica_acks
             .iter()
@@ -139,7 +114,7 @@ impl RedisServer {
     }
 
     /// All that lead to it, but those on which only grants are heard.
-    pub(super) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
+    pub(crate) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
         replica_acks
             .chain([&self.connection, self.commands.transactions()])
@@ -147,7 +122,7 @@ impl RedisServer {
     }
 
     /// Where locks are taken: on one connection.
-    pub(super) fn holding(&self) -> &Arc<ReconnectingConnection> {
+    pub(crate) fn holding(&self) -> &Arc<ReconnectingConnection> {
         self.replica_acks
             .as_ref()
             .map_or(&self.connection, ReplicaAcks::connection)
@@ -155,11 +130,36 @@ impl RedisServer {
 
     /// Where a lock is let go: on the connection on which it was taken, so that the release never overtakes the acquire;
     /// or past those who wait for replicas there, if nothing of the acquire is under way any more.
-    pub(super) fn releasing(&self, acquire_in_flight: &InFlight) -> &Arc<ReconnectingConnection> {
+    pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> &Arc<ReconnectingConnection> {
         if acquire_in_flight.is_empty() {
             &self.connection
         } else {
             self.holding()
+        }
+    }
+}
+
+/// Has all connections leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that
+/// only we can still reach would go on giving out locks that nobody else respects.
+pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
+    // Until the manager ends.
+    loop {
+        tokio::time::sleep(WATCH).await;
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        let connections = server.connections();
+        let Some(sentinels) = server.connection.sentinels() else {
+            return;
+        };
+        if !connections.iter().any(|connection| connection.is_up()) {
+            continue;
+        }
+        let Some(now) = sentinels.hear_one().await else {
+            continue;
+        };
+        for connection in connections {
+            connection.leave_if_replaced(&now);
         }
     }
 }

@@ -19,19 +19,20 @@ use crate::store::{
     in_flight::ConnectionId,
     redis::{
         connection::{
-            reconnecting::{Purpose, ReconnectingConnection},
-            resp::{
+            errors,
+            handshake::Purpose,
+            reconnecting::ReconnectingConnection,
+            wire::resp::{
                 Arg::{Number, Text},
-                Value,
+                Value, millis,
             },
         },
-        errors, millis,
-        server::Replicas,
+        topology::settings::Replicas,
     },
 };
 
 #[derive(Debug)]
-pub(super) struct ReplicaAcks {
+pub(crate) struct ReplicaAcks {
     connection: Arc<ReconnectingConnection>,
     least: u32,
     within: Duration,
@@ -50,7 +51,7 @@ struct AckRound {
 }
 
 impl ReplicaAcks {
-    pub(super) fn new(connection: &ReconnectingConnection, replicas: Replicas) -> Self {
+    pub(crate) fn new(connection: &ReconnectingConnection, replicas: Replicas) -> Self {
         let mut timing = connection.timing();
         timing.command_timeout += replicas.within;
         Self {
@@ -62,7 +63,7 @@ impl ReplicaAcks {
         }
     }
 
-    pub(super) fn connection(&self) -> &Arc<ReconnectingConnection> {
+    pub(crate) fn connection(&self) -> &Arc<ReconnectingConnection> {
         &self.connection
     }
 
@@ -70,7 +71,7 @@ impl ReplicaAcks {
     ///
     /// One `WAIT` at a time, for all who ask: many one after the other would each take the whole time while a replica is
     /// away. So this takes twice that time at most, once its turn begins.
-    pub(super) async fn gather(&self, connection: ConnectionId) -> Result<(), Failure> {
+    pub(crate) async fn gather(&self, connection: ConnectionId) -> Result<(), Failure> {
         // A round that has begun may not cover what was written since.
         let needed = self.begun.load(Ordering::Acquire) + 1;
         let mut last = self.last.lock().await;
@@ -97,7 +98,7 @@ impl ReplicaAcks {
     }
 
     /// Makes sure that replicas can be waited for at all.
-    pub(super) async fn try_out(&self) -> Result<(), Failure> {
+    pub(crate) async fn try_out(&self) -> Result<(), Failure> {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.connection.timing().command_timeout;
         match self.connection.send(&[&words], within, None).await? {

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     error::LockError,
-    store::redis::topology::address::{Credentials, DEFAULT_PORT},
+    store::redis::address::{Credentials, DEFAULT_PORT},
 };
 
 /// A url that is well-formed, and whose parameters are all known.

@@ -7,7 +7,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -15,20 +15,20 @@ use std::{
 
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use crate::store::{
     Failure,
     redis::{
+        address::Address,
         connection::{
+            errors,
+            handshake::Purpose,
             pub_sub::PubSubDispatch,
-            reconnecting::{Purpose, ReconnectingConnection},
-            resp::{Arg::Text, Value},
+            reconnecting::ReconnectingConnection,
+            wire::resp::{Arg::Text, Value},
         },
-        errors,
-        server::RedisServer,
-        topology::{Service, address::Address},
     },
     timing::Timing,
 };
@@ -36,8 +36,14 @@ use crate::store::{
 /// Once one sentinel has answered, the others have so long.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How often one of them, each in its turn, is asked whether the primary has changed.
-const WATCH: Duration = Duration::from_secs(1);
+/// A primary that is known to sentinels under a name.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    pub(crate) name: String,
+    pub(crate) sentinels: Vec<Address>,
+    /// How to talk to it, wherever it is.
+    pub(crate) primary: Address,
+}
 
 /// The sentinels that know a primary.
 pub(crate) struct Sentinels {
@@ -136,7 +142,7 @@ impl Sentinels {
     }
 
     /// The word of one of them, each in its turn, if it has something to say.
-    async fn hear_one(&self) -> Option<KnownPrimary> {
+    pub(crate) async fn hear_one(&self) -> Option<KnownPrimary> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let now = ask(&self.connections[turn], &self.service).await.ok()?;
         let mut known = self.lock();
@@ -163,31 +169,6 @@ impl fmt::Debug for Sentinels {
         f.debug_struct("Sentinels")
             .field("service", &self.service)
             .finish_non_exhaustive()
-    }
-}
-
-/// Has all connections leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that
-/// only we can still reach would go on giving out locks that nobody else respects.
-pub(crate) async fn watch(server: Weak<RedisServer>) {
-    // Until the manager ends.
-    loop {
-        sleep(WATCH).await;
-        let Some(server) = server.upgrade() else {
-            return;
-        };
-        let connections = server.connections();
-        let Some(sentinels) = server.connection.sentinels() else {
-            return;
-        };
-        if !connections.iter().any(|connection| connection.is_up()) {
-            continue;
-        }
-        let Some(now) = sentinels.hear_one().await else {
-            continue;
-        };
-        for connection in connections {
-            connection.leave_if_replaced(&now);
-        }
     }
 }
 

@@ -17,12 +17,15 @@ use crate::{fencing::FencingToken, runtime::clock::Moment, store::in_flight::Con
 /// For how long after a token from the time.
 const WHILE: Duration = Duration::from_secs(1);
 
+/// Beyond it, one more is the same number to a script.
+pub(crate) const LARGEST_TOKEN: u64 = 1 << 53;
+
 /// The last token that came from the server's time; nothing where all have to.
 #[derive(Debug)]
-pub(super) struct FencingCounter(Option<Mutex<Option<LastToken>>>);
+pub(crate) struct FencingCounter(Option<Mutex<Option<LastToken>>>);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LastToken {
+pub(crate) struct LastToken {
     connection: ConnectionId,
     /// Before it was asked for.
     sent: Moment,
@@ -31,23 +34,23 @@ pub(super) struct LastToken {
 
 impl FencingCounter {
     /// For a server that nobody else takes the place of.
-    pub(super) fn while_connected() -> Self {
+    pub(crate) fn while_connected() -> Self {
         Self(Some(Mutex::default()))
     }
 
     /// For one that another may take the place of: for a moment both take writes, and of what they have only the time is the
     /// same.
-    pub(super) fn never() -> Self {
+    pub(crate) fn never() -> Self {
         Self(None)
     }
 
     /// Whether there is any.
-    pub(super) fn is_allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         self.0.is_some()
     }
 
     /// Notes a token that came from the time.
-    pub(super) fn note(&self, connection: ConnectionId, sent: Moment, token: FencingToken) {
+    pub(crate) fn note(&self, connection: ConnectionId, sent: Moment, token: FencingToken) {
         if let Some(mut last) = self.lock() {
             *last = Some(LastToken {
                 connection,
@@ -57,7 +60,7 @@ impl FencingCounter {
         }
     }
 
-    pub(super) fn last(&self) -> Option<LastToken> {
+    pub(crate) fn last(&self) -> Option<LastToken> {
         *self.lock()?
     }
 
@@ -68,12 +71,12 @@ impl FencingCounter {
 }
 
 impl LastToken {
-    pub(super) fn token(self) -> u64 {
+    pub(crate) fn token(self) -> u64 {
         self.token.into()
     }
 
     /// Than what a token must be larger that is counted up on this connection now; `None`: it must come from the time.
-    pub(super) fn floor(self, connection: ConnectionId, now: Moment) -> Option<u64> {
+    pub(crate) fn floor(self, connection: ConnectionId, now: Moment) -> Option<u64> {
         let may_count = self.connection == connection && now.since(self.sent) < WHILE;
         may_count.then_some(self.token.into())
     }

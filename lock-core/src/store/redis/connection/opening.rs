@@ -1,0 +1,318 @@
+//! From an address to a connection that is ready for use: who we are, which database, and where grants arrive.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    options::RESERVED,
+    runtime::executor::spawn_beside,
+    store::{
+        Failure,
+        in_flight::ConnectionId,
+        redis::{
+            address::Address,
+            connection::{
+                CLOCK, Connection, Messages,
+                capabilities::{self, Capabilities},
+                errors,
+                handshake::{
+                    Greeting, Handshake, Purpose, authenticate, expect_a_primary, expect_okay,
+                    greet_in_resp3,
+                },
+                reconnecting::ReconnectingConnection,
+                sentinel::KnownPrimary,
+                wire::{
+                    resp::{Arg, Value},
+                    socket,
+                },
+            },
+        },
+    },
+};
+
+/// A connection that is ready for use.
+#[derive(Clone, Debug)]
+pub(crate) struct CurrentConnection {
+    pub(crate) connection: Arc<Connection>,
+    /// By which commands locks are kept; nothing where none are.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Whether grants arrive, on it or on the one beside it.
+    pub(crate) grants: bool,
+    /// The one for messages, if they need one of their own. The two end together.
+    pub(crate) beside: Option<Arc<Connection>>,
+    /// The sentinels' word by which the server was found.
+    pub(crate) found: Option<KnownPrimary>,
+    /// In RESP3.
+    pub(crate) greeting: Option<Greeting>,
+}
+
+impl CurrentConnection {
+    pub(super) fn is(&self, id: ConnectionId) -> bool {
+        let mut both = self.beside.iter().chain([&self.connection]);
+        both.any(|connection| connection.id == id)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        let mut both = self.beside.iter().chain([&self.connection]);
+        both.any(|connection| connection.has_ended())
+    }
+
+    pub(super) fn retire(&self) {
+        for connection in self.beside.iter().chain([&self.connection]) {
+            connection.retire();
+        }
+    }
+}
+
+/// Opens a connection. Its caller bounds the time.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the connection.
+pub(crate) async fn open(
+    reconnecting: &Arc<ReconnectingConnection>,
+) -> Result<CurrentConnection, Failure> {
+    let found = match reconnecting.sentinels() {
+        Some(sentinels) => Some(sentinels.primary().await?),
+        None => None,
+    };
+    let primary = found
+        .as_ref()
+        .map(|found| reconnecting.address().at(&found.host, found.port));
+    let address = primary.as_ref().unwrap_or(reconnecting.address());
+    let (mut handshake, greeting) = log_in(reconnecting, address).await?;
+    let pushes = greeting.is_some();
+    if found.is_some() {
+        expect_a_primary(&handshake, address).await?;
+    }
+    let (grants, beside, unheard) = match reconnecting.purpose() {
+        Purpose::OtherCommands => {
+            return Ok(CurrentConnection {
+                connection: handshake.finish(),
+                capabilities: None,
+                grants: false,
+                beside: None,
+                found,
+                greeting,
+            });
+        }
+        Purpose::Grants if !pushes => {
+            let why = "does not speak RESP3, in which grants come";
+            return Err(Failure::Refused(errors::source(format!(
+                "{} {why}",
+                address.shown()
+            ))));
+        }
+        Purpose::Grants => {
+            let current = CurrentConnection {
+                connection: handshake.finish(),
+                capabilities: None,
+                grants: true,
+                beside: None,
+                found,
+                greeting,
+            };
+            watch_over(reconnecting, &current.connection);
+            return Ok(current);
+        }
+        Purpose::LocksOnly => (false, None, None),
+        Purpose::Locks => {
+            let beside = hear(reconnecting, address, &mut handshake, pushes).await;
+            match beside {
+                Ok(beside) => (true, beside, None),
+                Err(NoGrants::ConnectionFailed(failure)) => return Err(failure),
+                Err(NoGrants::SubscribeUnsupported(why)) => (false, None, Some(why)),
+            }
+        }
+    };
+    let channel =
+        (reconnecting.purpose() == Purpose::Locks).then_some(&*reconnecting.dispatch().channel);
+    let capabilities = capabilities::capabilities(&handshake, address, channel).await?;
+    if let (Some(why), Capabilities::Scripts) = (unheard, capabilities) {
+        tracing::warn!(
+            server = address.shown(),
+            why,
+            "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
+        );
+    }
+    // From here on nothing can fail, and nobody waits: both are in use, or both are closed.
+    let beside = beside.map(Handshake::finish);
+    if let Some(beside) = &beside {
+        watch_over(reconnecting, beside);
+    }
+    Ok(CurrentConnection {
+        connection: handshake.finish(),
+        capabilities: Some(capabilities),
+        // Without scripts there is no queue.
+        grants: grants && capabilities == Capabilities::Scripts,
+        beside,
+        found,
+        greeting,
+    })
+}
+
+/// A connection of this user and this database. If there is a greeting, messages arrive on it, too.
+async fn log_in(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+) -> Result<(Handshake, Option<Greeting>), Failure> {
+    let handshake = start(reconnecting, address, Messages::Resp3Push).await?;
+    let greeting = if address.pushes {
+        greet_in_resp3(&handshake, address, reconnecting.purpose()).await?
+    } else {
+        None
+    };
+    if greeting.is_none() {
+        authenticate(&handshake, address).await?;
+    }
+    if address.database() != 0 {
+        let select = [Arg::Text("SELECT"), Arg::Number(address.database().into())];
+        expect_okay(&handshake, address, &select).await?;
+    }
+    Ok((handshake, greeting))
+}
+
+/// Has grants arrive, on the connection or on one beside it, which is returned.
+async fn hear(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+    handshake: &mut Handshake,
+    pushes: bool,
+) -> Result<Option<Handshake>, NoGrants> {
+    let subscribing = async {
+        if pushes {
+            return subscribe(handshake, reconnecting).await.map(|()| None);
+        }
+        // There are proxies that hang up on whoever subscribes.
+        let beside = open_beside(reconnecting, address).await;
+        beside.map(Some).map_err(NoGrants::of_a_connection_beside)
+    };
+    // A connection takes four round trips at least, so one that is to be open in time answers each within a quarter of it.
+    let patience = reconnecting.timing().connect_timeout / 4;
+    if let Ok(heard) = tokio::time::timeout(patience, subscribing).await {
+        return heard;
+    }
+    // There are proxies that swallow the command. No later answer on that connection can be trusted to be whose it seems.
+    if pushes {
+        (*handshake, _) = log_in(reconnecting, address)
+            .await
+            .map_err(NoGrants::ConnectionFailed)?;
+    }
+    let why = format!("no answer to SUBSCRIBE within {patience:?}");
+    Err(NoGrants::SubscribeUnsupported(why))
+}
+
+/// In the second version of the protocol, messages need a connection of their own.
+async fn open_beside(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+) -> Result<Handshake, NoGrants> {
+    let handshake = async {
+        let handshake = start(reconnecting, address, Messages::Resp2Array).await?;
+        authenticate(&handshake, address).await?;
+        Ok(handshake)
+    };
+    let handshake = handshake.await.map_err(NoGrants::ConnectionFailed)?;
+    subscribe(&handshake, reconnecting).await?;
+    Ok(handshake)
+}
+
+/// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
+fn watch_over(reconnecting: &Arc<ReconnectingConnection>, connection: &Arc<Connection>) {
+    let pause = reconnecting.timing().command_timeout;
+    spawn_beside(watch(
+        Arc::downgrade(reconnecting),
+        connection.clone(),
+        pause,
+    ));
+}
+
+async fn watch(
+    reconnecting: std::sync::Weak<ReconnectingConnection>,
+    beside: Arc<Connection>,
+    pause: Duration,
+) {
+    // Until the connection or the manager ends.
+    while !beside.has_ended() {
+        let asleep = CLOCK.now();
+        tokio::time::sleep(pause).await;
+        let Some(reconnecting) = reconnecting.upgrade() else {
+            return;
+        };
+        reconnecting.suspect(&beside, asleep, pause);
+    }
+}
+
+/// Connects, and has the connection driven.
+async fn start(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+    messages: Messages,
+) -> Result<Handshake, Failure> {
+    let patience = reconnecting.timing().command_timeout;
+    let (reading, writing) = socket::connect(address, patience)
+        .await
+        .map_err(|error| errors::unreachable(&error, address))?;
+    let connection = Arc::new(Connection::new(
+        ConnectionId::next(),
+        writing,
+        messages,
+        reconnecting.is_near(),
+    ));
+    let (driven, dispatch, reconnecting) = (
+        connection.clone(),
+        reconnecting.dispatch().clone(),
+        Arc::downgrade(reconnecting),
+    );
+    spawn_beside(async move {
+        let late = || {
+            if let Some(reconnecting) = reconnecting.upgrade() {
+                reconnecting.suspect(&driven, CLOCK.now().before(patience), patience);
+            }
+        };
+        let why = driven.drive(reading, dispatch, patience, late).await;
+        // Before anybody hears of the end, who may want to ask again at once.
+        if let Some(reconnecting) = reconnecting.upgrade() {
+            reconnecting.forget(driven.id);
+        }
+        driven.end(&why);
+    });
+    Ok(Handshake::of(connection))
+}
+
+/// Why no grants arrive.
+enum NoGrants {
+    /// Nor does anything else, for now.
+    ConnectionFailed(Failure),
+    SubscribeUnsupported(String),
+}
+
+impl NoGrants {
+    /// Such a connection may fail for itself: then the other one serves alone.
+    fn of_a_connection_beside(self) -> Self {
+        match self {
+            Self::ConnectionFailed(failure) => Self::SubscribeUnsupported(format!("{failure:?}")),
+            never @ Self::SubscribeUnsupported(_) => never,
+        }
+    }
+}
+
+/// Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it.
+async fn subscribe(
+    handshake: &Handshake,
+    reconnecting: &ReconnectingConnection,
+) -> Result<(), NoGrants> {
+    let (address, channel) = (reconnecting.address(), &*reconnecting.dispatch().channel);
+    let words = [Arg::Text("SUBSCRIBE"), Arg::Text(channel)];
+    let answer = handshake.ask(address, &words).await;
+    Err(match answer.map_err(NoGrants::ConnectionFailed)? {
+        Value::Array(_) => return Ok(()),
+        Value::ServerError(error) => match errors::refused(&error, address) {
+            Failure::NotNow(source) => NoGrants::ConnectionFailed(Failure::NotNow(source)),
+            _ if error.code() == "NOPERM" => NoGrants::SubscribeUnsupported(format!(
+                "the user lacks `+subscribe &{RESERVED}grants:*`"
+            )),
+            _ => NoGrants::SubscribeUnsupported(error.code().to_owned()),
+        },
+        _ => NoGrants::SubscribeUnsupported("an answer of the wrong form".to_owned()),
+    })
+}

@@ -1,0 +1,58 @@
+//! What a node of a cluster says of a key that another node has.
+
+use std::{error::Error, fmt};
+
+use crate::store::redis::connection::wire::resp::ServerError;
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// A node of a cluster says that another one has the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: u16,
+    /// Empty: the host of the node that says so.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) reach: RedirectScope,
+}
+
+/// What a redirection is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RedirectScope {
+    /// The slot, from now on.
+    Slot,
+    /// This one request: the slot is being moved.
+    Request,
+}
+
+impl Redirect {
+    /// Reads `MOVED 3999 127.0.0.1:6381`.
+    pub(crate) fn read(error: &ServerError) -> Option<Self> {
+        let reach = match error.code() {
+            "MOVED" => RedirectScope::Slot,
+            "ASK" => RedirectScope::Request,
+            _ => return None,
+        };
+        let (slot, endpoint) = error.details().split_once(' ')?;
+        let (host, port) = endpoint.rsplit_once(':')?;
+        Some(Self {
+            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            reach,
+        })
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, .. } = self;
+        write!(
+            f,
+            "the key is at {host}:{port} now, which is a part of a cluster"
+        )
+    }
+}
+
+impl Error for Redirect {}

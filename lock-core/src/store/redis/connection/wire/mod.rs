@@ -1,0 +1,6 @@
+//! The bytes to one server and back: the stream, TLS, and the protocol in them.
+
+pub(crate) mod resp;
+pub(crate) mod socket;
+#[cfg(feature = "tls")]
+mod tls;

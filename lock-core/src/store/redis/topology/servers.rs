@@ -1,0 +1,116 @@
+//! All servers that keep the locks of a manager, and following their word to where a lock is kept now.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::store::{
+    Failure,
+    redis::{
+        address::Address,
+        topology::{
+            cluster::Cluster, key_location::KeyLocation, server::RedisServer, slots::Names,
+        },
+    },
+};
+
+/// How often one request follows a redirection: a slot moves once, and a fail-over may come on top.
+pub(crate) const MOST_HOPS: u32 = 5;
+
+/// All servers that keep the locks of a manager.
+#[derive(Clone)]
+pub(crate) enum RedisServers {
+    /// One that has all keys.
+    One(Arc<RedisServer>, Arc<Names>),
+    Several(Arc<Cluster>),
+}
+
+impl RedisServers {
+    pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
+        match self {
+            Self::One(server, names) => KeyLocation::at(server.clone(), names.clone()),
+            Self::Several(cluster) => cluster.location(full_key),
+        }
+    }
+
+    /// A server, whichever is known.
+    pub(crate) fn any(&self) -> KeyLocation {
+        self.location("")
+    }
+
+    /// Asks where a lock is kept, and asks again at each place to which the answer redirects.
+    pub(crate) async fn ask<T, F>(
+        &self,
+        full_key: &str,
+        mut request: impl FnMut(KeyLocation) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut location = self.location(full_key);
+        let mut hops = 0;
+        loop {
+            let answer = request(location.clone()).await;
+            let failure = answer.as_ref().err();
+            match failure.and_then(|failure| self.follow(&location, failure)) {
+                Some(next) if hops < MOST_HOPS => location = next,
+                _ => return answer,
+            }
+            hops += 1;
+        }
+    }
+
+    /// Where to go instead, if that is what the failure says.
+    pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
+        match self {
+            Self::One(..) => None,
+            Self::Several(cluster) => cluster.follow(location, failure),
+        }
+    }
+
+    pub(crate) fn are_several(&self) -> bool {
+        matches!(self, Self::Several(_))
+    }
+
+    /// Each server that has locks, as one place there.
+    pub(crate) fn each(&self) -> Vec<KeyLocation> {
+        match self {
+            Self::One(..) => vec![self.any()],
+            Self::Several(cluster) => cluster.owners(),
+        }
+    }
+
+    /// Notes that something is to be flushed.
+    pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
+        if let Self::Several(cluster) = self {
+            cluster.note_written(server);
+        }
+    }
+
+    pub(crate) fn flush(&self) {
+        match self {
+            Self::One(server, _) => server.flush(),
+            Self::Several(cluster) => cluster.flush(),
+        }
+    }
+
+    /// How long a request and its answer take, as measured lately.
+    pub(crate) fn round_trip(&self) -> Duration {
+        match self {
+            Self::One(server, _) => server.connection.round_trip(),
+            Self::Several(cluster) => cluster.round_trip(),
+        }
+    }
+
+    /// What is shown of the url.
+    pub(crate) fn address(&self) -> &Address {
+        match self {
+            Self::One(server, _) => server.connection.address(),
+            Self::Several(cluster) => cluster.address(),
+        }
+    }
+}
+
+impl fmt::Debug for RedisServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address().fmt(f)
+    }
+}

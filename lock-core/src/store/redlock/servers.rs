@@ -1,0 +1,176 @@
+//! The servers that vote, as this process knows them together.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::mpsc;
+
+use crate::{
+    runtime::{
+        clock::{Clock, wall_clock},
+        executor::spawn_beside,
+    },
+    store::{
+        QueueMode,
+        owner_token::random_name,
+        redis::{Scope, Settings},
+        redlock::{
+            back_off::BackOff,
+            ballot::quorum::{VoteCount, majority, reached_by_majority},
+            server::RedlockServer,
+        },
+        timing::Timing,
+    },
+};
+
+pub(super) const CLOCK: Clock = Clock::Boot;
+
+/// A waiter that asks again within so many of its pauses is remembered by the servers in between.
+const MARK_PAUSES: u32 = 4;
+
+/// A number that is further ahead of the servers' clocks than this is not gone on from.
+const FAR_AHEAD_MICROS: u64 = 500_000;
+
+/// Those that vote, and what this process knows of all of them together.
+pub(super) struct RedlockServers {
+    pub(super) servers: Vec<Arc<RedlockServer>>,
+    pub(super) timing: Timing,
+    pub(super) scope: Scope,
+    /// Names this manager to the servers, and through them to other waiters.
+    pub(super) name: Arc<str>,
+    /// The largest number that this process proposed.
+    last_number: Mutex<u64>,
+    pub(super) back_off: BackOff,
+}
+
+impl RedlockServers {
+    pub(super) fn new(servers: Vec<Arc<RedlockServer>>, settings: &Settings) -> Self {
+        Self {
+            servers,
+            timing: settings.timing,
+            scope: settings.scope.clone(),
+            name: random_name().into(),
+            last_number: Mutex::new(0),
+            back_off: BackOff::default(),
+        }
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        majority(self.servers.len())
+    }
+
+    pub(super) fn tally(&self) -> VoteCount {
+        VoteCount::of(self.servers.len())
+    }
+
+    /// Asks every server, each apart from the others. The questions go on when nobody waits for the answers any more.
+    pub(super) fn ask_all<T, F>(
+        &self,
+        question: impl Fn(usize, Arc<RedlockServer>) -> F,
+    ) -> mpsc::UnboundedReceiver<(usize, T)>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (tell, answers) = mpsc::unbounded_channel();
+        for (server, member) in self.servers.iter().enumerate() {
+            let (tell, answer) = (tell.clone(), question(server, member.clone()));
+            spawn_beside(async move {
+                // Nobody listens any more once it is decided.
+                drop(tell.send((server, answer.await)));
+            });
+        }
+        answers
+    }
+
+    /// The first number to propose: the time at which the servers will hear of it, but above all that this process knows or
+    /// has proposed, for the last of `count` tokens.
+    pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
+        let clocks = self.servers.iter().filter_map(|member| member.clock());
+        let time = reached_by_majority(self.servers.len(), clocks.collect())
+            .unwrap_or_else(own_wall_clock)
+            .saturating_add(micros(self.round_trip()));
+        let count = u64::from(count);
+        let mut last = self
+            .last_number
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut number = time.max(known + count);
+        // A proposal that went astray, by a clock that was set back, must not keep the next ones astray.
+        if *last < number + FAR_AHEAD_MICROS {
+            number = number.max(*last + count);
+        }
+        *last = number;
+        number
+    }
+
+    /// Twice what a message takes, and what two clocks may be apart within a data centre.
+    pub(super) fn slack(&self) -> u64 {
+        micros(self.round_trip() * 2) + 500
+    }
+
+    pub(super) fn round_trip(&self) -> Duration {
+        let known = self.servers.iter().map(|member| member.node.round_trip());
+        let known = known.filter(|time| !time.is_zero()).collect();
+        reached_by_majority(self.servers.len(), known).unwrap_or_default()
+    }
+
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        patience(ttl, self.round_trip(), self.timing.command_timeout)
+    }
+
+    pub(super) fn mark(&self, queue_mode: QueueMode) -> Duration {
+        match queue_mode {
+            QueueMode::DoNotQueue => Duration::ZERO,
+            QueueMode::JoinQueue | QueueMode::CheckPosition(_) => {
+                self.timing.polling_pause * MARK_PAUSES
+            }
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn own_wall_clock() -> u64 {
+    micros(wall_clock())
+}
+
+/// How long one server may take to answer about a lock with this ttl: a small part of it, but time enough for a few round
+/// trips.
+fn patience(ttl: Duration, round_trip: Duration, most: Duration) -> Duration {
+    let enough = (round_trip * 4).max(Duration::from_millis(20));
+    (ttl / 10)
+        .max(enough)
+        .min(Duration::from_millis(500))
+        .min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
+        let settings = Settings::default();
+        let server = |place: usize| {
+            let (url, run_ids) = (format!("redis://h{place}"), Arc::default());
+            RedlockServer::new(place, &url, &settings, Duration::ZERO, run_ids).map(Arc::new)
+        };
+        let all: Result<_, _> = (0..3).map(server).collect();
+        let servers = RedlockServers::new(all.expect("whole urls"), &settings);
+        let first = servers.next_number(0, 1);
+        assert!(servers.next_number(0, 1) > first);
+        let second = servers.next_number(first + 1000, 1);
+        assert!(second > first + 1000);
+        // All of a block.
+        assert!(servers.next_number(0, 64) - 64 >= second);
+        // By a clock that was set back since.
+        let astray = first + 10 * FAR_AHEAD_MICROS;
+        *servers.last_number.lock().expect("no panic") = astray;
+        assert!(servers.next_number(0, 1) < astray);
+    }
+}
