@@ -53,6 +53,8 @@
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
+//! - `cluster` (default): `redis+cluster://` urls, for Redis Cluster and Valkey Cluster.
+//! - `redlock` (default): several independent servers; see [`LockManager::redlock`].
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code; belongs into `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
@@ -76,10 +78,10 @@ mod runtime;
 mod telemetry;
 
 #[cfg_attr(
-    not(feature = "redis"),
+    not(feature = "redlock"),
     expect(
         dead_code,
-        reason = "the port is wider than what the in-memory backend uses"
+        reason = "the port is wider than what the other backends use"
     )
 )]
 mod store;

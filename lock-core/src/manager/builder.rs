@@ -47,6 +47,7 @@ pub struct LockManagerBuilder {
     /// Without the prefix.
     check_key: Option<String>,
     /// For several servers: how long one must have been up before it votes.
+    #[cfg(feature = "redlock")]
     quarantine: Option<Duration>,
     #[cfg(feature = "redis")]
     access: Access,
@@ -64,6 +65,7 @@ impl Default for LockManagerBuilder {
             timing: Timing::default(),
             limits: Limits::default(),
             check_key: None,
+            #[cfg(feature = "redlock")]
             quarantine: None,
             #[cfg(feature = "redis")]
             access: Access::default(),
@@ -198,6 +200,7 @@ impl LockManagerBuilder {
     ///
     /// For tests, whose servers have just been started. A shorter one than the default lets two processes have the same lock
     /// after a server restarted without its data; a longer one keeps it out for longer than needed.
+    #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);
         self
@@ -277,7 +280,7 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "cluster")]
     pub async fn cluster<U>(self, hosts: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
@@ -313,7 +316,8 @@ impl LockManagerBuilder {
         }
         let urls = split_list(url);
         if urls.len() > 1 {
-            return self.redlock(urls).await;
+            let urls = urls.into_iter().map(|url| url.trim().to_owned());
+            return self.connect_to_servers(urls.collect()).await;
         }
         self.connect_to_server(url).await
     }
@@ -327,6 +331,7 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
+    #[cfg(feature = "redlock")]
     pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
@@ -374,7 +379,7 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     async fn connect_to_servers(mut self, urls: Vec<String>) -> Result<LockManager, LockError> {
         use crate::store::redlock::{RedlockStore, restart_quarantine};
 
@@ -475,9 +480,16 @@ impl LockManagerBuilder {
         ))
     }
 
-    #[cfg(not(feature = "redis"))]
-    async fn connect_to_servers(self, urls: Vec<String>) -> Result<LockManager, LockError> {
-        self.connect_to_server(&urls.join(",")).await
+    #[cfg(not(feature = "redlock"))]
+    #[expect(
+        clippy::unused_async,
+        reason = "the other build of this function waits"
+    )]
+    async fn connect_to_servers(self, _urls: Vec<String>) -> Result<LockManager, LockError> {
+        Err(LockError::invalid(
+            "several servers with commas between them vote on each lock, which this build of lock-core cannot have them do: \
+             switch its feature `redlock` on, or name one server",
+        ))
     }
 
     fn finish(

@@ -155,6 +155,7 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg(feature = "redlock")]
     pub async fn redlock<U>(urls: U) -> Result<Self, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,

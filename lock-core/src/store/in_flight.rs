@@ -5,11 +5,11 @@
 //! still be in a socket, and take the key after the release: then the release is repeated until the lease would have
 //! ended by itself.
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 use crate::store::redlock::in_flight::ServerInFlight;
 
 /// One connection to the backend, never reused.
@@ -21,11 +21,11 @@ impl ConnectionId {
     pub(crate) const LOCAL: Self = Self(1);
 
     /// Those to all servers of a backend that has several: each has answered on its own, and no copy is astray.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     pub(crate) const ALL: Self = Self(u64::MAX - 1);
 
     /// Those to some of the servers: on the others something may still be under way, or have been done.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     pub(crate) const SOME: Self = Self(u64::MAX - 2);
 
     /// One that no other connection of this process has, to whatever server, those that it inherited by a fork included.
@@ -48,7 +48,7 @@ impl ConnectionId {
 pub(crate) struct InFlight {
     connection: AtomicU64,
     /// The same for each server, where a backend has several.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     of_servers: OnceLock<Box<[ServerInFlight]>>,
 }
 
@@ -93,7 +93,7 @@ impl InFlight {
 
     /// Whether an answer on `connection` means that every request that left was executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "redlock")]
         if connection == ConnectionId::SOME {
             return false;
         }
@@ -102,7 +102,7 @@ impl InFlight {
     }
 
     /// What left for each of `servers` servers.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     pub(crate) fn of_servers(&self, servers: usize) -> &[ServerInFlight] {
         self.of_servers
             .get_or_init(|| (0..servers).map(|_| ServerInFlight::default()).collect())

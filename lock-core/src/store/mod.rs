@@ -25,7 +25,7 @@ pub(crate) mod memory;
 pub(crate) mod owner_token;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 pub(crate) mod redlock;
 pub(crate) mod timing;
 

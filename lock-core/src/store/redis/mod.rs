@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "cluster")]
+use crate::store::redis::topology::cluster::Cluster;
 use crate::{
     error::LockError,
     inspect::{Health, Sighting},
@@ -39,12 +41,10 @@ use crate::{
             },
             topology::{
                 Topology,
-                cluster::Cluster,
-                key_location::KeyLocation,
+                key_location::{GrantDelivery, KeyLocation},
                 server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
                 settings::ServerSettings,
-                sharded_subscription::GrantDelivery,
                 slots::Names,
             },
             without_scripts::set_if_free,
@@ -54,6 +54,8 @@ use crate::{
 };
 
 mod address;
+#[cfg(feature = "cluster")]
+mod cluster_renewals;
 mod connection;
 mod contention;
 mod health;
@@ -62,6 +64,7 @@ mod rights;
 mod scripts;
 mod topology;
 mod trial;
+#[cfg(feature = "redlock")]
 pub(crate) mod voting_server;
 mod without_scripts;
 
@@ -112,6 +115,7 @@ impl RedisStore {
     }
 
     /// The same for one of several servers, by the votes of which locks are kept.
+    #[cfg(feature = "redlock")]
     pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
         // No grants are heard of: a lock that a majority has is passed on by no single server.
         Self::make(url, settings, Arc::default(), true)
@@ -137,6 +141,7 @@ impl RedisStore {
                 let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
                 one(service.primary, Some(Arc::new(sentinels)), &server_settings)
             }
+            #[cfg(feature = "cluster")]
             Topology::Cluster(seeds) => {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
             }
@@ -177,6 +182,7 @@ impl RedisStore {
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
             RedisServers::One(server, _) => server,
+            #[cfg(feature = "cluster")]
             RedisServers::Several(cluster) => return cluster.greet(within).await,
         };
         let connection = &server.connection;

@@ -1,29 +1,25 @@
 //! Renewing many leases at once: one message to each server that has some of them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::task::JoinSet;
-
+#[cfg(feature = "cluster")]
+use crate::store::redis::{cluster_renewals, scripts::NodeRole};
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
         connection::{
-            CLOCK,
-            capabilities::{Capabilities, Compare},
+            capabilities::Capabilities,
             wire::resp::{
                 Arg::{Number, Text},
                 millis,
             },
         },
-        scripts::{Call, NodeRole, RENEW, replies::read_renewed},
-        topology::{
-            key_location::KeyLocation,
-            servers::{MOST_HOPS, RedisServers},
-        },
+        scripts::{Call, RENEW, replies::read_renewed},
+        topology::{key_location::KeyLocation, servers::RedisServers},
     },
 };
 
-type Renewals = Vec<Result<Renewed, Failure>>;
+pub(super) type Renewals = Vec<Result<Renewed, Failure>>;
 
 pub(super) async fn renew(
     servers: &RedisServers,
@@ -38,116 +34,12 @@ pub(super) async fn renew(
             let location = servers.location(&first.full_key);
             renew_at(&location, &batch, within).await
         }
-        RedisServers::Several(_) => Ok(renew_at_their_locations(servers, &batch, within).await),
+        #[cfg(feature = "cluster")]
+        RedisServers::Several(_) => Ok(cluster_renewals::renew(servers, &batch, within).await),
     }
 }
 
-/// Those that go to one server together: their numbers in the batch, and where each of them is at home.
-struct Group(Vec<(usize, KeyLocation)>);
-
-async fn renew_at_their_locations(
-    servers: &RedisServers,
-    batch: &[Renew],
-    within: Duration,
-) -> Renewals {
-    let started = CLOCK.now();
-    let none = || Err(Failure::no_answer("the time for a renewal is over"));
-    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
-    let location =
-        |(number, request): (usize, &Renew)| (number, servers.location(&request.full_key));
-    let mut open: Vec<(usize, KeyLocation)> = batch.iter().enumerate().map(location).collect();
-    for _ in 0..=MOST_HOPS {
-        let left = within.saturating_sub(CLOCK.now().since(started));
-        if open.is_empty() || left.is_zero() {
-            break;
-        }
-        let mut asked = JoinSet::new();
-        for group in grouped(open) {
-            let requests: Vec<_> = group
-                .0
-                .iter()
-                .map(|(number, _)| batch[*number].clone())
-                .collect();
-            // At the same time: a node that does not answer must not cost the leases at another one.
-            asked.spawn(async move {
-                let answers = renew_group(&group, &requests, left).await;
-                (group, answers)
-            });
-        }
-        open = Vec::new();
-        // Ends with the last answer, each of which is bounded by what is left.
-        while let Some(answer) = asked.join_next().await {
-            let Ok((Group(members), answers)) = answer else {
-                continue;
-            };
-            for ((number, location), answer) in members.into_iter().zip(answers) {
-                if let Err(failure) = &answer
-                    && let Some(next) = servers.follow(&location, failure)
-                {
-                    open.push((number, next));
-                }
-                renewals[number] = answer;
-            }
-        }
-    }
-    renewals
-}
-
-/// One group for each server, and for each key that is at home elsewhere. Nothing is waited for here.
-fn grouped(open: Vec<(usize, KeyLocation)>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for member in open {
-        let location = &member.1;
-        let together = |Group(others): &&mut Group| {
-            let other = &others[0].1;
-            Arc::ptr_eq(&other.server, &location.server)
-                && other.node_role == NodeRole::SlotOwner
-                && location.node_role == NodeRole::SlotOwner
-        };
-        match groups.iter_mut().find(together) {
-            Some(Group(others)) => others.push(member),
-            None => groups.push(Group(vec![member])),
-        }
-    }
-    groups
-}
-
-async fn renew_group(Group(members): &Group, requests: &[Renew], within: Duration) -> Renewals {
-    let started = CLOCK.now();
-    let all = async |location: &KeyLocation, requests: &[Renew], within| {
-        let answers = renew_at(location, requests, within).await;
-        answers.unwrap_or_else(|failure| requests.iter().map(|_| Err(failure.clone())).collect())
-    };
-    // A transaction is about one slot. Without a connection, the renewal itself tells what is wrong.
-    let location = &members[0].1;
-    let by_slot = matches!(
-        location.capabilities(within).await,
-        Ok(Capabilities::Commands(Compare::Watch))
-    );
-    let left = || within.saturating_sub(CLOCK.now().since(started));
-    if !by_slot {
-        return all(location, requests, left()).await;
-    }
-    let mut renewals: Vec<Option<Result<Renewed, Failure>>> = vec![None; requests.len()];
-    // Each round renews those of one slot.
-    while let Some(first) = renewals.iter().position(Option::is_none) {
-        let location = &members[first].1;
-        let numbers: Vec<_> = (first..members.len())
-            .filter(|number| members[*number].1.slot == location.slot)
-            .collect();
-        let together: Vec<_> = numbers
-            .iter()
-            .map(|number| requests[*number].clone())
-            .collect();
-        let answers = all(location, &together, left()).await;
-        for (number, answer) in numbers.into_iter().zip(answers) {
-            renewals[number] = Some(answer);
-        }
-    }
-    renewals.into_iter().flatten().collect()
-}
-
-async fn renew_at(
+pub(super) async fn renew_at(
     location: &KeyLocation,
     batch: &[Renew],
     within: Duration,
@@ -169,6 +61,7 @@ async fn renew_at(
         .iter()
         .map(|(keys, arguments)| Call { keys, arguments });
     let connection = &location.server.connection;
+    #[cfg(feature = "cluster")]
     if location.node_role == NodeRole::MigrationTarget {
         let mut renewals = Vec::with_capacity(batch.len());
         for call in calls {

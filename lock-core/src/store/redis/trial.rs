@@ -266,9 +266,10 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     };
     let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, a connection beside this one hears of grants, once something is waited for.
-    let delivery = match location.server.subscription {
-        None => current.grants,
-        Some(_) => scripts && protocol == "RESP3" && !greeting.is_before(7),
+    let delivery = if location.server.is_of_a_cluster() {
+        scripts && protocol == "RESP3" && !greeting.is_before(7)
+    } else {
+        current.grants
     };
     // With sentinels, the primary that they named.
     let found = current.found.as_ref();

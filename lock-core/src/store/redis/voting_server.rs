@@ -21,7 +21,7 @@ use crate::{
             },
             health, rights,
             scripts::{Call, INSPECT, PROPOSE, RESTORE},
-            topology::{server::RedisServer, servers::RedisServers, slots::Names},
+            topology::{key_location::KeyLocation, server::RedisServer, slots::Names},
             trial,
         },
     },
@@ -90,18 +90,18 @@ impl VotingServer {
     /// Connects with the first request.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
         let store = RedisStore::one_of_several(url, settings)?;
-        let server = match &store.0.servers {
-            RedisServers::One(server, names) if server.connection.sentinels().is_none() => {
-                (server.clone(), names.clone())
-            }
-            servers => {
-                return Err(LockError::invalid(format!(
-                    "`{}` is no server that is independent of the others: list single ones",
-                    servers.address().shown()
-                )));
-            }
-        };
-        Ok(Self { store, server })
+        let servers = &store.0.servers;
+        let KeyLocation { server, names, .. } = servers.any();
+        if servers.are_several() || server.connection.sentinels().is_some() {
+            return Err(LockError::invalid(format!(
+                "`{}` is no server that is independent of the others: list single ones",
+                servers.address().shown()
+            )));
+        }
+        Ok(Self {
+            store,
+            server: (server, names),
+        })
     }
 
     fn connection(&self) -> &Arc<ReconnectingConnection> {

@@ -18,6 +18,7 @@ use crate::store::{
 };
 
 /// Where to go instead, if that is what the failure says.
+#[cfg(any(test, feature = "cluster"))]
 pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     match failure {
         Failure::NotNow(source) => source.downcast_ref(),

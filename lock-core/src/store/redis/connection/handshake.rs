@@ -61,6 +61,7 @@ pub(crate) enum Purpose {
     /// Locks, of which grants are heard elsewhere.
     LocksOnly,
     /// Grants, and nothing else.
+    #[cfg(feature = "cluster")]
     Grants,
     /// Other commands.
     OtherCommands,

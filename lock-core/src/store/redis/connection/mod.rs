@@ -42,6 +42,8 @@ pub(crate) mod pub_sub;
 pub(crate) mod reconnecting;
 pub(crate) mod redirect;
 pub(crate) mod sentinel;
+#[cfg(feature = "cluster")]
+pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;

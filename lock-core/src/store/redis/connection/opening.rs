@@ -95,6 +95,7 @@ pub(crate) async fn open(
                 greeting,
             });
         }
+        #[cfg(feature = "cluster")]
         Purpose::Grants if !pushes => {
             let why = "does not speak RESP3, in which grants come";
             return Err(Failure::Refused(errors::source(format!(
@@ -102,6 +103,7 @@ pub(crate) async fn open(
                 address.shown()
             ))));
         }
+        #[cfg(feature = "cluster")]
         Purpose::Grants => {
             let current = CurrentConnection {
                 connection: handshake.finish(),

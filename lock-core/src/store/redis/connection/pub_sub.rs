@@ -1,29 +1,19 @@
 //! Where the server tells a manager that one of its entries was granted.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::Arc;
 
+#[cfg(feature = "cluster")]
+use crate::store::redis::connection::{is, subscribed_channels::SubscribedChannels};
 use crate::{
     fencing::FencingToken,
-    runtime::clock::Moment,
     store::{
         grants::{GrantMessage, Grants, MessageKind},
-        in_flight::ConnectionId,
-        redis::connection::{CLOCK, fencing_counter::LARGEST_TOKEN, is, wire::resp::Value},
+        redis::connection::{CLOCK, fencing_counter::LARGEST_TOKEN, wire::resp::Value},
     },
 };
 
 /// Stands before the channels that grants arrive on.
 pub(crate) const GRANTS: &str = "__lock_core__:grants:";
-
-/// So many channels are heard on one connection before those are dropped that nobody needs.
-const MANY: usize = 512;
-
-/// Whoever waits shows it more often than this.
-const UNUSED: Duration = Duration::from_secs(10);
 
 /// The channels of a manager, and who wants to know of its messages.
 #[derive(Clone, Debug)]
@@ -35,30 +25,8 @@ pub(crate) struct PubSubDispatch {
     grants: Arc<Grants>,
     kind: MessageKind,
     /// Those that are subscribed to one by one.
+    #[cfg(feature = "cluster")]
     channels: Option<Arc<SubscribedChannels>>,
-}
-
-/// The channels whose subscription is confirmed.
-#[derive(Debug, Default)]
-pub(crate) struct SubscribedChannels(Mutex<Channels>);
-
-#[derive(Debug, Default)]
-struct Channels {
-    connection: Option<ConnectionId>,
-    /// With when each was last of use.
-    used: HashMap<String, Moment>,
-    /// When the node last ended a subscription by itself.
-    ended: Option<Moment>,
-}
-
-/// What became of a subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subscription {
-    Heard,
-    /// The node may have ended it again.
-    Ended,
-    /// It is heard, but most of the channels on its connection are of no use any more.
-    Wasteful,
 }
 
 impl PubSubDispatch {
@@ -68,6 +36,7 @@ impl PubSubDispatch {
             manager,
             grants,
             kind: MessageKind::Grant,
+            #[cfg(feature = "cluster")]
             channels: None,
         }
     }
@@ -79,6 +48,7 @@ impl PubSubDispatch {
     }
 
     /// One whose channels are subscribed to one by one.
+    #[cfg(feature = "cluster")]
     pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
         let channels = Some(channels);
         Self { channels, ..self }
@@ -94,6 +64,7 @@ impl PubSubDispatch {
         let [_kind, Value::BulkString(channel), rest @ ..] = words else {
             return;
         };
+        #[cfg(feature = "cluster")]
         if let Some(channels) = &self.channels
             && is(words, b"sunsubscribe")
         {
@@ -116,59 +87,6 @@ impl PubSubDispatch {
     /// There is a new connection, and messages may have been missed.
     pub(crate) fn wake_all(&self) {
         self.grants.wake_all(CLOCK.now());
-    }
-}
-
-impl SubscribedChannels {
-    /// Whether this channel is heard on this connection. If it is, it counts as of use.
-    pub(crate) fn are_heard(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
-        let mut channels = self.lock();
-        let is_current = connection.is_some() && channels.connection == connection;
-        match channels.used.get_mut(channel) {
-            Some(used) if is_current => {
-                *used = CLOCK.now();
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Notes a subscription that was asked for at `sent`.
-    pub(crate) fn note(
-        &self,
-        channel: &str,
-        connection: ConnectionId,
-        sent: Moment,
-    ) -> Subscription {
-        let now = CLOCK.now();
-        let mut channels = self.lock();
-        if channels.connection != Some(connection) {
-            channels.used.clear();
-            channels.connection = Some(connection);
-        }
-        // It may have been this one that ended.
-        if channels.ended.is_some_and(|ended| ended >= sent) {
-            return Subscription::Ended;
-        }
-        channels.used.insert(channel.to_owned(), now);
-        let is_used = |used: &&Moment| now.since(**used) < UNUSED;
-        let used = channels.used.values().filter(is_used).count();
-        if channels.used.len() > MANY && used < MANY / 2 {
-            Subscription::Wasteful
-        } else {
-            Subscription::Heard
-        }
-    }
-
-    /// The node ended a subscription.
-    fn end(&self, channel: &[u8]) {
-        let mut channels = self.lock();
-        channels.ended = Some(CLOCK.now());
-        channels.used.retain(|known, _| known.as_bytes() != channel);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Channels> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

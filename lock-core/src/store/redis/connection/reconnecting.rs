@@ -483,6 +483,7 @@ impl ReconnectingConnection {
     }
 
     /// The connection that there is now.
+    #[cfg(feature = "cluster")]
     pub(crate) fn current_id(&self) -> Option<ConnectionId> {
         let state = self.lock();
         state.current.as_ref().map(|current| current.connection.id)

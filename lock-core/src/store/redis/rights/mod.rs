@@ -169,7 +169,7 @@ async fn missing(
     let rights = Rights {
         survey: &survey,
         lock: scope.pattern(),
-        is_sharded: location.server.subscription.is_some(),
+        is_sharded: location.server.is_of_a_cluster(),
         others: others(usage, location),
     };
     let line = rights.line(wanted)?;

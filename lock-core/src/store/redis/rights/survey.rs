@@ -85,9 +85,10 @@ impl Survey {
             survey.run(&connection, &server_settings(own)).await?;
         }
         // Last: what these begin does not end on this connection, and there are proxies that swallow the first.
-        let delivery = match location.server.subscription {
-            None => "subscribe",
-            Some(_) => "ssubscribe",
+        let delivery = if location.server.is_of_a_cluster() {
+            "ssubscribe"
+        } else {
+            "subscribe"
         };
         let trials = [
             on_channel(delivery, &[channel]),

@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "redlock")]
+use crate::store::redis::connection::errors;
 use crate::{
     runtime::clock::Clock,
     store::{
         Failure,
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
-            errors,
             reconnecting::ReconnectingConnection,
             wire::resp::{self, Arg, Value},
         },
@@ -46,7 +47,9 @@ pub(super) static RELEASE: LazyLock<Lua> = script!(short "release_short.lua", "r
 pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!(alone "renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!(alone "inspect.lua");
+#[cfg(feature = "redlock")]
 pub(super) static PROPOSE: LazyLock<Lua> = script!(alone "propose.lua");
+#[cfg(feature = "redlock")]
 pub(super) static RESTORE: LazyLock<Lua> = script!(alone "restore.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
@@ -67,6 +70,7 @@ pub(super) struct Call<'a> {
 pub(super) enum NodeRole {
     /// The one that has the slot.
     SlotOwner,
+    #[cfg(feature = "cluster")]
     /// The one that the slot is being moved to, and which has the key already.
     MigrationTarget,
 }
@@ -87,6 +91,7 @@ impl Lua {
     }
 
     /// Runs the script, all within a time-out; an error that the server answers is a failure.
+    #[cfg(feature = "redlock")]
     pub(super) async fn run(
         &self,
         connection: &Arc<ReconnectingConnection>,
@@ -109,10 +114,14 @@ impl Lua {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        if node_role == NodeRole::MigrationTarget {
-            return self
-                .ask_for_a_guest(connection, call, within, in_flight)
-                .await;
+        match node_role {
+            NodeRole::SlotOwner => {}
+            #[cfg(feature = "cluster")]
+            NodeRole::MigrationTarget => {
+                return self
+                    .ask_for_a_guest(connection, call, within, in_flight)
+                    .await;
+            }
         }
         let started = Clock::Boot.now();
         let name = self.name(ScriptName::Hash, &call);
@@ -128,6 +137,7 @@ impl Lua {
         connection.send(&words, left, in_flight).await
     }
 
+    #[cfg(feature = "cluster")]
     async fn ask_for_a_guest(
         &self,
         connection: &Arc<ReconnectingConnection>,

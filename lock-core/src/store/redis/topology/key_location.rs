@@ -16,7 +16,7 @@ use crate::store::{
             },
         },
         scripts::{Call, Lua, NodeRole},
-        topology::{server::RedisServer, sharded_subscription::GrantDelivery, slots::Names},
+        topology::{server::RedisServer, slots::Names},
         without_scripts::Counter,
     },
 };
@@ -29,6 +29,15 @@ pub(crate) struct KeyLocation {
     /// In a cluster.
     pub(crate) slot: u16,
     pub(crate) node_role: NodeRole,
+}
+
+/// Whether grants will arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantDelivery {
+    Pushed,
+    /// Not now: the answer is not there yet, or the connection broke.
+    NotSubscribedYet,
+    Unsupported,
 }
 
 impl KeyLocation {
@@ -61,24 +70,38 @@ impl KeyLocation {
 
     /// Whether grants for locks here arrive now.
     pub(crate) fn delivery(&self) -> GrantDelivery {
-        match &self.server.subscription {
-            None if self.server.connection.has_grants() => GrantDelivery::Pushed,
-            None => GrantDelivery::Unsupported,
+        #[cfg(feature = "cluster")]
+        if let Some(subscription) = &self.server.subscription {
             // Its slot has not arrived yet: nobody can subscribe here, nor is it told where the slot comes from.
-            Some(_) if self.node_role == NodeRole::MigrationTarget => GrantDelivery::Unsupported,
-            Some(subscription) => subscription.delivery(&self.names.grants),
+            return match self.node_role {
+                NodeRole::MigrationTarget => GrantDelivery::Unsupported,
+                NodeRole::SlotOwner => subscription.delivery(&self.names.grants),
+            };
+        }
+        if self.server.connection.has_grants() {
+            GrantDelivery::Pushed
+        } else {
+            GrantDelivery::Unsupported
         }
     }
 
     /// Has grants for locks here arrive.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        expect(
+            clippy::unused_async,
+            unused_variables,
+            reason = "the other build of this function asks the node"
+        )
+    )]
     pub(crate) async fn listen(&self, within: Duration) -> Result<GrantDelivery, Failure> {
-        match &self.server.subscription {
-            None => Ok(self.delivery()),
-            Some(_) if self.node_role == NodeRole::MigrationTarget => {
-                Ok(GrantDelivery::Unsupported)
-            }
-            Some(subscription) => subscription.listen(&self.names.grants, within).await,
+        #[cfg(feature = "cluster")]
+        if let Some(subscription) = &self.server.subscription
+            && self.node_role == NodeRole::SlotOwner
+        {
+            return subscription.listen(&self.names.grants, within).await;
         }
+        Ok(self.delivery())
     }
 
     /// Runs a script where locks are taken; an error that the server answers is an answer.

@@ -2,11 +2,13 @@
 
 use percent_encoding::percent_decode_str;
 
+#[cfg(feature = "cluster")]
+use crate::store::redis::address::DEFAULT_PORT;
 use crate::{
     error::LockError,
     store::redis::{
         address::{
-            Address, Credentials, DEFAULT_PORT,
+            Address, Credentials,
             transport::Security,
             url::{Kind, ServerUrl},
         },
@@ -14,12 +16,14 @@ use crate::{
     },
 };
 
+#[cfg(feature = "cluster")]
 pub(crate) mod cluster;
 pub(crate) mod key_location;
 pub(crate) mod replica_acks;
 pub(crate) mod server;
 pub(crate) mod servers;
 pub(crate) mod settings;
+#[cfg(feature = "cluster")]
 pub(crate) mod sharded_subscription;
 pub(crate) mod slots;
 
@@ -28,9 +32,11 @@ pub(crate) mod slots;
 pub(super) enum Topology {
     Single(Address),
     Sentinel(Service),
+    #[cfg(feature = "cluster")]
     Cluster(Seeds),
 }
 
+#[cfg(feature = "cluster")]
 /// The nodes of a cluster that are asked for the others.
 #[derive(Clone, Debug)]
 pub(super) struct Seeds {
@@ -58,7 +64,15 @@ impl Topology {
         let topology = match url.kind {
             Kind::Server | Kind::Socket => Self::Single(Address::of(&url, security)?),
             Kind::Sentinel => Self::Sentinel(service(&url, security)?),
+            #[cfg(feature = "cluster")]
             Kind::Cluster => Self::Cluster(seeds(&url, security)?),
+            #[cfg(not(feature = "cluster"))]
+            Kind::Cluster => {
+                return Err(LockError::invalid(format!(
+                    "`{}` is a url of a cluster, of which this build of lock-core knows nothing: switch its feature `cluster` on",
+                    url.shown()
+                )));
+            }
         };
         Ok(topology.with(access))
     }
@@ -79,6 +93,7 @@ impl Topology {
                     }
                 }
             }
+            #[cfg(feature = "cluster")]
             Self::Cluster(seeds) => seeds.nodes.iter_mut().for_each(server),
         }
         self
@@ -119,6 +134,7 @@ fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockErro
     })
 }
 
+#[cfg(feature = "cluster")]
 fn seeds(url: &ServerUrl<'_>, security: &Security) -> Result<Seeds, LockError> {
     let transport = security.transport(url.base(), &url.shown())?;
     let database = match url.segments()[..] {
@@ -186,6 +202,7 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "cluster")]
     #[test]
     fn nodes_of_a_cluster() {
         let Ok(Topology::Cluster(seeds)) = parse("valkey+cluster://:pw@a:1,b") else {
@@ -235,6 +252,7 @@ mod tests {
                 let told = match parse(&url) {
                     Ok(Topology::Single(address)) => address.shown().to_owned(),
                     Ok(Topology::Sentinel(service)) => format!("{service:?}"),
+                    #[cfg(feature = "cluster")]
                     Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
                     Err(error) => format!("{error} {error:?}"),
                 };
@@ -270,9 +288,6 @@ mod tests {
             ),
             ("redis+sentinel://a/m?password=hunter2", "before the host"),
             ("redis+sentinel://a/?service=hunter2", "behind the hosts"),
-            ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
-            ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
-            ("redis+cluster://:hunter2@a:1/0/0", "stands nothing"),
             ("redis+cluster://:hunter2@a b", "a space"),
             (
                 "redis+cluster://:hunter2@[::1,b",
@@ -283,6 +298,26 @@ mod tests {
                 "`http+cluster://` is no scheme",
             ),
         ];
+        all_are_refused(&refused);
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn a_cluster_has_one_database_and_no_path() {
+        all_are_refused(&[
+            ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1/0/0", "stands nothing"),
+        ]);
+    }
+
+    #[cfg(not(feature = "cluster"))]
+    #[test]
+    fn a_url_of_a_cluster_is_told_which_feature_to_switch_on() {
+        all_are_refused(&[("redis+cluster://:hunter2@a,b", "feature `cluster`")]);
+    }
+
+    fn all_are_refused(refused: &[(&str, &str)]) {
         for (url, reason) in refused {
             let error = parse(url).map(drop).expect_err(url).to_string();
             assert!(error.contains(reason), "{url}: {error}");

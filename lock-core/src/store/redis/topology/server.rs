@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "cluster")]
+use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
     in_flight::InFlight,
     redis::{
@@ -13,10 +15,7 @@ use crate::store::{
             fencing_counter::FencingCounter, handshake::Purpose, pub_sub::PubSubDispatch,
             reconnecting::ReconnectingConnection, sentinel::Sentinels,
         },
-        topology::{
-            replica_acks::ReplicaAcks, settings::ServerSettings,
-            sharded_subscription::ShardedSubscription,
-        },
+        topology::{replica_acks::ReplicaAcks, settings::ServerSettings},
         without_scripts::Commands,
     },
 };
@@ -32,6 +31,7 @@ pub(crate) struct RedisServer {
     pub(crate) commands: Commands,
     pub(crate) fencing_counter: FencingCounter,
     /// In a cluster.
+    #[cfg(feature = "cluster")]
     pub(crate) subscription: Option<ShardedSubscription>,
     /// Where replicas must have a lock.
     pub(crate) replica_acks: Option<ReplicaAcks>,
@@ -56,10 +56,11 @@ impl RedisServer {
             server_settings.timing,
             dispatch,
         );
-        Self::new(connection, fencing_counter, None, server_settings)
+        Self::new(connection, fencing_counter, server_settings)
     }
 
     /// One of a cluster.
+    #[cfg(feature = "cluster")]
     pub(crate) fn of_a_cluster(address: Address, server_settings: &ServerSettings) -> Self {
         let dispatch = server_settings.dispatch("".into());
         let subscription = ShardedSubscription::new(address.clone(), server_settings);
@@ -70,18 +71,15 @@ impl RedisServer {
             server_settings.timing,
             dispatch,
         );
-        Self::new(
-            connection,
-            FencingCounter::never(),
-            Some(subscription),
-            server_settings,
-        )
+        Self {
+            subscription: Some(subscription),
+            ..Self::new(connection, FencingCounter::never(), server_settings)
+        }
     }
 
     fn new(
         connection: ReconnectingConnection,
         fencing_counter: FencingCounter,
-        subscription: Option<ShardedSubscription>,
         server_settings: &ServerSettings,
     ) -> Self {
         let connection = Arc::new(connection);
@@ -97,8 +95,14 @@ impl RedisServer {
             replica_acks,
             connection,
             fencing_counter,
-            subscription,
+            #[cfg(feature = "cluster")]
+            subscription: None,
         }
+    }
+
+    /// Whether it is one of a cluster, where grants are heard of on a connection of their own.
+    pub(crate) fn is_of_a_cluster(&self) -> bool {
+        self.connection.purpose() == Purpose::LocksOnly
     }
 
     /// Writes what was given to be sent at once.

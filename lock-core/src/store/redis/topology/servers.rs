@@ -2,13 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+#[cfg(feature = "cluster")]
+use crate::store::redis::topology::cluster::Cluster;
 use crate::store::{
     Failure,
     redis::{
         address::Address,
-        topology::{
-            cluster::Cluster, key_location::KeyLocation, server::RedisServer, slots::Names,
-        },
+        topology::{key_location::KeyLocation, server::RedisServer, slots::Names},
     },
 };
 
@@ -20,13 +20,22 @@ pub(crate) const MOST_HOPS: u32 = 5;
 pub(crate) enum RedisServers {
     /// One that has all keys.
     One(Arc<RedisServer>, Arc<Names>),
+    #[cfg(feature = "cluster")]
     Several(Arc<Cluster>),
 }
 
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(
+        unused_variables,
+        reason = "what a request is about says to which node of a cluster it goes"
+    )
+)]
 impl RedisServers {
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
             Self::One(server, names) => KeyLocation::at(server.clone(), names.clone()),
+            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.location(full_key),
         }
     }
@@ -62,32 +71,37 @@ impl RedisServers {
     pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
         match self {
             Self::One(..) => None,
+            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.follow(location, failure),
         }
     }
 
     pub(crate) fn are_several(&self) -> bool {
-        matches!(self, Self::Several(_))
+        !matches!(self, Self::One(..))
     }
 
     /// Each server that has locks, as one place there.
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
             Self::One(..) => vec![self.any()],
+            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.owners(),
         }
     }
 
     /// Notes that something is to be flushed.
     pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
-        if let Self::Several(cluster) = self {
-            cluster.note_written(server);
+        match self {
+            Self::One(..) => drop(server),
+            #[cfg(feature = "cluster")]
+            Self::Several(cluster) => cluster.note_written(server),
         }
     }
 
     pub(crate) fn flush(&self) {
         match self {
             Self::One(server, _) => server.flush(),
+            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.flush(),
         }
     }
@@ -96,6 +110,7 @@ impl RedisServers {
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
             Self::One(server, _) => server.connection.round_trip(),
+            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.round_trip(),
         }
     }
@@ -104,6 +119,7 @@ impl RedisServers {
     pub(crate) fn address(&self) -> &Address {
         match self {
             Self::One(server, _) => server.connection.address(),
+            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.address(),
         }
     }

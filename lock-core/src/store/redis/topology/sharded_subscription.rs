@@ -22,11 +22,11 @@ use crate::{
             connection::{
                 CLOCK, errors,
                 handshake::Purpose,
-                pub_sub::{SubscribedChannels, Subscription},
                 reconnecting::ReconnectingConnection,
+                subscribed_channels::{SubscribedChannels, Subscription},
                 wire::resp::{Arg::Text, Value},
             },
-            topology::settings::ServerSettings,
+            topology::{key_location::GrantDelivery, settings::ServerSettings},
         },
     },
 };
@@ -38,15 +38,6 @@ pub(crate) struct ShardedSubscription {
     channels: Arc<SubscribedChannels>,
     /// Whether this node, or this user, cannot subscribe.
     deaf: AtomicBool,
-}
-
-/// Whether grants will arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GrantDelivery {
-    Pushed,
-    /// Not now: the answer is not there yet, or the connection broke.
-    NotSubscribedYet,
-    Unsupported,
 }
 
 impl ShardedSubscription {

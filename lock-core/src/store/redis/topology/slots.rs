@@ -35,6 +35,7 @@ impl Names {
     }
 
     /// Those of a slot. A channel that begins with a tag is a sharded one, which the scripts know by its brace.
+    #[cfg(any(test, feature = "cluster"))]
     pub(crate) fn of_a_slot(slot: u16, manager: &str) -> Self {
         let tag = tag_in(slot);
         Self::new(

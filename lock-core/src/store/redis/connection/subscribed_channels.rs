@@ -1,0 +1,94 @@
+//! Which channels of a node of a cluster are heard, and on which connection.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::{
+    runtime::clock::Moment,
+    store::{in_flight::ConnectionId, redis::connection::CLOCK},
+};
+
+/// So many channels are heard on one connection before those are dropped that nobody needs.
+const MANY: usize = 512;
+
+/// Whoever waits shows it more often than this.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// The channels whose subscription is confirmed.
+#[derive(Debug, Default)]
+pub(crate) struct SubscribedChannels(Mutex<Channels>);
+
+#[derive(Debug, Default)]
+struct Channels {
+    connection: Option<ConnectionId>,
+    /// With when each was last of use.
+    used: HashMap<String, Moment>,
+    /// When the node last ended a subscription by itself.
+    ended: Option<Moment>,
+}
+
+/// What became of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subscription {
+    Heard,
+    /// The node may have ended it again.
+    Ended,
+    /// It is heard, but most of the channels on its connection are of no use any more.
+    Wasteful,
+}
+
+impl SubscribedChannels {
+    /// Whether this channel is heard on this connection. If it is, it counts as of use.
+    pub(crate) fn are_heard(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
+        let mut channels = self.lock();
+        let is_current = connection.is_some() && channels.connection == connection;
+        match channels.used.get_mut(channel) {
+            Some(used) if is_current => {
+                *used = CLOCK.now();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes a subscription that was asked for at `sent`.
+    pub(crate) fn note(
+        &self,
+        channel: &str,
+        connection: ConnectionId,
+        sent: Moment,
+    ) -> Subscription {
+        let now = CLOCK.now();
+        let mut channels = self.lock();
+        if channels.connection != Some(connection) {
+            channels.used.clear();
+            channels.connection = Some(connection);
+        }
+        // It may have been this one that ended.
+        if channels.ended.is_some_and(|ended| ended >= sent) {
+            return Subscription::Ended;
+        }
+        channels.used.insert(channel.to_owned(), now);
+        let is_used = |used: &&Moment| now.since(**used) < UNUSED;
+        let used = channels.used.values().filter(is_used).count();
+        if channels.used.len() > MANY && used < MANY / 2 {
+            Subscription::Wasteful
+        } else {
+            Subscription::Heard
+        }
+    }
+
+    /// The node ended a subscription.
+    pub(super) fn end(&self, channel: &[u8]) {
+        let mut channels = self.lock();
+        channels.ended = Some(CLOCK.now());
+        channels.used.retain(|known, _| known.as_bytes() != channel);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Channels> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
