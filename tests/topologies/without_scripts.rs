@@ -282,6 +282,35 @@ async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none(server: &Red
     }
 }
 
+/// Transactions go one after the other, and what is held cannot wait for all of them.
+#[tokio::test]
+async fn releases_of_many_locks_do_not_hold_up_renewals() {
+    let server = server(Kind::Distribution);
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
+        .await
+        .expect("up");
+    let mut releasing = Vec::new();
+    for number in 0..200 {
+        let guard = locks.acquire(format!("k{number}"), LockOptions::new(HANG));
+        releasing.push(guard.await.expect("free"));
+    }
+    let short = LockOptions::new(Duration::from_secs(4));
+    let held = locks.acquire("held", short).await.expect("free");
+    proxy.delay(Direction::Replies, Duration::from_millis(20));
+    let releasing: Vec<_> = releasing
+        .into_iter()
+        .map(|guard| tokio::spawn(guard.release()))
+        .collect();
+    eventually(HANG, "all are released, or it is lost", async || {
+        held.lease().is_lost() || releasing.iter().all(tokio::task::JoinHandle::is_finished)
+    })
+    .await;
+    assert!(!held.lease().is_lost());
+    proxy.delay(Direction::Replies, Duration::ZERO);
+    held.release().await.expect("held");
+}
+
 /// Changes of an expiry, by a transaction or by a command that compares.
 fn renewals(server: &RedisServer) -> u64 {
     server.calls("pexpire") + server.calls("set")

@@ -24,7 +24,7 @@ use crate::{
             rights,
             topology::key_location::KeyLocation,
             trial,
-            without_scripts::read_micros,
+            without_scripts::counter::read_micros,
         },
     },
 };

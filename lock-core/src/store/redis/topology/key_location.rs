@@ -17,7 +17,7 @@ use crate::store::{
         },
         scripts::{Call, Lua, NodeRole},
         topology::{server::RedisServer, slots::Names},
-        without_scripts::Counter,
+        without_scripts::counter::Counter,
     },
 };
 

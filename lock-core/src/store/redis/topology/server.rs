@@ -121,7 +121,8 @@ impl RedisServer {
     pub(crate) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
         replica_acks
-            .chain([&self.connection, self.commands.transactions()])
+            .chain([&self.connection])
+            .chain(self.commands.connections())
             .collect()
     }
 
