@@ -3,32 +3,18 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote};
 use syn::{
-    Error, Expr, ExprLit, Ident, Lit, Path, Result, Token,
+    Error, Expr, Ident, Lit, Path, Result, Token,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
 };
 
 use crate::{
-    diagnostics::{nearest, refuse, ungrouped},
+    diagnostics::{nearest, refuse},
+    duration::duration,
     item::Names,
-    key::Keys,
+    key::{Keys, ungrouped},
+    options::OptionName,
 };
-
-/// Each option, a value to show, and what other libraries or a first guess call it.
-const OPTIONS: &str = r#"
-key = "order:{order_id}" # name resource id on lock lock_key lock_name path value keys
-ttl = "10s"           # expire expires expiry expiration lease_time duration px ex validity
-wait = "2s"           # timeout wait_time wait_timeout acquire_timeout block blocking retries retry
-renew = false         # renewal extend auto_extend auto_renew refresh watchdog heartbeat keep_alive
-max_hold = "5m"       # deadline max_time max_duration lock_at_most_for at_most max
-min_hold = "1s"       # lock_at_least_for at_least min_time min_duration min
-on_busy = skip        # if_busy on_contention on_conflict on_locked busy skip
-on_lost = continue    # on_expired on_expire if_lost lost cancel
-on_error = |error| …  # error err map_err on_err fallback on_fail on_failure
-lease = lease         # guard as handle token fencing fencing_token bind var
-locks = self.locks    # manager lock_manager client backend redis store pool with using source
-crate = path::to::lock_core # krate crate_path crate_name
-"#;
 
 /// The attribute's options, checked as far as macros can.
 #[derive(Default)]
@@ -90,14 +76,18 @@ impl Args {
         let name = Ident::parse_any(input)?;
         let twice = self.names.contains(&name);
         self.names.push(name.clone());
-        let Some((option, example, _)) = options().find(|(option, ..)| name == option) else {
+        let mut known = OptionName::ALL.into_iter();
+        let Some(option) = known.find(|option| name == option.text()) else {
             return self.unknown(&name);
         };
-        self.key_seen |= option == "key";
+        self.key_seen |= option == OptionName::Key;
         let equals: Option<Token![=]> = input.parse()?;
         if equals.is_none() || at_end(input) {
             let at = equals.map_or(name.span(), |equals| equals.span);
-            let reason = format!("`{name}` has no value: write `{name} = {example}`");
+            let reason = format!(
+                "`{name}` has no value: write `{name} = {}`",
+                option.example()
+            );
             return refuse(at, reason);
         }
         if twice {
@@ -112,37 +102,45 @@ impl Args {
         Err(input.error("expected a comma before the next option"))
     }
 
-    fn set(&mut self, option: &'static str, value: Expr, arguments: Option<&Names>) -> Result<()> {
+    fn set(&mut self, option: OptionName, value: Expr, arguments: Option<&Names>) -> Result<()> {
         match option {
-            "key" => self.key = Some(Keys::parse(value, arguments)),
-            "renew" if is_other(option, &value, ["true", "false"])? => {
-                self.setters.push(("without_renewal", TokenStream::new()));
+            OptionName::Key => self.key = Some(Keys::parse(value, arguments)),
+            OptionName::Ttl | OptionName::Wait | OptionName::MaxHold | OptionName::MinHold => {
+                self.setters.push((option.text(), duration(option, value)?));
             }
-            "on_busy" => self.skip_busy = is_other(option, &value, ["error", "skip"])?,
-            "on_lost" if is_other(option, &value, ["cancel", "continue"])? => {
-                self.setters.push((option, quote!(Continue)));
+            OptionName::Renew => {
+                if is_other(option, &value, ["true", "false"])? {
+                    self.setters.push(("without_renewal", TokenStream::new()));
+                }
             }
-            "renew" | "on_lost" => {}
-            "on_error" => self.on_error = Some(value),
-            "lease" => self.lease = Some(lease(&value, arguments)?),
-            "locks" => self.locks = Some(value),
-            "crate" => {
+            OptionName::OnBusy => self.skip_busy = is_other(option, &value, ["error", "skip"])?,
+            OptionName::OnLost => {
+                if is_other(option, &value, ["cancel", "continue"])? {
+                    self.setters.push((option.text(), quote!(Continue)));
+                }
+            }
+            OptionName::OnError => self.on_error = Some(value),
+            OptionName::Lease => self.lease = Some(lease(&value, arguments)?),
+            OptionName::Locks => self.locks = Some(value),
+            OptionName::Crate => {
                 let path = Path::parse_mod_style.parse2(value.into_token_stream())?;
                 self.private = quote!(#path::__private);
             }
-            _ => self.setters.push((option, duration(option, value)?)),
         }
         Ok(())
     }
 
     fn unknown(&mut self, name: &Ident) -> Result<()> {
         let text = name.to_string();
-        let meant = options().find(|(.., others)| others.split(' ').any(|other| other == text));
-        let names: Vec<_> = options().map(|(option, ..)| option.to_owned()).collect();
-        let meant = meant.map(|(option, ..)| option);
-        let advice = match meant.or_else(|| nearest(&text, &names)) {
+        let mut known = OptionName::ALL.into_iter();
+        let meant = known.find(|option| option.is_also_called(&text));
+        let names = OptionName::ALL.map(|option| option.text().to_owned());
+        let advice = match meant
+            .map(OptionName::text)
+            .or_else(|| nearest(&text, &names))
+        {
             Some(option) => {
-                self.key_seen |= option == "key";
+                self.key_seen |= option == OptionName::Key.text();
                 format!("did you mean `{option}`?")
             }
             None => format!("there are `{}`", names.join("`, `")),
@@ -152,25 +150,17 @@ impl Args {
     }
 }
 
-/// Name, example and other words of each option.
-fn options() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    OPTIONS.lines().filter_map(|line| {
-        let (shown, others) = line.split_once(" # ")?;
-        let (name, example) = shown.split_once(" = ")?;
-        Some((name, example.trim_end(), others))
-    })
-}
-
 fn at_end(input: ParseStream) -> bool {
     input.is_empty() || input.peek(Token![,])
 }
 
 /// Whether the second word stands there, and not the first, which is the default.
-fn is_other(option: &str, value: &Expr, [usual, other]: [&str; 2]) -> Result<bool> {
+fn is_other(option: OptionName, value: &Expr, [usual, other]: [&str; 2]) -> Result<bool> {
     let written = value.to_token_stream().to_string();
     if written == usual || written == other {
         return Ok(written == other);
     }
+    let option = option.text();
     let reason = format!("`{option}` is `{usual}`, the default, or `{other}`, without quotes");
     Err(Error::new_spanned(value, reason))
 }
@@ -187,55 +177,6 @@ fn lease(value: &Expr, arguments: Option<&Names>) -> Result<Ident> {
     Ok(name)
 }
 
-/// A duration literal, checked, or an expression, which is checked when it is run.
-fn duration(option: &str, value: Expr) -> Result<TokenStream> {
-    let Expr::Lit(ExprLit { lit, .. }) = value else {
-        return Ok(value.into_token_stream());
-    };
-    let reason = match &lit {
-        Lit::Str(text) => match milliseconds(text.value().trim()) {
-            Ok(0) if option != "wait" => "it is zero, and the least is `\"100ms\"`".to_owned(),
-            Ok(1..100) => "it is too short, and the least is `\"100ms\"`".to_owned(),
-            Ok(86_400_001..) => "it is too long, and the most is `\"24h\"`".to_owned(),
-            Ok(ms) => return Ok(quote!(::core::time::Duration::from_millis(#ms))),
-            Err(reason) => reason,
-        },
-        Lit::Int(number) => format!("a number needs a unit: write `\"{number}s\"`"),
-        _ => "write a text with a unit, as in `\"10s\"`".to_owned(),
-    };
-    let reason = format!("`{option}` is no usable duration: {reason}");
-    refuse(lit.span(), reason)
-}
-
-/// Reads `1h`, `1m30s` or `500ms`.
-fn milliseconds(text: &str) -> std::result::Result<u64, String> {
-    if text.is_empty() {
-        return Err("it is empty: write a number and a unit, as in `\"10s\"`".to_owned());
-    }
-    let (mut rest, mut sum) = (text, 0_u64);
-    while !rest.is_empty() {
-        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-        let number = &rest[..rest.len() - after.len()];
-        rest = after.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let unit = &after[..after.len() - rest.len()];
-        let scale = match unit.trim() {
-            _ if number.is_empty() => Err(format!("`{unit}` does not begin with a number")),
-            "ms" => Ok(1),
-            "s" => Ok(1_000),
-            "m" => Ok(60_000),
-            "h" => Ok(3_600_000),
-            "" => Err(format!("`{number}` has no unit: write `\"{text}s\"`")),
-            "." => Err("write a fraction in a smaller unit: `\"1s500ms\"`".to_owned()),
-            unit => Err(format!(
-                "there is no unit `{unit}`: there are `h`, `m`, `s` and `ms`"
-            )),
-        };
-        let number = number.parse().unwrap_or(u64::MAX);
-        sum = sum.saturating_add(number.saturating_mul(scale?));
-    }
-    Ok(sum)
-}
-
 #[cfg(test)]
 mod tests {
     use proc_macro2::Literal;
@@ -244,20 +185,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        #[test]
-        fn a_duration_is_the_sum_of_its_parts(h in 0_u64..30, m in 0_u64..90, s in 0_u64..90, ms in 0_u64..2_000) {
-            let sum = h * 3_600_000 + m * 60_000 + s * 1_000 + ms;
-            prop_assert_eq!(milliseconds(&format!("{h}h{m}m{s}s{ms}ms")), Ok(sum));
-            prop_assert_eq!(milliseconds(&format!("{h} h {m} m")), Ok(h * 3_600_000 + m * 60_000));
-        }
-
-        #[test]
-        fn any_text_is_a_duration_or_says_what_is_wrong(text in r"[0-9hms. \-+e\PC]{0,24}") {
-            if let Err(reason) = milliseconds(&text) {
-                prop_assert!(!reason.is_empty());
-            }
-        }
-
         #[test]
         fn no_text_of_a_template_or_duration_panics(
             key in r"[a-z{}:.?!&*()\[\]0-9 %#\PC]{0,32}",

@@ -1,7 +1,7 @@
 //! Errors on the words that the user wrote, and what to write instead.
 
 use proc_macro2::Span;
-use syn::{Error, Expr, Result};
+use syn::{Error, Result};
 
 pub(crate) fn refuse<T>(at: Span, reason: impl std::fmt::Display) -> Result<T> {
     Err(Error::new(at, reason))
@@ -30,12 +30,4 @@ fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
         }
         _ => one.len().max(other.len()) <= edits,
     }
-}
-
-/// Takes away the invisible group in which a literal stands that comes through `$key:literal` or `$key:expr`.
-pub(crate) fn ungrouped(mut value: Expr) -> Expr {
-    while let Expr::Group(group) = value {
-        value = *group.expr;
-    }
-    value
 }

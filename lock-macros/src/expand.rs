@@ -12,11 +12,33 @@ use crate::{
 };
 
 /// The first words of attributes that the compiler itself understands, so that no other macro will read the signature.
-const INERT: &str = "allow warn deny forbid expect doc cfg must_use inline cold deprecated track_caller no_mangle \
-                     export_name link_section target_feature ignore should_panic rustfmt clippy rustdoc diagnostic";
+const INERT: &[&str] = &[
+    "allow",
+    "warn",
+    "deny",
+    "forbid",
+    "expect",
+    "doc",
+    "cfg",
+    "must_use",
+    "inline",
+    "cold",
+    "deprecated",
+    "track_caller",
+    "no_mangle",
+    "export_name",
+    "link_section",
+    "target_feature",
+    "ignore",
+    "should_panic",
+    "rustfmt",
+    "clippy",
+    "rustdoc",
+    "diagnostic",
+];
 
 /// Lints are about the name that an argument has in the body.
-const LINTS: &str = "allow warn deny forbid expect";
+const LINTS: &[&str] = &["allow", "warn", "deny", "forbid", "expect"];
 
 /// Writes the function as it was, after a mistake, with what keeps the mistake from causing others.
 pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
@@ -222,7 +244,9 @@ fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
         };
         let unseen = typed.pat.span().resolved_at(Span::mixed_site());
         let attrs = &typed.attrs;
-        let conditions = attrs.iter().filter(|attr| begins(attr, "cfg cfg_attr"));
+        let conditions = attrs
+            .iter()
+            .filter(|attr| begins(attr, &["cfg", "cfg_attr"]));
         let lints = attrs.iter().filter(|attr| begins(attr, LINTS));
         let attrs = quote!(#(#conditions)* #(#lints)*);
         typed.attrs.retain(|attr| !begins(attr, LINTS));
@@ -256,7 +280,7 @@ fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
 }
 
 /// Whether the first word of an attribute is one of these.
-fn begins(attr: &Attribute, words: &str) -> bool {
+fn begins(attr: &Attribute, words: &[&str]) -> bool {
     let first = attr.path().segments.first();
     first.is_some_and(|first| is_one_of(&first.ident, words))
 }

@@ -16,17 +16,38 @@ use syn::{
 use crate::diagnostics::refuse;
 
 /// What cannot be locked: words in front of a function's name, or of another item, and why.
-const REFUSED: &str = "
-const: a `const` item cannot wait for a lock: remove `const`
-extern: an `extern` function cannot wait for a lock: call an `async fn` from it
-unsafe: an `unsafe` function cannot be locked: lock a safe one with an `unsafe` block in its body
-impl: only a function can be locked, not an impl block: put the attribute on each function inside
-trait: only a function can be locked, not a trait: put the attribute on each function inside
-mod: only a function can be locked, not a module: put the attribute on each function inside
-struct enum union type: only a function can be locked, not a type
-static: only a function can be locked, not a static
-use: only a function can be locked, not an import
-";
+const REFUSED: [(&[&str], &str); 9] = [
+    (
+        &["const"],
+        "a `const` item cannot wait for a lock: remove `const`",
+    ),
+    (
+        &["extern"],
+        "an `extern` function cannot wait for a lock: call an `async fn` from it",
+    ),
+    (
+        &["unsafe"],
+        "an `unsafe` function cannot be locked: lock a safe one with an `unsafe` block in its body",
+    ),
+    (
+        &["impl"],
+        "only a function can be locked, not an impl block: put the attribute on each function inside",
+    ),
+    (
+        &["trait"],
+        "only a function can be locked, not a trait: put the attribute on each function inside",
+    ),
+    (
+        &["mod"],
+        "only a function can be locked, not a module: put the attribute on each function inside",
+    ),
+    (
+        &["struct", "enum", "union", "type"],
+        "only a function can be locked, not a type",
+    ),
+    (&["static"], "only a function can be locked, not a static"),
+    (&["use"], "only a function can be locked, not an import"),
+];
 
 /// A function.
 pub(crate) struct Item {
@@ -249,20 +270,20 @@ fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {
     while !ahead.peek(Token![fn])
         && let Ok(word) = ahead.call(Ident::parse_any)
     {
-        let mut reasons = REFUSED.lines().filter_map(|line| line.split_once(": "));
+        let mut reasons = REFUSED.into_iter();
         if let Some((_, reason)) = reasons.find(|(words, _)| is_one_of(&word, words)) {
             refused.push(Error::new(word.span(), reason));
         }
         // Behind the first word that is no modifier, everything may be anything.
-        if !is_one_of(&word, "const async unsafe extern default") {
+        if !is_one_of(&word, &["const", "async", "unsafe", "extern", "default"]) {
             break;
         }
     }
 }
 
-/// Whether a word is one of those, which are separated by spaces.
-pub(crate) fn is_one_of(word: &Ident, words: &str) -> bool {
-    words.split(' ').any(|one| word == one)
+/// Whether a word is one of those.
+pub(crate) fn is_one_of(word: &Ident, words: &[&str]) -> bool {
+    words.iter().any(|one| word == one)
 }
 
 /// `let x = x;`, and the `if let` in front of it by which `async_trait` tells the compiler the return type.
@@ -317,7 +338,7 @@ fn future_in(ty: &Type) -> Option<Type> {
     struct FutureSearch(Option<Type>);
     impl<'ast> Visit<'ast> for FutureSearch {
         fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
-            if is_one_of(&segment.ident, "Future BoxFuture LocalBoxFuture")
+            if is_one_of(&segment.ident, &["Future", "BoxFuture", "LocalBoxFuture"])
                 && let PathArguments::AngleBracketed(of) = &segment.arguments
                 && let Some(Argument::Type(ty) | Argument::AssocType(AssocType { ty, .. })) =
                     of.args.last()

@@ -9,12 +9,10 @@ use syn::{
 };
 
 use crate::{
-    diagnostics::{nearest, refuse, ungrouped},
+    bounds::LONGEST_KEY,
+    diagnostics::{nearest, refuse},
     item::{Names, renamed},
 };
-
-/// The most bytes in a key.
-const LONGEST: usize = 512;
 
 /// What is locked.
 pub(crate) enum Keys {
@@ -51,6 +49,14 @@ impl Keys {
         });
         all.map_or(Ok(Self::List(keys)), Err)
     }
+}
+
+/// Takes away the invisible group in which a literal stands that comes through `$key:literal` or `$key:expr`.
+pub(crate) fn ungrouped(mut value: Expr) -> Expr {
+    while let Expr::Group(group) = value {
+        value = *group.expr;
+    }
+    value
 }
 
 /// One key, as the call that builds it.
@@ -192,9 +198,9 @@ impl Scanner<'_> {
                 "the key has no fixed text, and says nothing of what it is: write `order:{id}`";
             return self.refuse(0..text.len(), reason);
         }
-        if fixed > LONGEST {
+        if fixed > LONGEST_KEY {
             let reason =
-                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST}");
+                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST_KEY}");
             return self.refuse(0..0, &reason);
         }
         Ok(())

@@ -1,10 +1,13 @@
 //! The attribute of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports it.
 
 mod args;
+mod bounds;
 mod diagnostics;
+mod duration;
 mod expand;
 mod item;
 mod key;
+mod options;
 mod output;
 
 use proc_macro2::{Span, TokenStream};

@@ -9,7 +9,7 @@ use syn::{
 use crate::item::{Item, is_one_of};
 
 /// Ends in `Stream`, and is a connection.
-const CONNECTIONS: &str = "TcpStream UnixStream TlsStream DuplexStream";
+const CONNECTIONS: &[&str] = &["TcpStream", "UnixStream", "TlsStream", "DuplexStream"];
 
 /// A trait of a web framework that a handler returns as an `impl Trait`, of which a failed lock can make a value, too.
 pub(crate) enum Answer<'a> {
@@ -99,6 +99,6 @@ fn stream_in(ty: &Type) -> Option<&Path> {
 
 fn is_stream(segment: &PathSegment) -> bool {
     let name = segment.ident.to_string();
-    (is_one_of(&segment.ident, "Sse SSE") || name.ends_with("Stream"))
+    (is_one_of(&segment.ident, &["Sse", "SSE"]) || name.ends_with("Stream"))
         && !is_one_of(&segment.ident, CONNECTIONS)
 }

@@ -1,0 +1,71 @@
+//! What lock-core accepts, as far as a macro can tell it before the program runs. lock-core depends on this crate, not the
+//! other way round, so these numbers stand in both: a test compares them.
+
+/// The least milliseconds of a lease.
+pub(crate) const SHORTEST_MS: u64 = 100;
+
+/// The most milliseconds of a lease.
+pub(crate) const LONGEST_MS: u64 = 86_400_000;
+
+/// The most bytes in a key.
+pub(crate) const LONGEST_KEY: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use syn::{Expr, Item, Lit};
+
+    use super::*;
+
+    /// The value of a constant of lock-core's options: a number, a span in milliseconds, or several of them.
+    fn values(expr: &Expr) -> Vec<u64> {
+        match expr {
+            Expr::Tuple(tuple) => tuple.elems.iter().flat_map(values).collect(),
+            Expr::Binary(product) => {
+                let factors = values(&product.left)
+                    .into_iter()
+                    .chain(values(&product.right));
+                vec![factors.product()]
+            }
+            Expr::Call(call) => {
+                let unit = match &*call.func {
+                    Expr::Path(path) => {
+                        path.path.segments.last().map(|last| last.ident.to_string())
+                    }
+                    _ => None,
+                };
+                let scale = match unit.as_deref() {
+                    Some("from_millis") => 1,
+                    Some("from_secs") => 1_000,
+                    odd => panic!("{odd:?} makes no span that this test knows"),
+                };
+                let spans = call.args.iter().flat_map(values);
+                spans.map(|span| span * scale).collect()
+            }
+            Expr::Lit(literal) => match &literal.lit {
+                Lit::Int(number) => vec![number.base10_parse().expect("a number")],
+                _ => panic!("a literal that is no number"),
+            },
+            _ => panic!("an expression that this test does not know"),
+        }
+    }
+
+    #[test]
+    fn the_bounds_are_those_of_lock_core() {
+        let options = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/options.rs");
+        let options = fs::read_to_string(options).expect("lock-core stands beside this crate");
+        let options = syn::parse_file(&options).expect("it compiles");
+        let value_of = |name: &str| {
+            let mut constants = options.items.iter().filter_map(|item| match item {
+                Item::Const(item) if item.ident == name => Some(values(&item.expr)),
+                _ => None,
+            });
+            constants
+                .next()
+                .unwrap_or_else(|| panic!("options.rs has no {name} any more"))
+        };
+        assert_eq!(value_of("TTL_RANGE"), [SHORTEST_MS, LONGEST_MS]);
+        assert_eq!(value_of("LONGEST_KEY"), [LONGEST_KEY as u64]);
+    }
+}

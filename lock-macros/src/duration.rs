@@ -1,0 +1,89 @@
+//! Durations: from a literal with units to milliseconds.
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens as _, quote};
+use syn::{Expr, ExprLit, Lit, Result};
+
+use crate::{
+    bounds::{LONGEST_MS, SHORTEST_MS},
+    diagnostics::refuse,
+    options::OptionName,
+};
+
+/// A duration literal, checked, or an expression, which is checked when it is run.
+pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
+    let Expr::Lit(ExprLit { lit, .. }) = value else {
+        return Ok(value.into_token_stream());
+    };
+    let least = format!("`\"{SHORTEST_MS}ms\"`");
+    let reason = match &lit {
+        Lit::Str(text) => match milliseconds(text.value().trim()) {
+            Ok(0) if option != OptionName::Wait => format!("it is zero, and the least is {least}"),
+            Ok(1..SHORTEST_MS) => format!("it is too short, and the least is {least}"),
+            Ok(ms) if ms > LONGEST_MS => {
+                format!(
+                    "it is too long, and the most is `\"{}h\"`",
+                    LONGEST_MS / 3_600_000
+                )
+            }
+            Ok(ms) => return Ok(quote!(::core::time::Duration::from_millis(#ms))),
+            Err(reason) => reason,
+        },
+        Lit::Int(number) => format!("a number needs a unit: write `\"{number}s\"`"),
+        _ => "write a text with a unit, as in `\"10s\"`".to_owned(),
+    };
+    let reason = format!("`{}` is no usable duration: {reason}", option.text());
+    refuse(lit.span(), reason)
+}
+
+/// Reads `1h`, `1m30s` or `500ms`.
+fn milliseconds(text: &str) -> std::result::Result<u64, String> {
+    if text.is_empty() {
+        return Err("it is empty: write a number and a unit, as in `\"10s\"`".to_owned());
+    }
+    let (mut rest, mut sum) = (text, 0_u64);
+    while !rest.is_empty() {
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        let number = &rest[..rest.len() - after.len()];
+        rest = after.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let unit = &after[..after.len() - rest.len()];
+        let scale = match unit.trim() {
+            _ if number.is_empty() => Err(format!("`{unit}` does not begin with a number")),
+            "ms" => Ok(1),
+            "s" => Ok(1_000),
+            "m" => Ok(60_000),
+            "h" => Ok(3_600_000),
+            "" => Err(format!("`{number}` has no unit: write `\"{text}s\"`")),
+            "." => Err("write a fraction in a smaller unit: `\"1s500ms\"`".to_owned()),
+            unit => Err(format!(
+                "there is no unit `{unit}`: there are `h`, `m`, `s` and `ms`"
+            )),
+        };
+        let number = number.parse().unwrap_or(u64::MAX);
+        sum = sum.saturating_add(number.saturating_mul(scale?));
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_duration_is_the_sum_of_its_parts(h in 0_u64..30, m in 0_u64..90, s in 0_u64..90, ms in 0_u64..2_000) {
+            let sum = h * 3_600_000 + m * 60_000 + s * 1_000 + ms;
+            prop_assert_eq!(milliseconds(&format!("{h}h{m}m{s}s{ms}ms")), Ok(sum));
+            prop_assert_eq!(milliseconds(&format!("{h} h {m} m")), Ok(h * 3_600_000 + m * 60_000));
+        }
+
+        #[test]
+        fn any_text_is_a_duration_or_says_what_is_wrong(text in r"[0-9hms. \-+e\PC]{0,24}") {
+            if let Err(reason) = milliseconds(&text) {
+                prop_assert!(!reason.is_empty());
+            }
+        }
+    }
+}
