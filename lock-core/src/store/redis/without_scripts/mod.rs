@@ -1,9 +1,9 @@
 //! Locks for users who may not run scripts: slower than by scripts, and polled for.
 //!
 //! There is no queue. An acquire is one message of several commands, which is not atomic: the lock first, and then the
-//! counter, since the other order would hand out tokens that go back. A key that is ours is changed by a command that compares
-//! (`native`), or in a transaction on a connection of its own (`transaction`), one after the other: three round trips for each
-//! release, two for each batch of renewals. Renewals have a connection that nothing else delays.
+//! counter, since the other order would hand out tokens that go back. A key that is ours is changed by a command that
+//! compares, or in a transaction on a connection of its own, one after the other: three round trips for each release, two for
+//! each batch of renewals. Renewals have a connection that nothing else delays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,9 +29,9 @@ use crate::{
             },
             scripts::NodeRole,
             without_scripts::{
-                change::{Becomes, Change},
+                change::{Becomes, Change, Changed, Looked, is_done},
                 counter::{CountedToken, Counter},
-                message::send,
+                message::{send, send_to},
                 transaction::Transactions,
             },
         },
@@ -41,7 +41,6 @@ use crate::{
 mod change;
 pub(crate) mod counter;
 mod message;
-mod native;
 mod transaction;
 
 #[derive(Debug)]
@@ -166,11 +165,8 @@ impl Commands {
             .iter()
             .map(|request| prolonged(&request.full_key, &request.token, request.ttl))
             .collect();
-        let renewed = if by == Compare::Watch {
-            self.renewals.change(node_role, &changes, within).await?
-        } else {
-            native::prolong(&self.connection, by, node_role, &changes, within).await?
-        };
+        let renewals = self.change_all(by, &self.renewals, node_role, &changes, within);
+        let renewed = renewals.await?;
         Ok(renewed.into_iter().map(is_renewed).collect())
     }
 
@@ -195,9 +191,11 @@ impl Commands {
         let (connection, changed) = if by == Compare::Watch {
             // A transaction is on another connection, and must not overtake the acquire.
             let (id, _) = send(connection, &[&[Text("PING")]], within, in_flight).await?;
-            (id, self.changes.change_one(&change, self.within).await?)
+            (id, self.change(by, &change).await?)
         } else {
-            native::change(connection, by, &change, within, in_flight).await?
+            let command = change.comparing(by);
+            let (id, answers) = send(connection, &[&command], within, in_flight).await?;
+            (id, is_done(answers.into_iter().next())?)
         };
         Ok(Released {
             outcome: if changed {
@@ -244,22 +242,39 @@ impl Commands {
         (full_key, token, ttl): (&str, &OwnerToken, Duration),
     ) -> Result<Renewed, Failure> {
         let change = prolonged(full_key, token, ttl);
-        if by == Compare::Watch {
-            return is_renewed(self.changes.change_one(&change, self.within).await);
-        }
-        let (connection, role) = (&self.connection, NodeRole::SlotOwner);
-        let changed = native::prolong(connection, by, role, &[change], self.within).await?;
-        let none = || Err(errors::nonsense("a renewal"));
-        is_renewed(changed.into_iter().next().unwrap_or_else(none))
+        is_renewed(self.change(by, &change).await)
     }
 
     /// Changes a key that holds what it is to hold; returns whether it did.
-    async fn change(&self, by: Compare, change: &Change<'_>) -> Result<bool, Failure> {
+    async fn change(&self, by: Compare, change: &Change<'_>) -> Changed {
+        let (role, changes) = (NodeRole::SlotOwner, std::slice::from_ref(change));
+        let all = self.change_all(by, &self.changes, role, changes, self.within);
+        let none = || Err(errors::nonsense("a change"));
+        all.await?.into_iter().next().unwrap_or_else(none)
+    }
+
+    /// Looks at keys, and changes those that hold what they are to hold.
+    async fn change_all(
+        &self,
+        by: Compare,
+        transactions: &Transactions,
+        node_role: NodeRole,
+        changes: &[Change<'_>],
+        within: Duration,
+    ) -> Result<Vec<Changed>, Failure> {
         if by == Compare::Watch {
-            return self.changes.change_one(change, self.within).await;
+            return transactions.change(node_role, changes, within).await;
         }
-        let changed = native::change(&self.connection, by, change, self.within, None);
-        changed.await.map(|(_, changed)| changed)
+        let looks: Vec<_> = changes.iter().flat_map(Change::look).collect();
+        let (_, answers) = send_to(&self.connection, node_role, &looks, within).await?;
+        let looked = Looked::read(changes, answers)?;
+        let due = looked.due(changes);
+        if due.is_empty() {
+            return Ok(looked.done([]));
+        }
+        let commands: Vec<_> = due.iter().map(|change| change.comparing(by)).collect();
+        let (_, answers) = send_to(&self.connection, node_role, &commands, within).await?;
+        Ok(looked.done(answers))
     }
 }
 

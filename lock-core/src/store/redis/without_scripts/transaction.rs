@@ -45,14 +45,6 @@ impl Transactions {
         &self.connection
     }
 
-    /// Changes one key.
-    pub(super) async fn change_one(&self, change: &Change<'_>, within: Duration) -> Changed {
-        let changes = std::slice::from_ref(change);
-        let done = self.change(NodeRole::SlotOwner, changes, within).await?;
-        let none = || Err(errors::nonsense("a transaction"));
-        done.into_iter().next().unwrap_or_else(none)
-    }
-
     /// Changes keys of one slot, in one transaction if there can be one about all of them.
     pub(super) async fn change(
         &self,
