@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use crate::{
     error::LockError,
     store::redis::address::{
+        scheme::Kind,
         transport::{Security, Transport},
-        url::{Kind, ServerUrl, in_brackets},
+        url::{ServerUrl, in_brackets},
     },
 };
 
+mod parts;
+pub(crate) mod scheme;
 pub(crate) mod transport;
 pub(crate) mod url;
 

@@ -3,13 +3,15 @@
 //! An error says what is wrong and where, and never what stands there: it may be a part of a password. All that a url says is
 //! heeded or refused, because two services with different ideas of one url would not exclude each other.
 
-use std::net::Ipv6Addr;
-
 use percent_encoding::percent_decode_str;
 
 use crate::{
     error::LockError,
-    store::redis::address::{Credentials, DEFAULT_PORT},
+    store::redis::address::{
+        Credentials, DEFAULT_PORT,
+        parts::{Parts, decode},
+        scheme::{Kind, unknown_scheme, without_a_scheme},
+    },
 };
 
 /// A url that is well-formed, and whose parameters are all known.
@@ -25,109 +27,6 @@ pub(crate) struct ServerUrl<'a> {
     /// As it was written.
     path: &'a str,
     parameters: Vec<(String, String)>,
-}
-
-/// What a scheme leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Server,
-    /// A server's unix socket.
-    Socket,
-    Sentinel,
-    Cluster,
-}
-
-/// The most hosts in one url.
-const MOST_HOSTS: usize = 64;
-
-const SCHEMES: &str = "`redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS), `redis+unix://`, `redis+sentinel://`, \
-                       `redis+cluster://` or `memory://`";
-
-/// Parameters of other libraries, without case and underscores, and what to write instead.
-const FOREIGN: [(&[&str], &str); 7] = [
-    (
-        &["ssl", "tls", "usessl", "usetls"],
-        "a `rediss://` url asks for TLS",
-    ),
-    (
-        &[
-            "sslcertreqs",
-            "sslcheckhostname",
-            "insecure",
-            "skipverify",
-            "tlsskipverify",
-        ],
-        "certificates are always checked, and the builder's `tls` says which ones count",
-    ),
-    (
-        &["prefix", "keyprefix", "namespace"],
-        "the builder's `key_prefix` sets it",
-    ),
-    (
-        &[
-            "timeout",
-            "sockettimeout",
-            "commandtimeout",
-            "readtimeout",
-            "writetimeout",
-            "responsetimeout",
-        ],
-        "the builder's `command_timeout` and `connect_timeout` set it",
-    ),
-    (
-        &[
-            "connecttimeout",
-            "connectiontimeout",
-            "socketconnecttimeout",
-            "dialtimeout",
-        ],
-        "the builder's `connect_timeout` sets it",
-    ),
-    (
-        &["database", "dbnum", "dbnumber", "selecteddatabase", "db"],
-        "the database is `db`",
-    ),
-    (
-        &["mastername", "service", "servicename", "sentinelmaster"],
-        "the name of the primary stands behind the hosts, as in `redis+sentinel://host:26379/service`",
-    ),
-];
-
-const CREDENTIALS: [&str; 6] = ["user", "username", "pass", "password", "auth", "pwd"];
-
-impl Kind {
-    fn of(scheme: &str) -> Option<Self> {
-        let (base, kind) = match scheme.split_once('+') {
-            None if scheme == "unix" => return Some(Self::Socket),
-            None => (scheme, Self::Server),
-            Some((base @ ("redis" | "valkey"), "unix")) => (base, Self::Socket),
-            Some((base, "sentinel")) => (base, Self::Sentinel),
-            Some((base, "cluster")) => (base, Self::Cluster),
-            Some(_) => return None,
-        };
-        matches!(base, "redis" | "rediss" | "valkey" | "valkeys").then_some(kind)
-    }
-
-    fn parameters(self) -> &'static [&'static str] {
-        match self {
-            Self::Server | Self::Cluster => &["db", "protocol"],
-            Self::Socket => &["db", "protocol", "user", "pass", "password"],
-            Self::Sentinel => &["db", "protocol", "sentinel_user", "sentinel_password"],
-        }
-    }
-
-    fn example(self) -> &'static str {
-        match self {
-            Self::Server => {
-                "write it as in `redis://user:password@host:6379/0`, with special characters in the password percent-encoded"
-            }
-            Self::Socket => "write it as in `redis+unix:///run/redis.sock?db=1`",
-            Self::Sentinel => {
-                "write it as in `redis+sentinel://user:password@host:26379,host2:26379/service/0`"
-            }
-            Self::Cluster => "write it as in `redis+cluster://user:password@host:6379,host2:6379`",
-        }
-    }
 }
 
 impl<'a> ServerUrl<'a> {
@@ -208,16 +107,7 @@ impl<'a> ServerUrl<'a> {
         } else {
             "a parameter in it is not known here".to_owned()
         };
-        let bare = name.to_ascii_lowercase().replace(['_', '-'], "");
-        let foreign = FOREIGN
-            .iter()
-            .find_map(|(names, instead)| names.contains(&&*bare).then_some(*instead));
-        let hint = match foreign {
-            Some(instead) => format!(": {instead}"),
-            None if !CREDENTIALS.contains(&&*bare) => String::new(),
-            None if self.kind == Kind::Socket => ": write `user` and `pass`".to_owned(),
-            None => ": it stands before the host, as in `redis://user:password@host`".to_owned(),
-        };
+        let hint = self.kind.hint(name);
         let known = self.kind.parameters().join("`, `");
         self.refused(&format!("{shown}{hint}; known are `{known}`"))
     }
@@ -344,208 +234,6 @@ pub(crate) fn in_brackets(host: &str) -> String {
 
 fn is_password(parameter: &str) -> bool {
     matches!(parameter, "pass" | "password")
-}
-
-/// What stands behind a scheme, as it was written.
-struct Parts<'a> {
-    /// Without the `@`.
-    user: Option<&'a str>,
-    /// Without the user.
-    authority: &'a str,
-    path: &'a str,
-    query: &'a str,
-}
-
-impl<'a> Parts<'a> {
-    fn of(rest: &'a str) -> Result<Self, String> {
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, tail) = rest.split_at(end);
-        // First of all: whatever is told of the rest must not be a part of a password.
-        if tail.contains('@') {
-            return Err(
-                "an `@` stands behind the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
-                 `%40`"
-                    .to_owned(),
-            );
-        }
-        let (user, authority) = match authority.rsplit_once('@') {
-            Some((user, authority)) => (Some(user), authority),
-            None => (None, authority),
-        };
-        if user.is_some_and(|user| user.contains('@')) {
-            return Err("an `@` in the user or password is written `%40`".to_owned());
-        }
-        let (tail, fragment) = match tail.split_once('#') {
-            Some((tail, fragment)) => (tail, Some(fragment)),
-            None => (tail, None),
-        };
-        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
-        let parts = Self {
-            user,
-            authority,
-            path,
-            query,
-        };
-        parts.check_characters()?;
-        match fragment {
-            None => Ok(parts),
-            Some("insecure") => Err(
-                "`#insecure` has no meaning here: certificates are always checked, and the builder's `tls` says which ones \
-                 count"
-                    .to_owned(),
-            ),
-            Some(_) => Err("a fragment (`#…`) has no meaning here: leave it out".to_owned()),
-        }
-    }
-
-    fn check_characters(&self) -> Result<(), String> {
-        let parts = [
-            (self.user.unwrap_or_default(), "user or password"),
-            (self.authority, "host"),
-            (self.path, "path"),
-            (self.query, "query"),
-        ];
-        let is_bad = |c: char| c.is_whitespace() || c.is_control();
-        match parts.iter().find(|(text, _)| text.contains(is_bad)) {
-            Some((_, place)) => Err(format!(
-                "there is a space or a control character in the {place}; a space is written `%20`"
-            )),
-            None => Ok(()),
-        }
-    }
-
-    fn credentials(&self) -> Result<(String, String), String> {
-        let user = self.user.unwrap_or_default();
-        let (user, password) = user.split_once(':').unwrap_or((user, ""));
-        Ok((decode(user, "user")?, decode(password, "password")?))
-    }
-
-    fn hosts(&self) -> Result<Vec<(String, Option<u16>)>, String> {
-        let hosts: Vec<&str> = self.authority.split(',').collect();
-        if hosts.len() > MOST_HOSTS {
-            return Err(format!("it has more than {MOST_HOSTS} hosts"));
-        }
-        let place = |index: usize| match hosts.len() {
-            1 => "the host".to_owned(),
-            _ => format!("host {} of the list", index + 1),
-        };
-        let hosts = hosts.iter().enumerate();
-        hosts
-            .map(|(index, host)| read_host(host, &place(index)))
-            .collect()
-    }
-
-    fn parameters(&self) -> Result<Vec<(String, String)>, String> {
-        let pairs = self.query.split('&').filter(|pair| !pair.is_empty());
-        pairs
-            .map(|pair| {
-                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                // As in a form: what other libraries do with a query.
-                let decode = |text: &str| decode(&text.replace('+', " "), "query");
-                Ok((decode(name)?, decode(value)?))
-            })
-            .collect()
-    }
-}
-
-/// `place` names the host in an error.
-fn read_host(text: &str, place: &str) -> Result<(String, Option<u16>), String> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (address, port) = rest
-            .split_once(']')
-            .ok_or_else(|| format!("the bracket of {place} is not closed"))?;
-        let address: Ipv6Addr = address
-            .parse()
-            .map_err(|_| format!("between the brackets of {place} stands no IPv6 address"))?;
-        let port = match port.strip_prefix(':') {
-            None if !port.is_empty() => {
-                return Err(format!("behind the bracket of {place} stands no port"));
-            }
-            port => port,
-        };
-        (address.to_string(), port)
-    } else {
-        let (host, port) = match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        };
-        if port.is_some_and(|port| port.contains(':')) {
-            return Err(format!(
-                "{place} has more than one `:`; an IPv6 address stands between brackets, as in `[::1]:6379`"
-            ));
-        }
-        let host = decode(host, "host")?;
-        let is_name = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-._~".contains(c);
-        if host.is_empty() {
-            return Err(format!("{place} is missing"));
-        }
-        if !host.chars().all(is_name) {
-            return Err(format!("{place} has a character that no host has"));
-        }
-        (host, port)
-    };
-    let port = port.map(|port| read_port(port, place)).transpose()?;
-    Ok((host, port))
-}
-
-fn read_port(text: &str, place: &str) -> Result<u16, String> {
-    if text.is_empty() {
-        return Err(format!(
-            "the port of {place} is empty: write a number, or leave the `:` out"
-        ));
-    }
-    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("the port of {place} is no number"));
-    }
-    match text.parse() {
-        Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("the port of {place} is out of range: 1 to 65535")),
-    }
-}
-
-/// `place` names the part in an error.
-fn decode(text: &str, place: &str) -> Result<String, String> {
-    let mut rest = text.split('%');
-    rest.next();
-    let is_whole = |part: &str| {
-        let digits = part.bytes().take(2).filter(u8::is_ascii_hexdigit);
-        digits.count() == 2
-    };
-    if !rest.all(is_whole) {
-        return Err(format!(
-            "a `%` in the {place} is not followed by two hexadecimal digits; a `%` is written `%25`"
-        ));
-    }
-    let decoded = percent_decode_str(text).decode_utf8();
-    let decoded =
-        decoded.map_err(|_| format!("what is percent-encoded in the {place} is not UTF-8"))?;
-    if decoded.contains('\0') {
-        return Err(format!("there is a zero byte in the {place}"));
-    }
-    Ok(decoded.into_owned())
-}
-
-fn unknown_scheme(scheme: &str) -> String {
-    let is_one = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    if scheme == "memory" {
-        return "`memory://` stands alone, without a host or a path".to_owned();
-    }
-    if !scheme.is_empty() && scheme.chars().all(is_one) {
-        return format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}");
-    }
-    without_a_scheme("")
-}
-
-/// Nothing of such a text may be shown but a scheme that is known: it may begin with a password.
-fn without_a_scheme(text: &str) -> String {
-    let example = Kind::Server.example();
-    let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
-    if Kind::of(scheme).is_some() {
-        return format!(
-            "the url `{scheme}:…` is malformed: `//` is missing behind `{scheme}:`; {example}"
-        );
-    }
-    format!("the url has no scheme: it begins with {SCHEMES}; {example}")
 }
 
 #[cfg(test)]

@@ -7,11 +7,7 @@ use crate::store::redis::address::DEFAULT_PORT;
 use crate::{
     error::LockError,
     store::redis::{
-        address::{
-            Address, Credentials,
-            transport::Security,
-            url::{Kind, ServerUrl},
-        },
+        address::{Address, Credentials, scheme::Kind, transport::Security, url::ServerUrl},
         connection::sentinel::Service,
     },
 };
