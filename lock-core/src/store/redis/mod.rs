@@ -2,32 +2,23 @@
 
 use std::{
     fmt,
-    num::NonZeroU64,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
-#[cfg(feature = "cluster")]
-use crate::store::redis::topology::cluster::Cluster;
 use crate::{
-    error::LockError,
     inspect::{Health, Sighting},
-    runtime::{clock::Clock, executor::spawn_beside},
     store::{
         Acquire, AcquireOutcome, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release,
         Released, Renew, Renewed, Store, StoreFuture, Then,
-        grants::Grants,
-        owner_token::random_name,
         redis::{
-            address::Address,
+            arguments::{acquire_arguments, release_arguments, write_plain},
             connection::{
                 capabilities::Capabilities,
                 errors,
                 fencing_counter::LastToken,
-                sentinel::Sentinels,
                 wire::resp::{
-                    self,
-                    Arg::{self, Number, Numbered, Text},
+                    Arg::{Number, Text},
                     Value, millis,
                 },
             },
@@ -40,25 +31,22 @@ use crate::{
                 },
             },
             topology::{
-                Topology,
                 key_location::{GrantDelivery, KeyLocation},
-                server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
-                settings::ServerSettings,
-                slots::Names,
             },
-            without_scripts::set_if_free,
         },
         timing::Timing,
     },
 };
 
 mod address;
+mod arguments;
 #[cfg(feature = "cluster")]
 mod cluster_renewals;
 mod connection;
 mod contention;
 mod health;
+mod opening;
 mod renewals;
 mod rights;
 mod scripts;
@@ -105,107 +93,6 @@ enum Acked {
 }
 
 impl RedisStore {
-    /// Connects with the first request.
-    pub(crate) fn new(
-        url: &str,
-        settings: &Settings,
-        grants: Arc<Grants>,
-    ) -> Result<Self, LockError> {
-        Self::make(url, settings, grants, false)
-    }
-
-    /// The same for one of several servers, by the votes of which locks are kept.
-    #[cfg(feature = "redlock")]
-    pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        // No grants are heard of: a lock that a majority has is passed on by no single server.
-        Self::make(url, settings, Arc::default(), true)
-    }
-
-    fn make(
-        url: &str,
-        settings: &Settings,
-        grants: Arc<Grants>,
-        is_one_of_several: bool,
-    ) -> Result<Self, LockError> {
-        let topology = Topology::parse(url, &settings.access, &settings.security)?;
-        let server_settings = ServerSettings {
-            timing: settings.timing,
-            manager: random_name().into(),
-            grants,
-            replicas: settings.replicas,
-        };
-        let servers = match topology {
-            Topology::Single(address) => one(address, None, &server_settings),
-            Topology::Sentinel(service) => {
-                let dispatch = server_settings.dispatch("".into());
-                let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
-                one(service.primary, Some(Arc::new(sentinels)), &server_settings)
-            }
-            #[cfg(feature = "cluster")]
-            Topology::Cluster(seeds) => {
-                RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
-            }
-        };
-        let usage = Usage {
-            scope: settings.scope.clone(),
-            is_one_of_several,
-            are_several: servers.are_several(),
-            polling_pause: settings.timing.polling_pause,
-        };
-        Ok(Self(Arc::new(RedisState {
-            servers,
-            contention: Arc::default(),
-            looked: AtomicBool::new(false),
-            timing: settings.timing,
-            usage,
-            without_scripts: OnceLock::new(),
-        })))
-    }
-
-    /// Makes the first connection, makes sure of whom it talks to, and that its user may do what locks take.
-    pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let started = Clock::Boot.now();
-        let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
-        let left = || within.saturating_sub(Clock::Boot.now().since(started));
-        if let Err(failure) = self.reach(within).await {
-            let location = self.0.servers.any();
-            return Err(rights::explained(&self.0.usage, &location, failure, left()).await);
-        }
-        health::look_at_eviction(self);
-        trial::try_out(self, left()).await?;
-        if let Some(warning) = self.0.usage.scope.warning() {
-            tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
-        }
-        Ok(())
-    }
-
-    async fn reach(&self, within: Duration) -> Result<(), Failure> {
-        let server = match &self.0.servers {
-            RedisServers::One(server, _) => server,
-            #[cfg(feature = "cluster")]
-            RedisServers::Several(cluster) => return cluster.greet(within).await,
-        };
-        let connection = &server.connection;
-        if connection.sentinels().is_some() {
-            spawn_beside(watch_sentinels(Arc::downgrade(server)));
-        }
-        match connection.send(&[&[Text("PING")]], within, None).await? {
-            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
-            (_, Value::ServerError(error)) => {
-                return Err(match error.code() {
-                    "NOAUTH" => errors::wrong_credentials(connection.address().shown()),
-                    "NOPERM" => errors::refused(&error, connection.address()),
-                    _ => errors::answered(&error),
-                });
-            }
-            _ => return Err(errors::no_redis(connection.address().shown())),
-        }
-        match &server.replica_acks {
-            Some(replica_acks) => replica_acks.try_out().await,
-            None => Ok(()),
-        }
-    }
-
     fn within(&self) -> Duration {
         self.0.timing.command_timeout
     }
@@ -379,67 +266,6 @@ impl RedisStore {
             _ => Err(errors::nonsense("a forced release")),
         }
     }
-}
-
-fn one(
-    address: Address,
-    sentinels: Option<Arc<Sentinels>>,
-    server_settings: &ServerSettings,
-) -> RedisServers {
-    let names = Names::of_a_server(&server_settings.manager);
-    let dispatch = server_settings.dispatch(names.grants.clone());
-    let server = RedisServer::with_all_keys(address, sentinels, dispatch, server_settings);
-    RedisServers::One(Arc::new(server), Arc::new(names))
-}
-
-/// `counted_from`: than what the fencing token must be larger if it may be counted up.
-fn acquire_arguments<'a>(
-    location: &'a KeyLocation,
-    request: &'a Acquire,
-    queue_mode: QueueMode,
-    counted_from: Option<u64>,
-) -> [Arg<'a>; 6] {
-    let known = counted_from.unwrap_or(0);
-    let tokens = counted_from.map_or(request.tokens, |_| 0);
-    [
-        Text(request.token.expose()),
-        Number(millis(request.ttl)),
-        Number(known.max(request.known_fencing)),
-        Number(tokens.into()),
-        match queue_mode {
-            QueueMode::DoNotQueue => Text("try"),
-            QueueMode::JoinQueue => Text("wait"),
-            QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
-        },
-        Numbered(&location.names.channel, request.entry),
-    ]
-}
-
-/// `is_plain`: nothing with this token has been asked to be released before.
-fn release_arguments<'a>(
-    location: &'a KeyLocation,
-    request: &'a Release,
-    is_plain: bool,
-) -> Vec<Arg<'a>> {
-    let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
-    // One that is sent again may find that another has had the lock since. And the next token may not be counted up everywhere.
-    let is_first = is_plain && location.server.fencing_counter.is_allowed();
-    if request.keep.is_some() || request.entry.is_some() || !is_first {
-        words.push(Number(request.keep.map_or(0, millis)));
-        let channel = &location.names.channel;
-        words.extend(request.entry.map(|entry| Numbered(channel, entry)));
-    }
-    words
-}
-
-/// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
-/// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
-fn write_plain(out: &mut Vec<u8>, location: &KeyLocation, request: &Acquire) -> usize {
-    let [_, fence, queue] = location.keys(&request.full_key);
-    resp::write_command(out, &[&set_if_free(request)]);
-    resp::write_command(out, &[&[Text("INCR"), fence]]);
-    resp::write_command(out, &[&[Text("LLEN"), queue]]);
-    3
 }
 
 impl fmt::Debug for RedisStore {

@@ -1,0 +1,149 @@
+//! From a url to a store, and the first connection: whom it leads to, and what its user may do.
+
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+use std::time::Duration;
+
+#[cfg(feature = "cluster")]
+use crate::store::redis::topology::cluster::Cluster;
+use crate::{
+    error::LockError,
+    runtime::{clock::Clock, executor::spawn_beside},
+    store::{
+        Failure,
+        grants::Grants,
+        owner_token::random_name,
+        redis::{
+            RedisState, RedisStore, Settings,
+            address::Address,
+            connection::{
+                errors,
+                sentinel::Sentinels,
+                wire::resp::{Arg::Text, Value},
+            },
+            health,
+            rights::{self, Usage},
+            topology::{
+                Topology,
+                server::{RedisServer, watch_sentinels},
+                servers::RedisServers,
+                settings::ServerSettings,
+                slots::Names,
+            },
+            trial,
+        },
+    },
+};
+
+impl RedisStore {
+    /// Connects with the first request.
+    pub(crate) fn new(
+        url: &str,
+        settings: &Settings,
+        grants: Arc<Grants>,
+    ) -> Result<Self, LockError> {
+        Self::make(url, settings, grants, false)
+    }
+
+    /// The same for one of several servers, by the votes of which locks are kept.
+    #[cfg(feature = "redlock")]
+    pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
+        // No grants are heard of: a lock that a majority has is passed on by no single server.
+        Self::make(url, settings, Arc::default(), true)
+    }
+
+    fn make(
+        url: &str,
+        settings: &Settings,
+        grants: Arc<Grants>,
+        is_one_of_several: bool,
+    ) -> Result<Self, LockError> {
+        let topology = Topology::parse(url, &settings.access, &settings.security)?;
+        let server_settings = ServerSettings {
+            timing: settings.timing,
+            manager: random_name().into(),
+            grants,
+            replicas: settings.replicas,
+        };
+        let servers = match topology {
+            Topology::Single(address) => one(address, None, &server_settings),
+            Topology::Sentinel(service) => {
+                let dispatch = server_settings.dispatch("".into());
+                let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
+                one(service.primary, Some(Arc::new(sentinels)), &server_settings)
+            }
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(seeds) => {
+                RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
+            }
+        };
+        let usage = Usage {
+            scope: settings.scope.clone(),
+            is_one_of_several,
+            are_several: servers.are_several(),
+            polling_pause: settings.timing.polling_pause,
+        };
+        Ok(Self(Arc::new(RedisState {
+            servers,
+            contention: Arc::default(),
+            looked: AtomicBool::new(false),
+            timing: settings.timing,
+            usage,
+            without_scripts: OnceLock::new(),
+        })))
+    }
+
+    /// Makes the first connection, makes sure of whom it talks to, and that its user may do what locks take.
+    pub(crate) async fn greet(&self) -> Result<(), Failure> {
+        let started = Clock::Boot.now();
+        let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
+        let left = || within.saturating_sub(Clock::Boot.now().since(started));
+        if let Err(failure) = self.reach(within).await {
+            let location = self.0.servers.any();
+            return Err(rights::explained(&self.0.usage, &location, failure, left()).await);
+        }
+        health::look_at_eviction(self);
+        trial::try_out(self, left()).await?;
+        if let Some(warning) = self.0.usage.scope.warning() {
+            tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
+        }
+        Ok(())
+    }
+
+    async fn reach(&self, within: Duration) -> Result<(), Failure> {
+        let server = match &self.0.servers {
+            RedisServers::One(server, _) => server,
+            #[cfg(feature = "cluster")]
+            RedisServers::Several(cluster) => return cluster.greet(within).await,
+        };
+        let connection = &server.connection;
+        if connection.sentinels().is_some() {
+            spawn_beside(watch_sentinels(Arc::downgrade(server)));
+        }
+        match connection.send(&[&[Text("PING")]], within, None).await? {
+            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
+            (_, Value::ServerError(error)) => {
+                return Err(match error.code() {
+                    "NOAUTH" => errors::wrong_credentials(connection.address().shown()),
+                    "NOPERM" => errors::refused(&error, connection.address()),
+                    _ => errors::answered(&error),
+                });
+            }
+            _ => return Err(errors::no_redis(connection.address().shown())),
+        }
+        match &server.replica_acks {
+            Some(replica_acks) => replica_acks.try_out().await,
+            None => Ok(()),
+        }
+    }
+}
+
+fn one(
+    address: Address,
+    sentinels: Option<Arc<Sentinels>>,
+    server_settings: &ServerSettings,
+) -> RedisServers {
+    let names = Names::of_a_server(&server_settings.manager);
+    let dispatch = server_settings.dispatch(names.grants.clone());
+    let server = RedisServer::with_all_keys(address, sentinels, dispatch, server_settings);
+    RedisServers::One(Arc::new(server), Arc::new(names))
+}
