@@ -46,6 +46,18 @@ pub(crate) struct CurrentConnection {
 }
 
 impl CurrentConnection {
+    /// One on which locks are not kept, and no grants arrive.
+    fn new(handshake: Handshake, found: Option<KnownPrimary>, greeting: Option<Greeting>) -> Self {
+        Self {
+            connection: handshake.finish(),
+            capabilities: None,
+            grants: false,
+            beside: None,
+            found,
+            greeting,
+        }
+    }
+
     pub(super) fn is(&self, id: ConnectionId) -> bool {
         let mut both = self.beside.iter().chain([&self.connection]);
         both.any(|connection| connection.id == id)
@@ -80,55 +92,68 @@ pub(crate) async fn open(
         .map(|found| reconnecting.address().at(&found.host, found.port));
     let address = primary.as_ref().unwrap_or(reconnecting.address());
     let (mut handshake, greeting) = log_in(reconnecting, address).await?;
-    let pushes = greeting.is_some();
     if found.is_some() {
         expect_a_primary(&handshake, address).await?;
     }
-    let (grants, beside, unheard) = match reconnecting.purpose() {
-        Purpose::OtherCommands => {
-            return Ok(CurrentConnection {
-                connection: handshake.finish(),
-                capabilities: None,
-                grants: false,
-                beside: None,
-                found,
-                greeting,
-            });
-        }
+    match reconnecting.purpose() {
+        Purpose::OtherCommands => Ok(CurrentConnection::new(handshake, found, greeting)),
         #[cfg(feature = "cluster")]
-        Purpose::Grants if !pushes => {
+        Purpose::Grants if greeting.is_none() => {
             let why = "does not speak RESP3, in which grants come";
-            return Err(Failure::Refused(errors::source(format!(
+            Err(Failure::Refused(errors::source(format!(
                 "{} {why}",
                 address.shown()
-            ))));
+            ))))
         }
         #[cfg(feature = "cluster")]
         Purpose::Grants => {
             let current = CurrentConnection {
-                connection: handshake.finish(),
-                capabilities: None,
                 grants: true,
-                beside: None,
-                found,
-                greeting,
+                ..CurrentConnection::new(handshake, found, greeting)
             };
             watch_over(reconnecting, &current.connection);
-            return Ok(current);
+            Ok(current)
         }
-        Purpose::LocksOnly => (false, None, None),
-        Purpose::Locks => {
-            let beside = hear(reconnecting, address, &mut handshake, pushes).await;
-            match beside {
-                Ok(beside) => (true, beside, None),
-                Err(NoGrants::ConnectionFailed(failure)) => return Err(failure),
-                Err(NoGrants::SubscribeUnsupported(why)) => (false, None, Some(why)),
-            }
+        Purpose::LocksOnly | Purpose::Locks => {
+            let pushes = greeting.is_some();
+            let heard = match reconnecting.purpose() {
+                Purpose::Locks => hear(reconnecting, address, &mut handshake, pushes).await,
+                _ => Err(NoGrants::HeardElsewhere),
+            };
+            let ready = make_ready(reconnecting, address, &handshake, heard).await?;
+            Ok(CurrentConnection {
+                capabilities: Some(ready.capabilities),
+                grants: ready.grants,
+                beside: ready.beside,
+                ..CurrentConnection::new(handshake, found, greeting)
+            })
         }
+    }
+}
+
+/// What is known of a connection for locks before it is used.
+struct Ready {
+    capabilities: Capabilities,
+    grants: bool,
+    beside: Option<Arc<Connection>>,
+}
+
+/// Finds out by which commands locks are kept. `heard`: whether grants arrive, and on which connection beside this one.
+async fn make_ready(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+    handshake: &Handshake,
+    heard: Result<Option<Handshake>, NoGrants>,
+) -> Result<Ready, Failure> {
+    let (grants, beside, unheard) = match heard {
+        Ok(beside) => (true, beside, None),
+        Err(NoGrants::ConnectionFailed(failure)) => return Err(failure),
+        Err(NoGrants::SubscribeUnsupported(why)) => (false, None, Some(why)),
+        Err(NoGrants::HeardElsewhere) => (false, None, None),
     };
     let channel =
         (reconnecting.purpose() == Purpose::Locks).then_some(&*reconnecting.dispatch().channel);
-    let capabilities = capabilities::capabilities(&handshake, address, channel).await?;
+    let capabilities = capabilities::capabilities(handshake, address, channel).await?;
     if let (Some(why), Capabilities::Scripts) = (unheard, capabilities) {
         tracing::warn!(
             server = address.shown(),
@@ -141,14 +166,11 @@ pub(crate) async fn open(
     if let Some(beside) = &beside {
         watch_over(reconnecting, beside);
     }
-    Ok(CurrentConnection {
-        connection: handshake.finish(),
-        capabilities: Some(capabilities),
+    Ok(Ready {
+        capabilities,
         // Without scripts there is no queue.
         grants: grants && capabilities == Capabilities::Scripts,
         beside,
-        found,
-        greeting,
     })
 }
 
@@ -286,6 +308,8 @@ enum NoGrants {
     /// Nor does anything else, for now.
     ConnectionFailed(Failure),
     SubscribeUnsupported(String),
+    /// They come on another connection, if they do.
+    HeardElsewhere,
 }
 
 impl NoGrants {
@@ -293,7 +317,7 @@ impl NoGrants {
     fn of_a_connection_beside(self) -> Self {
         match self {
             Self::ConnectionFailed(failure) => Self::SubscribeUnsupported(format!("{failure:?}")),
-            never @ Self::SubscribeUnsupported(_) => never,
+            never @ (Self::SubscribeUnsupported(_) | Self::HeardElsewhere) => never,
         }
     }
 }

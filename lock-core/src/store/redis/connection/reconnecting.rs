@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -28,6 +28,7 @@ use crate::{
                 once::Once,
                 opening::{self, CurrentConnection},
                 pub_sub::PubSubDispatch,
+                round_trip::RoundTrip,
                 sentinel::{KnownPrimary, Sentinels},
                 wire::resp::{self, Arg, Value},
             },
@@ -46,9 +47,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// with each new one, and whoever breaks them for that would be stormed.
 const MOST_SHORT_LIVED: u32 = 3;
 
-/// A server is near whose answers can come within this many nanoseconds.
-const NEAR: u64 = 1_000_000;
-
 const FULL: &str = "the connection has ended, or takes no more commands for now";
 
 /// Connects, and reconnects, to one server.
@@ -62,11 +60,7 @@ pub(crate) struct ReconnectingConnection {
     timing: Timing,
     dispatch: PubSubDispatch,
     state: Mutex<ConnectionState>,
-    /// Smoothed, in nanoseconds; zero if not known.
-    round_trip: AtomicU64,
-    /// The shortest one of late, in nanoseconds, and whether that is short.
-    shortest: AtomicU64,
-    is_near: Arc<AtomicBool>,
+    round_trip: RoundTrip,
 }
 
 #[derive(Debug, Default)]
@@ -98,9 +92,7 @@ impl ReconnectingConnection {
             timing,
             dispatch,
             state: Mutex::default(),
-            round_trip: AtomicU64::new(0),
-            shortest: AtomicU64::new(u64::MAX),
-            is_near: Arc::default(),
+            round_trip: RoundTrip::default(),
         }
     }
 
@@ -144,11 +136,11 @@ impl ReconnectingConnection {
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+        self.round_trip.smoothed()
     }
 
     pub(crate) fn is_near(&self) -> Arc<AtomicBool> {
-        self.is_near.clone()
+        self.round_trip.is_near().clone()
     }
 
     /// Sends a command and reads its answer, an error of the server included, within a time-out.
@@ -455,21 +447,8 @@ impl ReconnectingConnection {
         }
     }
 
-    /// An eighth of each new measurement, as TCP does.
     fn measure(&self, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let before = self.round_trip.load(Ordering::Relaxed);
-        let after = if before == 0 {
-            took
-        } else {
-            before - before / 8 + took / 8
-        };
-        self.round_trip.store(after, Ordering::Relaxed);
-        // Forgotten slowly, since under load few are as short as the way is.
-        let shortest = self.shortest.load(Ordering::Relaxed);
-        let shortest = took.min(shortest.saturating_add(shortest / 1024));
-        self.shortest.store(shortest, Ordering::Relaxed);
-        self.is_near.store(shortest < NEAR, Ordering::Relaxed);
+        self.round_trip.note(took);
     }
 
     /// Whether there is a connection now.

@@ -8,11 +8,7 @@ use crate::store::{
     redis::{
         connection::{
             reconnecting::ReconnectingConnection,
-            wire::resp::{
-                self,
-                Arg::{self, Text},
-                Value,
-            },
+            wire::resp::{self, Arg, Value},
         },
         scripts::NodeRole,
     },
@@ -46,7 +42,7 @@ pub(super) async fn send_to(
             // Each is about the command after it.
             let commands: Vec<&[Arg<'_>]> = commands
                 .into_iter()
-                .flat_map(|command| [&[Text("ASKING")][..], command])
+                .flat_map(|command| [&[Arg::Text("ASKING")][..], command])
                 .collect();
             let (id, answers) = send(connection, &commands, within, None).await?;
             Ok((id, answers.into_iter().skip(1).step_by(2).collect()))
