@@ -1,13 +1,8 @@
 //! The value that owns a lease.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{
-    error::LockError,
-    key::LockKey,
-    lease::Lease,
-    lock::held::{holding::Holding, holdings::Holdings},
-};
+use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 
 /// Owns a lease: the lock is held as long as this value lives, or the locks of several keys.
 ///
@@ -25,30 +20,24 @@ use crate::{
 /// [`LockManager::run`](crate::LockManager::run), which does.
 #[must_use = "the lock is released as soon as the guard is dropped: bind it, as in `let guard = …`, not `let _ = …`"]
 pub struct LockGuard {
-    holdings: Holdings,
+    hold: Hold,
 }
 
 impl LockGuard {
-    pub(crate) fn new(holding: Arc<Holding>) -> Self {
-        Self {
-            holdings: Holdings::One(holding),
-        }
-    }
-
-    pub(crate) fn several(holdings: Holdings) -> Self {
-        Self { holdings }
+    pub(crate) fn new(hold: Hold) -> Self {
+        Self { hold }
     }
 
     /// Returns what is locked; of several keys the first, in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.holdings.all()[0].lease().key()
+        &self.hold.leases().first().key
     }
 
     /// Returns the lease, to watch it or to pass it on.
     #[must_use]
     pub fn lease(&self) -> Lease {
-        Lease::new(self.holdings.leases())
+        Lease::new(self.hold.leases().clone())
     }
 
     /// Releases the lock and waits until the backend has done it; several keys are released at the same time.
@@ -66,11 +55,11 @@ impl LockGuard {
     ///
     /// Dropping the future leaves the release under way, as dropping the guard does.
     pub async fn release(self) -> Result<(), LockError> {
-        self.holdings.release().await
+        self.hold.release().await
     }
 
-    pub(crate) fn holdings(&self) -> &Holdings {
-        &self.holdings
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
     }
 }
 

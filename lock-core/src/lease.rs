@@ -6,7 +6,7 @@ use crate::{
     error::{LeaseLost, LockError},
     fencing::FencingToken,
     key::LockKey,
-    lock::held::{lease_set::Leases, lease_state::LeaseState},
+    lock::{hold::Leases, lease_state::LeaseState},
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.
@@ -29,7 +29,7 @@ impl Lease {
     /// Returns what is locked; of several keys the first, in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.leases.first().key()
+        &self.leases.first().key
     }
 
     /// Returns the number to hand to the store that the lock protects, so that it can refuse a holder that slept.
@@ -47,7 +47,7 @@ impl Lease {
     pub fn fencing_tokens(&self) -> Vec<(LockKey, FencingToken)> {
         let leases = self.leases.all().iter();
         leases
-            .map(|lease| (lease.key().clone(), lease.fencing))
+            .map(|lease| (lease.key.clone(), lease.fencing))
             .collect()
     }
 
@@ -118,9 +118,9 @@ impl Lease {
         // took away the one that it should have.
         let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
-            let left = lease.server_lease.valid_until().since(now);
+            let left = lease.valid_until().since(now);
             lease
-                .server_lease
+                .owner
                 .renew_request(left.max(Duration::from_millis(1)))
         };
         let batch = self.leases.all().iter().map(compare).collect();
@@ -139,7 +139,10 @@ impl Lease {
         self.leases.check()?;
         known
     }
+}
 
+impl Lease {
+    #[cfg(feature = "stream")]
     pub(crate) fn leases(&self) -> &Leases {
         &self.leases
     }
@@ -150,7 +153,7 @@ impl fmt::Debug for Lease {
         let mut shown = f.debug_struct("Lease");
         match self.leases.all() {
             [one] => shown
-                .field("key", one.key())
+                .field("key", &one.key)
                 .field("fencing_token", &one.fencing),
             _ => shown.field("fencing_tokens", &self.fencing_tokens()),
         };
@@ -164,5 +167,5 @@ impl fmt::Debug for Lease {
 #[cfg(feature = "simulation")]
 #[must_use]
 pub fn certain_for(lease: &Lease) -> Duration {
-    lease.leases().certain_for()
+    lease.leases.certain_for()
 }

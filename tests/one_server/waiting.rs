@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
@@ -369,6 +370,56 @@ async fn a_grant_to_a_task_that_is_not_polled_goes_on() {
         .await
         .expect("polled again")
         .expect("its turn after all");
+    late.release_held().await;
+    nothing_stays(&server).await;
+}
+
+/// Its process gives the lock back once, and asks for nothing before it is polled again.
+#[tokio::test]
+async fn a_task_that_is_not_polled_keeps_no_other_process_waiting_again() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let first = locks.acquire_free("k", patient()).await;
+    let mut unpolled = Box::pin(locks.acquire("k", patient()));
+    assert!(
+        timeout(Duration::from_millis(10), &mut unpolled)
+            .await
+            .is_err()
+    );
+    // It is the next one in this process.
+    first.release_held().await;
+    let others = connect(&server.url()).await;
+    let guard = others.acquire("k", patient()).await.expect("given back");
+    guard.release_held().await;
+    for _ in 0..20 {
+        let guard = others.try_acquire("k", patient()).await.expect("an answer");
+        guard.expect("free").release_held().await;
+    }
+    let late = timeout(HANG, unpolled)
+        .await
+        .expect("polled again")
+        .expect("it kept its position and its wait");
+    late.release_held().await;
+    nothing_stays(&server).await;
+}
+
+/// The task sent its request, and does not look at the reply.
+#[tokio::test]
+async fn a_request_that_is_not_polled_keeps_no_other_process_waiting() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let mut unpolled = Box::pin(locks.acquire("k", patient()));
+    let polled = unpolled
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    let others = connect(&server.url()).await;
+    let guard = others.acquire("k", patient()).await.expect("given back");
+    guard.release_held().await;
+    let late = timeout(HANG, unpolled)
+        .await
+        .expect("polled again")
+        .expect("it kept its wait");
     late.release_held().await;
     nothing_stays(&server).await;
 }

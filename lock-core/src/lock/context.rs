@@ -1,4 +1,4 @@
-//! What every part of a manager shares: the backend, the thread and the clock it works with, the renewal.
+//! What every part of a manager shares: the backend, the thread and the clock it works with.
 
 use std::{
     future::{Future, poll_fn},
@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     fencing::FencingToken,
-    lock::renewal::Renewal,
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
@@ -33,7 +32,6 @@ pub(crate) struct Context {
     pub(crate) executor: Executor,
     pub(crate) clock: Clock,
     pub(crate) timer: Timer,
-    pub(crate) renewal: Renewal,
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
@@ -56,12 +54,6 @@ impl Context {
         timing: Timing,
     ) -> Self {
         Self {
-            renewal: Renewal::new(
-                store.clone(),
-                grants.clone(),
-                executor.clone(),
-                clock.clone(),
-            ),
             store,
             grants,
             executor,

@@ -1,15 +1,16 @@
-//! One key inside this process: who holds it, who waits for it, and what asks the server for it.
+//! One key inside this process: which task holds it, which ones wait, and what is asked of the server.
 
-mod acquire;
+pub(crate) mod acquire_in_flight;
+mod actions;
 pub(crate) mod context;
-mod hand_off;
-pub(crate) mod held;
+mod grant_listener;
+pub(crate) mod hold;
+#[cfg(test)]
+mod interleavings;
 pub(crate) mod key_state;
-mod pending_flush;
-mod prefetch;
+pub(crate) mod lease_state;
 pub(crate) mod reentry;
 pub(crate) mod registry;
-mod release;
+pub(crate) mod release;
 mod renewal;
-mod wait_queue;
 pub(crate) mod waiting;

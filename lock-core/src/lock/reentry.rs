@@ -3,75 +3,48 @@
 //! The set follows the task: through `join!` and nested calls, not into a spawned task. It is a list from the innermost
 //! body outwards, as short as bodies are nested.
 
-use std::{
-    future::Future,
-    iter,
-    sync::{Arc, Weak},
-};
+use std::{future::Future, iter, ptr, sync::Arc};
 
 use crate::{
     key::{IntoLockKey, LockKey},
-    lease::Lease,
-    lock::{
-        held::{holding::Holding, holdings::Holdings},
-        registry::Registry,
-    },
+    lock::{hold::Leases, lease_state::LeaseState, registry::Registry},
 };
 
 tokio::task_local! {
     static INNERMOST: Arc<HeldByBody>;
 }
 
-/// The lease held by one of the bodies that run.
+/// What one of the bodies that run holds. Guards that take a key of it again share its lease.
 struct HeldByBody {
-    /// Which manager it belongs to: another manager's lease on the same key is another lock.
-    registry: Weak<Registry>,
-    lease: Lease,
-    /// Shared by guards that take the key again. That of the lease's first key, and those of the others, if there are any.
-    first: Weak<Holding>,
-    others: Vec<Weak<Holding>>,
+    leases: Leases,
     outer: Option<Arc<HeldByBody>>,
 }
 
 impl HeldByBody {
-    fn position(&self, key: &LockKey) -> Option<usize> {
-        let mut leases = self.lease.leases().all().iter();
-        leases.position(|lease| lease.key() == key)
-    }
-
-    fn holding_of(&self, key: &LockKey) -> Option<Weak<Holding>> {
-        let mut holdings = iter::once(&self.first).chain(&self.others);
-        holdings.nth(self.position(key)?).cloned()
+    fn lease_of(&self, key: &LockKey) -> Option<&Arc<LeaseState>> {
+        self.leases.all().iter().find(|lease| lease.key == *key)
     }
 }
 
-/// Runs `body` as one that holds the lease.
-pub(crate) async fn scope<T>(
-    registry: &Arc<Registry>,
-    holdings: &Holdings,
-    body: impl Future<Output = T>,
-) -> T {
-    let (first, others) = (&holdings.all()[0], &holdings.all()[1..]);
+/// Runs `body` as one that holds the leases.
+pub(crate) async fn scope<T>(leases: &Leases, body: impl Future<Output = T>) -> T {
     let held = Arc::new(HeldByBody {
-        registry: Arc::downgrade(registry),
-        lease: Lease::new(holdings.leases()),
-        first: Arc::downgrade(first),
-        others: others.iter().map(Arc::downgrade).collect(),
+        leases: leases.clone(),
         outer: innermost(),
     });
     INNERMOST.scope(held, body).await
 }
 
-/// What the running task holds of this key.
-pub(crate) fn find(registry: &Arc<Registry>, key: &LockKey) -> Option<Arc<Holding>> {
-    let ours = |held: &Arc<HeldByBody>| std::ptr::eq(held.registry.as_ptr(), Arc::as_ptr(registry));
-    let found = all().filter(ours).find_map(|held| held.holding_of(key));
-    found?.upgrade()
+/// The lease by which the running task holds this key. Another manager's lease on the same key is another lock.
+pub(crate) fn find(registry: &Arc<Registry>, key: &LockKey) -> Option<Arc<LeaseState>> {
+    let found = all().filter_map(|held| held.lease_of(key).cloned());
+    let mut ours = found.filter(|lease| ptr::eq(&raw const *lease.registry, Arc::as_ptr(registry)));
+    ours.next()
 }
 
-/// The lease of the innermost body.
-pub(crate) fn current() -> Option<Lease> {
-    innermost().map(|held| held.lease.clone())
+/// The leases of the innermost body.
+pub(crate) fn current() -> Option<Leases> {
+    innermost().map(|held| held.leases.clone())
 }
 
 /// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
@@ -116,7 +89,7 @@ pub fn assert_holds(key: impl IntoLockKey) {
 
 /// Whether the running task holds this key, of whatever manager.
 fn holds(key: &LockKey) -> bool {
-    all().any(|held| held.position(key).is_some() && !held.lease.is_lost())
+    all().any(|held| held.lease_of(key).is_some() && held.leases.ended().is_none())
 }
 
 /// From the innermost outwards.

@@ -1,151 +1,299 @@
-//! The one place where tasks wait: per process and key, first come, first served, with one of them on the network.
+//! All keys that this process wants or holds, and the driver of their state machines.
 //!
-//! A task that wants a key takes a place in the key's line. The first one starts an *acquire loop*: work of the manager
-//! that asks the backend on behalf of whoever is at the head of the line. A user's future therefore owns nothing but a
-//! place. Dropping it at any moment leaves nothing behind: the acquire loop goes on for those who stand behind it, or, if nobody
-//! does, takes its request back. Whoever is granted the lease owns it from the moment the acquire loop hands it over.
-//!
-//! When a holder lets go and a task stands behind it, the server lease passes to that task at once, without a message: see
-//! `handoff.rs`.
-//!
-//! A key's slot is in one of three states:
-//!
-//! ```text
-//!             first place taken                 granted
-//!   (absent) ───────────────────▶ Seeking ──────────────────▶ Held ──┐ passed to the next task
-//!       ▲                            │ nobody waits any more    │ ◀──┘
-//!       └────────────────────────────┴──────────────────────────┤ let go
-//!                                    ▲   others wait, and it    │
-//!                                    └──────────────────────────┘ cannot be passed
-//! ```
+//! Each function here is an event: it reads the clock, locks the mutex, has the state machine of the key make its transition, and
+//! carries out the actions after the mutex is free. What comes between the two finds the new state.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Waker,
     time::Duration,
 };
 
-use tokio::sync::Notify;
-
 use crate::{
-    error::LockError,
-    fencing::FencingBlock,
+    error::{LeaseLost, LockError},
     key::LockKey,
     lock::{
-        acquire::acquire_loop,
+        acquire_in_flight::AcquireInFlight,
+        actions::Todo,
         context::Context,
-        hand_off::Batch,
-        held::{
-            holding::Holding,
-            lease_state::{LeaseState, OnLoss},
-            server_lease::{Granted, ServerLease},
+        key_state::{
+            AcquireAction, Action, AfterRelease, KeyState, Limits, Polled, Refusal, TaskId,
+            Transition, request::AcquireReply,
         },
-        key_state::{AfterRelease, KeyState, KeyStates, LastReply, LocalHold, Phase},
-        pending_flush::PendingFlush,
-        prefetch,
-        wait_queue::{WaitQueue, Waiter},
-        waiting::WaitFuture,
+        lease_state::LeaseState,
+        release::{self, Releasing},
+        renewal::Renewal,
     },
-    options::{Terms, Wait},
-    runtime::{clock::Moment, tally::Tally},
+    options::Terms,
+    runtime::{
+        clock::Moment,
+        jitter::jittered,
+        mutex::Mutex,
+        tally::{Open, Tally},
+        timer_queue::TimerId,
+    },
+    store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
 };
+
+type State = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
+type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
 
 pub(crate) struct Registry {
     pub(crate) context: Arc<Context>,
-    pub(crate) limits: Limits,
     /// Stands before every key on the server.
     pub(crate) prefix: String,
     pub(crate) waiting: Arc<Tally>,
-    states: Mutex<KeyStates>,
+    pub(super) renewal: Arc<Renewal>,
+    pub(super) limits: Limits,
+    pub(super) keys: Mutex<Keys>,
+    last_task: AtomicU64,
+    /// For what is told by a message.
+    pub(super) this: Weak<Self>,
 }
 
-/// Bounds on what one manager holds in memory, and on what it keeps from others. See the setters of the builder.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) held: usize,
-    pub(crate) waiting: usize,
-    pub(crate) handoffs: u32,
-    pub(crate) handoff_time: Duration,
+#[derive(Default)]
+pub(super) struct Keys {
+    pub(super) entries: HashMap<LockKey, KeyEntry>,
+    /// After a shutdown no task may wait any more.
+    is_closed: bool,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            held: 100_000,
-            waiting: 100_000,
-            handoffs: 64,
-            handoff_time: Duration::from_millis(20),
-        }
-    }
+pub(super) struct KeyEntry {
+    pub(super) state: State,
+    /// The request in flight that a task polls.
+    request: Option<Arc<AcquireInFlight>>,
+    timer: Option<TimerId>,
+    /// A shutdown waits for it.
+    _in_progress: Open,
 }
 
 impl Registry {
-    pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Self {
-        Self {
+    pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
+        let registry = Arc::new_cyclic(|this| Self {
             context,
-            limits,
             prefix,
             waiting: Arc::default(),
-            states: Mutex::default(),
-        }
+            renewal: Arc::new(Renewal::new()),
+            limits,
+            keys: Mutex::default(),
+            last_task: AtomicU64::new(0),
+            this: this.clone(),
+        });
+        let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
+        registry.context.grants.listen(listener);
+        registry
     }
 
-    /// Takes a place in the key's line, until the deadline at most.
-    pub(crate) fn join_queue(
+    /// A task begins to wait, until the deadline at most. Returns the request that it is to poll.
+    pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
-    ) -> Result<WaitFuture, LockError> {
-        self.check_limits(key)?;
-        self.rejoin_queue(key, terms, deadline)
+    ) -> Result<(TaskId, Option<Arc<AcquireInFlight>>), LockError> {
+        let now = self.context.clock.now();
+        let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
+        let mut keys = self.keys.lock();
+        if keys.is_closed {
+            return Err(Refusal::Closed.into_error(key, now));
+        }
+        let entry = keys.entries.entry(key.clone());
+        let entry = entry.or_insert_with(|| KeyEntry {
+            state: State::default(),
+            request: None,
+            timer: None,
+            _in_progress: self.context.in_progress.open(),
+        });
+        let (waits, actions) =
+            self.transition(key, now, |cx| entry.state.wait(id, terms, deadline, cx));
+        let todo = self.settle(key, &mut keys, actions);
+        drop(keys);
+        let request = self.carry_out(key, todo);
+        match waits {
+            Ok(()) => Ok((id, request)),
+            Err(refusal) => Err(refusal.into_error(key, now)),
+        }
     }
 
-    /// The same for a task that has been counted as one that waits.
-    pub(crate) fn rejoin_queue(
+    /// A task polls, perhaps with the reply to the request that it polled. Returns the request that it is to poll next.
+    pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
-        terms: Terms,
-        deadline: Option<Moment>,
-    ) -> Result<WaitFuture, LockError> {
-        let waiter = Arc::new(Waiter::new(terms));
-        let mut states = self.lock();
-        if states.closed {
-            return Err(closed().about(key));
-        }
-        if let Some(state) = states.keys.get_mut(key) {
-            if terms.wait == Wait::No && state.is_taken() {
-                return Err(state.busy_error(key, terms.ttl, self.context.clock.now()));
+        id: TaskId,
+        waker: &Waker,
+        reply: Option<(Arc<AcquireInFlight>, Result<Acquired, Failure>)>,
+    ) -> (Polled<Arc<LeaseState>>, Option<Arc<AcquireInFlight>>) {
+        // A waker is the user's code: it is cloned before the mutex is taken.
+        let waker = waker.clone();
+        let reply = reply.map(|(request, result)| {
+            let reply = read_reply(&request.owner, result);
+            (request.owner.clone(), reply)
+        });
+        let polled = self.event(key, |entry, cx| {
+            if let Some((owner, reply)) = reply {
+                entry.request = None;
+                // It is polled now, and needs no wake-up for what this reply brings.
+                entry.state.take_waker(id, cx);
+                entry.state.acquired(&owner, reply, cx);
             }
-            state.queue.push(waiter.clone());
-            drop(states);
-            let wait = WaitFuture::new(
-                self.clone(),
-                key.clone(),
-                waiter,
-                PendingFlush::Flushed,
-                deadline,
-            );
-            return Ok(wait);
+            let lease = |held: &_, holder: &_| Arc::new(LeaseState::new(self, key, held, holder));
+            entry.state.poll(id, waker, lease, cx)
+        });
+        match polled {
+            Some((Polled::Pending, request)) => {
+                // On the caller's runtimes, the task of the timers may have ended with the one it ran on.
+                self.keep_ticking();
+                (Polled::Pending, request)
+            }
+            Some(polled) => polled,
+            None => (Polled::Refused(Refusal::Closed), None),
         }
-        let signal = Arc::new(Notify::new());
-        let mut queue = WaitQueue::default();
-        queue.push(waiter.clone());
-        let state = KeyState {
-            queue,
-            phase: Phase::Acquiring(signal.clone()),
-            last_reply: None,
+    }
+
+    /// A task that waits leaves.
+    pub(crate) fn leave(self: &Arc<Self>, key: &LockKey, id: TaskId) {
+        self.event(key, |entry, cx| {
+            entry.state.leave(id, cx);
+        });
+    }
+
+    /// A task begins to run under its lease.
+    pub(crate) fn begin(self: &Arc<Self>, lease: &LeaseState, now: Moment) {
+        self.event(&lease.key, |entry, cx| {
+            entry.state.begin(lease.id, now, cx);
+        });
+    }
+
+    /// From now on a lease is not renewed.
+    pub(crate) fn stop_renewing(self: &Arc<Self>, lease: &LeaseState) {
+        self.event(&lease.key, |entry, cx| {
+            entry.state.stop_renewing(lease.id, cx);
+        });
+    }
+
+    /// A task releases. `None`: the next task has the lock. Of a lease that is lost the rest is given back.
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        lease: &LeaseState,
+        lost: Option<LeaseLost>,
+    ) -> Option<Releasing> {
+        let key = &lease.key;
+        let now = self.context.clock.now();
+        let mut keys = self.keys.lock();
+        let (after, actions) = match keys.entries.get_mut(key) {
+            Some(entry) => self.transition(key, now, |cx| entry.state.release(lease.id, cx)),
+            None => (AfterRelease::NotHeld, Vec::new()),
         };
-        states.keys.insert(key.clone(), state);
-        drop(states);
-        let wait = WaitFuture::new(
-            self.clone(),
-            key.clone(),
-            waiter,
-            PendingFlush::Buffered,
-            deadline,
-        );
-        acquire_loop::start(self, key, signal);
-        Ok(wait)
+        let todo = self.settle(key, &mut keys, actions);
+        drop(keys);
+        let action = match after {
+            AfterRelease::Passed => None,
+            AfterRelease::GiveBack(action) => Some(action),
+            AfterRelease::NotHeld => Some(lease.release_action()),
+        };
+        let mut releasing = action.map(|action| release::release(&self.context, key, action, lost));
+        // The release reaches the connection before the next request for the key.
+        if let Some(releasing) = &mut releasing
+            && todo.asks()
+        {
+            releasing.send();
+        }
+        self.carry_out(key, todo);
+        releasing
+    }
+
+    /// A lease is lost.
+    pub(crate) fn lose(self: &Arc<Self>, lease: &LeaseState, reason: LeaseLost) {
+        self.event(&lease.key, |entry, cx| {
+            entry.state.lose(lease.id, reason, cx);
+        });
+    }
+
+    /// The lease of a key is lost, whichever task has it. Returns whether one did.
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose_key(self: &Arc<Self>, key: &LockKey, reason: LeaseLost) -> bool {
+        let lost = self.event(key, |entry, cx| entry.state.lose_any(reason, cx));
+        lost.is_some_and(|(is_held, _)| is_held)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_held(&self, key: &LockKey) -> bool {
+        let keys = self.keys.lock();
+        let entry = keys.entries.get(key);
+        entry.is_some_and(|entry| entry.state.is_held())
+    }
+
+    /// The server replied to a request for a key, which the executor waited for.
+    pub(crate) fn acquired(
+        self: &Arc<Self>,
+        key: &LockKey,
+        owner: &Arc<Owner>,
+        result: Result<Acquired, Failure>,
+    ) {
+        let reply = read_reply(owner, result);
+        self.event(key, |entry, cx| {
+            entry.state.acquired(owner, reply, cx);
+        });
+    }
+
+    /// The server replied to a renewal, or did not within its time.
+    pub(crate) fn renewed(
+        self: &Arc<Self>,
+        key: &LockKey,
+        owner: &Arc<Owner>,
+        sent: Moment,
+        result: Result<Renewed, Failure>,
+        retry_in: Duration,
+    ) {
+        if let Err(failure) = &result {
+            tracing::debug!(%key, ?failure, "a renewal failed");
+        }
+        self.event(key, |entry, cx| {
+            let state = &mut entry.state;
+            state.renewed(owner, sent, result, retry_in, cx);
+        });
+    }
+
+    /// A timer hint has fired.
+    pub(crate) fn tick(self: &Arc<Self>, key: &LockKey) {
+        self.event(key, |entry, cx| {
+            entry.timer = None;
+            entry.state.tick(cx);
+        });
+    }
+
+    /// No task waits from now on.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.keys.lock().is_closed = true;
+        for key in self.all_keys() {
+            self.event(&key, |entry, cx| entry.state.close(cx));
+        }
+    }
+
+    /// All leases are lost.
+    pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
+        for key in self.all_keys() {
+            self.event(&key, |entry, cx| {
+                entry.state.lose_any(reason, cx);
+            });
+        }
+    }
+
+    /// How many tasks wait for a key.
+    pub(crate) fn waiters(&self, key: &LockKey) -> usize {
+        let keys = self.keys.lock();
+        let entry = keys.entries.get(key);
+        entry.map_or(0, |entry| entry.state.waiters())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.lock().entries.is_empty()
     }
 
     /// A key as the server knows it.
@@ -153,305 +301,110 @@ impl Registry {
         format!("{}{}", self.prefix, key.as_str()).into()
     }
 
-    /// How many tasks wait for a key.
-    pub(crate) fn waiters(&self, key: &LockKey) -> usize {
-        self.lock()
-            .keys
-            .get(key)
-            .map_or(0, |state| state.queue.waiting().count())
+    /// In an order that does not depend on the map's, which differs from run to run.
+    fn all_keys(&self) -> Vec<LockKey> {
+        let mut keys: Vec<_> = self.keys.lock().entries.keys().cloned().collect();
+        keys.sort();
+        keys
     }
 
-    /// Refuses new places from now on, and tells everybody in line.
-    pub(crate) fn close(&self) {
-        let mut states = self.lock();
-        states.closed = true;
-        // In an order that does not depend on the map's, which differs from run to run.
-        let mut keys: Vec<_> = states.keys.iter_mut().collect();
-        keys.sort_by_key(|(key, _)| *key);
-        let mut all = Vec::new();
-        for (key, state) in keys {
-            all.extend(
-                state
-                    .queue
-                    .take_all()
-                    .into_iter()
-                    .map(|waiter| (key.clone(), waiter)),
-            );
-            state.wake_acquire_loop();
-        }
-        drop(states);
-        for (key, waiter) in all {
-            refuse(&waiter, closed().about(&key));
-        }
+    /// One transition of a key that is here, and what it causes. Returns its result, and the request that the polling task is to poll.
+    pub(super) fn event<T>(
+        self: &Arc<Self>,
+        key: &LockKey,
+        transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
+    ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
+        let now = self.context.clock.now();
+        let mut keys = self.keys.lock();
+        let entry = keys.entries.get_mut(key)?;
+        let (result, actions) = self.transition(key, now, |cx| transition(entry, cx));
+        let todo = self.settle(key, &mut keys, actions);
+        drop(keys);
+        Some((result, self.carry_out(key, todo)))
     }
 
-    /// For a place: what is known, if its time is over. `None`: a first answer is still on its way, and will decide.
-    pub(crate) fn known_error(&self, key: &LockKey, ttl: Duration) -> Option<LockError> {
-        let states = self.lock();
-        let state = states.keys.get(key)?;
-        let known = matches!(state.phase, Phase::Held(_)) || state.last_reply.is_some();
-        known.then(|| state.busy_error(key, ttl, self.context.clock.now()))
-    }
-
-    /// For a place that is given up.
-    pub(crate) fn note_gone(&self, key: &LockKey) {
-        if let Some(state) = self.lock().keys.get_mut(key) {
-            state.queue.note_gone();
-            state.wake_acquire_loop();
-        }
-    }
-
-    /// For a place: starts an acquire loop where the last one was lost with its runtime.
-    pub(crate) fn restart_lost_loop(self: &Arc<Self>, key: &LockKey) {
-        let mut states = self.lock();
-        let Some(state) = states.keys.get_mut(key) else {
-            return;
+    fn transition<T>(
+        &self,
+        key: &LockKey,
+        now: Moment,
+        transition: impl FnOnce(&mut StateTransition<'_>) -> T,
+    ) -> (T, Vec<StateAction>) {
+        let new_owner = || {
+            Arc::new(Owner::new(
+                &self.context.owner_tokens,
+                &self.context.grants,
+                key,
+                self.full_key(key),
+            ))
         };
-        if !matches!(state.phase, Phase::Orphaned) {
-            return;
-        }
-        let signal = state.begin_acquiring();
-        drop(states);
-        acquire_loop::start(self, key, signal);
-        self.context.store.flush();
-    }
-
-    /// For the acquire loop: whoever is at the head of the line, and how many stand behind. If nobody is there, the slot is gone
-    /// afterwards.
-    pub(crate) fn head(&self, key: &LockKey) -> Option<(Terms, usize)> {
-        let mut states = self.lock();
-        let state = states.keys.get_mut(key)?;
-        if let Some(head) = state.queue.head() {
-            return Some((head.terms, state.queue.length() - 1));
-        }
-        states.keys.remove(key);
-        None
-    }
-
-    /// For the acquire loop: waits until nobody stands in line.
-    ///
-    /// Dropping the future changes nothing.
-    pub(crate) async fn no_waiters(&self, key: &LockKey, signal: &Notify) {
-        loop {
-            signal.notified().await;
-            let is_deserted = self
-                .lock()
-                .keys
-                .get_mut(key)
-                .is_none_or(|state| state.queue.head().is_none());
-            if is_deserted {
-                return;
-            }
-        }
-    }
-
-    /// For the acquire loop: passes on what the backend said, to those who wait for nothing more.
-    pub(crate) fn tell(&self, key: &LockKey, reply: LastReply) {
-        let mut states = self.lock();
-        let Some(state) = states.keys.get_mut(key) else {
-            return;
+        let mut cx = Transition {
+            now,
+            known_fencing: self.context.known_fencing(),
+            limits: self.limits,
+            polling_pause: self.context.timing.polling_pause,
+            jitter: &jittered,
+            new_owner: &new_owner,
+            actions: Vec::new(),
         };
-        let impatient = state.queue.take_those(Waiter::is_past_deadline);
-        let error = reply.error(key, self.context.clock.now());
-        state.last_reply = Some(reply);
-        drop(states);
-        for waiter in impatient {
-            refuse(&waiter, error.clone());
-        }
+        let result = transition(&mut cx);
+        (result, cx.actions)
     }
 
-    /// For the acquire loop: tells everybody in line what no waiting can cure.
-    pub(crate) fn fail_all(&self, key: &LockKey, error: &LockError) {
-        let mut states = self.lock();
-        let Some(state) = states.keys.get_mut(key) else {
-            return;
+    /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. With the mutex.
+    fn settle(&self, key: &LockKey, keys: &mut Keys, actions: Vec<StateAction>) -> Todo {
+        let mut todo = Todo::default();
+        let Some(entry) = keys.entries.get_mut(key) else {
+            return todo;
         };
-        let all = state.queue.take_all();
-        drop(states);
-        for waiter in all {
-            refuse(&waiter, error.clone().about(key));
-        }
-    }
-
-    /// For the acquire loop: tells those whose ttl is too short for this backend.
-    pub(crate) fn fail_short_ttls(&self, key: &LockKey, ttl: Duration, error: &LockError) {
-        let mut states = self.lock();
-        let Some(state) = states.keys.get_mut(key) else {
-            return;
-        };
-        let short = state.queue.take_those(|waiter| waiter.terms.ttl <= ttl);
-        drop(states);
-        for waiter in short {
-            refuse(&waiter, error.clone().about(key));
-        }
-    }
-
-    /// For the acquire loop: hands the grant to the first task in line that still wants it, if it wants such a one.
-    pub(crate) fn hand_to_waiter(self: &Arc<Self>, key: &LockKey, mut grant: Granted) -> Handed {
-        // A grant without a token is none.
-        let Some(fencing) = grant.tokens.take() else {
-            return Handed::OtherTtl;
-        };
-        // Bounded by the line: each round takes one waiter out of it.
-        loop {
-            let now = self.context.clock.now();
-            let mut states = self.lock();
-            let Some((state, waiter)) = states
-                .keys
-                .get_mut(key)
-                .and_then(|state| state.queue.head().map(|head| (state, head)))
-            else {
-                states.keys.remove(key);
-                return Handed::NoWaiter;
-            };
-            if waiter.terms.ttl != grant.ttl {
-                // A longer ttl was not granted, and with a shorter one a crash would block others for too long.
-                return Handed::OtherTtl;
-            }
-            state.queue.pop();
-            let registry: Weak<dyn OnLoss> = Arc::<Self>::downgrade(self);
-            let server_lease = Arc::new(ServerLease::new(
-                self.context.clone(),
-                key.clone(),
-                &grant,
-                &waiter.terms,
-            ));
-            let lease = Arc::new(LeaseState::new(
-                server_lease.clone(),
-                fencing,
-                waiter.terms,
-                registry,
-            ));
-            server_lease.begin_with(&lease);
-            let impatient = state.queue.take_those(Waiter::is_past_deadline);
-            let prefetching = state.queue.head().is_some();
-            state.last_reply = None;
-            state.phase = Phase::Held(LocalHold {
-                lease: lease.clone(),
-                waiter: waiter.clone(),
-                tokens: grant.tokens,
-                next_tokens: FencingBlock::EMPTY,
-                batch: Batch::new(now),
-                prefetching,
-                between_tasks: false,
-            });
-            let verdict = state.busy_error(key, waiter.terms.ttl, now);
-            drop(states);
-            for waiter in impatient {
-                refuse(&waiter, verdict.clone());
-            }
-            self.context.renewal.watch(&server_lease);
-            match waiter.settle(Ok(Holding::new(lease, self.clone()))) {
-                Ok(()) => {
-                    if prefetching {
-                        prefetch::start(self, &server_lease);
+        for action in &actions {
+            match action {
+                Action::Arm(at) => {
+                    let (timer, is_earlier) = self.renewal.timers.insert_quietly(*at, key.clone());
+                    todo.wakes_timers |= is_earlier;
+                    if let Some(replaced) = entry.timer.replace(timer) {
+                        self.renewal.timers.remove(replaced);
                     }
-                    return Handed::Taken;
                 }
-                // The task went away between the two locks.
-                Err(untaken) => {
-                    server_lease.vacate();
-                    self.context.renewal.forget(&server_lease);
-                    forget(untaken);
+                Action::Acquire(AcquireAction {
+                    owner,
+                    polled_by: Some(_),
+                    ..
+                }) => {
+                    let request = Arc::new(AcquireInFlight::new(owner.clone()));
+                    entry.request = Some(request.clone());
+                    todo.to_poll = Some(request);
                 }
+                Action::TakeOverRequest => todo.to_take_over = entry.request.take(),
+                _ => {}
             }
         }
-    }
-
-    /// For the acquire loop that ends before its time: has the waiters start another.
-    pub(crate) fn abandon_acquire(&self, key: &LockKey) {
-        let mut states = self.lock();
-        let Some(state) = states.keys.get_mut(key) else {
-            return;
-        };
-        if state.queue.head().is_none() {
-            states.keys.remove(key);
-            return;
+        if entry.state.is_over() {
+            if let Some(timer) = entry.timer.take() {
+                self.renewal.timers.remove(timer);
+            }
+            keys.entries.remove(key);
         }
-        state.phase = Phase::Orphaned;
-        let waiters: Vec<_> = state.queue.waiting().cloned().collect();
-        drop(states);
-        for waiter in waiters {
-            waiter.wake();
-        }
-    }
-
-    fn check_limits(&self, key: &LockKey) -> Result<(), LockError> {
-        let Limits { held, waiting, .. } = self.limits;
-        let too_many = if self.waiting.count() >= waiting {
-            format!(
-                "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
-            )
-        } else if self.context.held.count() >= held {
-            format!(
-                "{held} leases are held already, the most that this manager allows (max_leases)"
-            )
-        } else {
-            return Ok(());
-        };
-        Err(LockError::unavailable(too_many).about(key))
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, KeyStates> {
-        // Nothing of the user's runs under this lock, and nothing of ours that panics.
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+        todo.actions = actions;
+        todo
     }
 }
 
-/// What became of a grant.
-pub(crate) enum Handed {
-    Taken,
-    /// Nobody stands in line any more, and the slot is gone.
-    NoWaiter,
-    /// Whoever is next asks for another ttl.
-    OtherTtl,
-}
-
-impl OnLoss for Registry {
-    /// Whoever still holds the guard of a lost lease does not keep others from the lock.
-    fn lost(self: Arc<Self>, lease: &LeaseState) {
-        let mut states = self.lock();
-        if states.hold_of_lease(lease).is_none() {
-            return;
-        }
-        let next = states.give_back(&lease.server_lease.key);
-        drop(states);
-        if let AfterRelease::AcquireAgain(signal) = next {
-            acquire_loop::start(&self, &lease.server_lease.key, signal);
-            self.context.store.flush();
-        }
-    }
-
-    fn unclaimed(self: Arc<Self>, lease: &LeaseState) {
-        let mut states = self.lock();
-        let Some(hold) = states.hold_of_lease(lease) else {
-            return;
-        };
-        let waiter = hold.waiter.clone();
-        drop(states);
-        let Some(holding) = waiter.withdraw() else {
-            return;
-        };
-        tracing::debug!(key = %lease.server_lease.key, "a task that was granted the lock was not polled; it goes to the next");
-        if let Some(state) = self.lock().keys.get_mut(&lease.server_lease.key) {
-            state.queue.push(waiter);
-        }
-        drop(holding);
+impl Drop for Registry {
+    /// Ends the task of the timers.
+    fn drop(&mut self) {
+        self.renewal.wake();
     }
 }
 
-fn refuse(waiter: &Waiter, error: LockError) {
-    // A waiter that went away needs no word.
-    drop(waiter.settle(Err(error)));
-}
-
-fn closed() -> LockError {
-    LockError::unavailable("this lock manager was shut down")
-}
-
-/// A holding that nobody took is not let go: another taker is found for what it holds.
-pub(crate) fn forget(untaken: Result<Holding, LockError>) {
-    if let Ok(holding) = untaken {
-        holding.defuse();
+fn read_reply(owner: &Owner, result: Result<Acquired, Failure>) -> AcquireReply {
+    let is_settled = owner.note_reply(&result);
+    if let Err(failure) = &result {
+        tracing::debug!(key = %owner.full_key, ?failure, "an acquire failed");
+    }
+    AcquireReply {
+        result: result.map(|acquired| acquired.outcome),
+        is_settled,
+        has_not_left: owner.in_flight.is_empty(),
+        is_astray: !owner.in_flight.is_on_one_connection(),
     }
 }

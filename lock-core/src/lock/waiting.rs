@@ -1,4 +1,4 @@
-//! The place of one task in a key's line, and the future that waits there.
+//! The future of a task that waits for a key.
 
 use std::{
     future::Future,
@@ -12,12 +12,14 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        held::holding::Holding,
-        pending_flush::PendingFlush,
+        acquire_in_flight::AcquireInFlight,
+        context::forked,
+        hold::Hold,
+        key_state::{Limits, Polled, TaskId},
         registry::Registry,
-        wait_queue::{LeftBehind, Waiter},
     },
-    runtime::{clock::Moment, tally::Open, timer::Sleep},
+    options::Terms,
+    runtime::{clock::Moment, tally::Open},
     telemetry,
 };
 
@@ -25,162 +27,104 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// Dropping it leaves nothing behind. If the lease was granted meanwhile, it goes to the next in line or is released.
-#[must_use = "a place that is not awaited is given up at once"]
+/// Dropping it leaves nothing behind. A lease that was granted meanwhile goes to the next waiter, or is released. A request that
+/// is in flight is finished elsewhere: see `acquire_in_flight.rs`.
+#[must_use = "a waiter that is not awaited leaves the queue at once"]
 pub(crate) struct WaitFuture {
     registry: Arc<Registry>,
     key: LockKey,
-    waiter: Arc<Waiter>,
-    /// Of the first question, for the task that asked it.
-    flush: PendingFlush,
-    /// Rings when the time to wait is over.
-    timer: Option<Sleep>,
-    deadline: Option<Moment>,
+    id: TaskId,
+    /// The request that this task polls, if there is one.
+    request: Option<Arc<AcquireInFlight>>,
     watch: telemetry::WatchedWait,
-    stage: Stage,
+    is_over: bool,
     _waiting: Open,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// It was taken a moment ago, in this process.
-    New,
-    Waiting,
-    /// The lease was handed to the task.
-    Over,
-}
-
 impl WaitFuture {
-    pub(crate) fn new(
-        registry: Arc<Registry>,
-        key: LockKey,
-        waiter: Arc<Waiter>,
-        flush: PendingFlush,
+    /// Joins the wait queue of the key, until the deadline at most.
+    pub(crate) fn join(
+        registry: &Arc<Registry>,
+        key: &LockKey,
+        terms: Terms,
         deadline: Option<Moment>,
-    ) -> Self {
-        let timer = deadline.map(|deadline| registry.context.timer.sleep_until(deadline));
-        let waiting = registry.waiting.open();
-        Self {
-            registry,
-            key,
-            waiter,
-            flush,
-            timer,
-            deadline,
+    ) -> Result<Self, LockError> {
+        check_limits(registry, key)?;
+        let (id, request) = registry.wait(key, terms, deadline)?;
+        Ok(Self {
+            registry: registry.clone(),
+            key: key.clone(),
+            id,
+            request,
             watch: telemetry::WatchedWait::default(),
-            stage: Stage::New,
-            _waiting: waiting,
-        }
+            is_over: false,
+            _waiting: registry.waiting.open(),
+        })
     }
 
-    /// Tells those who listen of the wait, from now on.
+    /// Has telemetry tell of the wait, from now on.
     pub(crate) fn watched(mut self) -> Self {
         self.watch = telemetry::WatchedWait::begin(&self.key, &self.registry.context.clock);
         self
     }
 
-    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Holding, LockError>> {
-        if let Some(result) = self.waiter.take_or_register(context.waker()) {
-            return Poll::Ready(result);
-        }
-        // Not at the first poll: the others that find no answer are few.
-        if mem::replace(&mut self.stage, Stage::Waiting) == Stage::Waiting {
-            self.check_process()?;
-        }
-        if self.flush != PendingFlush::Flushed {
-            let store = &*self.registry.context.store;
-            if self.flush.poll(store, context).is_pending() {
-                return Poll::Pending;
-            }
-        }
-        self.registry.restart_lost_loop(&self.key);
-        let ran_out = self
-            .timer
-            .as_mut()
-            .is_some_and(|timer| Pin::new(timer).poll(context).is_ready());
-        if ran_out {
-            self.timer = None;
-            if let Some(error) = self.refuse_at_deadline() {
-                return Poll::Ready(self.leave().unwrap_or(Err(error)));
-            }
-        }
-        Poll::Pending
-    }
-
-    fn poll_until_answered(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Holding, LockError>> {
-        // Bounded: each round costs this task a whole ttl, since it must have slept through a grant.
+    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Hold, LockError>> {
+        // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
-            let holding = match self.poll_once(context) {
-                Poll::Ready(Ok(holding)) => holding,
-                other => return other,
+            let now = self.registry.context.clock.now();
+            // Before any mutex is taken, which another thread may have held at the moment of a fork.
+            if !self.registry.context.is_here_at(now) {
+                return Poll::Ready(Err(forked().about(&self.key)));
+            }
+            let reply = match &self.request {
+                Some(request) => match request.poll(context) {
+                    Poll::Ready(reply) => self.request.take().map(|request| (request, reply)),
+                    Poll::Pending => None,
+                },
+                None => None,
             };
-            holding.lease().claim();
-            if holding.lease().ended().is_none() {
-                return Poll::Ready(Ok(holding));
-            }
-            // This task was not polled for so long that the grant is over, or is in a child that was forked meanwhile. What is
-            // left of the wait is for another.
-            drop(holding);
-            if let Err(error) = self.again() {
-                return Poll::Ready(Err(error));
-            }
-        }
-    }
-
-    /// Goes on at another place in the same line, at its end.
-    fn again(&mut self) -> Result<(), LockError> {
-        self.check_process()?;
-        let mut terms = self.waiter.terms;
-        terms.spend(self.deadline, self.registry.context.clock.now());
-        let wait = self
-            .registry
-            .rejoin_queue(&self.key, terms, self.deadline)?;
-        let watch = mem::take(&mut self.watch);
-        *self = wait;
-        self.watch = watch;
-        Ok(())
-    }
-
-    fn check_process(&self) -> Result<(), LockError> {
-        let checked = self.registry.context.check_process();
-        checked.map_err(|error| error.about(&self.key))
-    }
-
-    /// The time to wait is over. Says so if something is known; if a first answer is still on its way, it decides, which
-    /// takes no longer than a few commands.
-    fn refuse_at_deadline(&self) -> Option<LockError> {
-        self.waiter.pass_deadline();
-        self.registry.known_error(&self.key, self.waiter.terms.ttl)
-    }
-
-    /// Leaves the line, once; returns an answer that came and was not taken.
-    fn leave(&self) -> Option<Result<Holding, LockError>> {
-        match self.waiter.go() {
-            LeftBehind::Nothing => None,
-            LeftBehind::UntakenOutcome(result) => Some(result),
-            LeftBehind::QueueEntry => {
-                self.registry.note_gone(&self.key);
-                None
+            let (polled, request) = self
+                .registry
+                .poll(&self.key, self.id, context.waker(), reply);
+            match polled {
+                Polled::Taken(lease) => return Poll::Ready(Ok(Hold::first(lease))),
+                Polled::Refused(refusal) => {
+                    let now = self.registry.context.clock.now();
+                    return Poll::Ready(Err(refusal.into_error(&self.key, now)));
+                }
+                Polled::Pending if request.is_some() => self.request = request,
+                Polled::Pending => return Poll::Pending,
             }
         }
     }
 }
 
+fn check_limits(registry: &Registry, key: &LockKey) -> Result<(), LockError> {
+    let Limits { held, waiting, .. } = registry.limits;
+    let too_many = if registry.waiting.count() >= waiting {
+        format!(
+            "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
+        )
+    } else if registry.context.held.count() >= held {
+        format!("{held} leases are held already, the most that this manager allows (max_leases)")
+    } else {
+        return Ok(());
+    };
+    Err(LockError::unavailable(too_many).about(key))
+}
+
 impl Future for WaitFuture {
-    type Output = Result<Holding, LockError>;
+    type Output = Result<Hold, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let span = this.watch.span();
-        let result = ready!(span.in_scope(|| this.poll_until_answered(context)));
+        let result = ready!(span.in_scope(|| this.poll_once(context)));
+        this.is_over = true;
         Poll::Ready(match result {
-            Ok(mut holding) => {
-                this.stage = Stage::Over;
-                holding.watch(this.watch.granted(holding.lease().fencing));
-                Ok(holding)
+            Ok(hold) => {
+                hold.watch(|lease| this.watch.granted(lease.fencing));
+                Ok(hold)
             }
             Err(error) => {
                 this.watch.failed(&error);
@@ -192,14 +136,16 @@ impl Future for WaitFuture {
 
 impl Drop for WaitFuture {
     fn drop(&mut self) {
-        if self.stage != Stage::Over {
-            if !self.registry.context.is_here() {
-                // It is the parent's, and so is what wakes it.
-                mem::forget((self.timer.take(), mem::take(&mut self.watch)));
-                return;
-            }
-            drop(self.leave());
+        if !self.registry.context.is_here() {
+            // What telemetry watches is the parent's, and so is a request that is in flight.
+            mem::forget((mem::take(&mut self.watch), self.request.take()));
+            return;
         }
-        self.flush.flush_now(&*self.registry.context.store);
+        if !self.is_over {
+            self.registry.leave(&self.key, self.id);
+        }
+        if let Some(request) = self.request.take() {
+            self.registry.finish_elsewhere(&self.key, &request);
+        }
     }
 }

@@ -3,7 +3,6 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -13,7 +12,7 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     key::LockKey,
-    lock::{reentry, waiting::WaitFuture},
+    lock::{hold::Hold, reentry, waiting::WaitFuture},
     manager::LockManager,
     options::{Terms, check_key},
 };
@@ -55,11 +54,13 @@ impl<'a> AcquireFuture<'a> {
             .begin(terms.wait)
             .map_err(|error| error.about(key))?;
         let registry = &manager.inner.registry;
-        if let Some(holding) = reentry::find(registry, key) {
-            return match holding.lease().ended() {
-                None => Ok(Some(LockGuard::new(holding))),
-                Some(reason) => Err(holding.lease().lost_error(reason)),
-            };
+        if let Some(lease) = reentry::find(registry, key) {
+            if let Some(reason) = lease.ended() {
+                return Err(lease.lost_error(reason));
+            }
+            if let Some(hold) = Hold::again(vec![lease]) {
+                return Ok(Some(LockGuard::new(hold)));
+            }
         }
         manager.require_runtime()?;
         check_key(&registry.prefix, key)?;
@@ -89,9 +90,9 @@ impl Future for AcquireFuture<'_> {
         let result = ready!(Pin::new(wait).poll(context));
         coop.made_progress();
         this.state = AcquireState::Finished;
-        Poll::Ready(result.map(|holding| {
-            holding.lease().begin();
-            LockGuard::new(Arc::new(holding))
+        Poll::Ready(result.map(|hold| {
+            hold.leases().first().begin();
+            LockGuard::new(hold)
         }))
     }
 }

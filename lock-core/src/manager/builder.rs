@@ -9,10 +9,7 @@ use crate::tls::Tls;
 use crate::{
     error::LockError,
     key::LockKey,
-    lock::{
-        context::Context,
-        registry::{Limits, Registry},
-    },
+    lock::{context::Context, key_state::Limits, registry::Registry},
     manager::{LockManager, ManagerState},
     options::{Defaults, Wait, check_key, check_prefix},
     runtime::{clock::Clock, executor::Executor, timer::Timer},
@@ -370,8 +367,9 @@ impl LockManagerBuilder {
         use crate::store::redis::RedisStore;
 
         let grants = Arc::<Grants>::default();
-        let store = RedisStore::new(url, &self.settings()?, grants.clone())?;
-        let manager = self.on_a_thread(Arc::new(store.clone()), grants)?;
+        let executor = start_thread()?;
+        let store = RedisStore::new(url, &self.settings(&executor)?, grants.clone())?;
+        let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
         manager
             .context()
             .ask(|_| Box::pin(async move { store.greet().await }))
@@ -397,8 +395,9 @@ impl LockManagerBuilder {
                 "min_replicas_acked is for a primary with replicas, and several independent servers have none",
             ));
         }
-        let store = RedlockStore::new(&urls, &self.settings()?, quarantine)?;
-        let manager = self.on_a_thread(Arc::new(store.clone()), Arc::default())?;
+        let executor = start_thread()?;
+        let store = RedlockStore::new(&urls, &self.settings(&executor)?, quarantine)?;
+        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
         manager
             .context()
             .ask(|_| Box::pin(async move { store.greet().await }))
@@ -421,7 +420,7 @@ impl LockManagerBuilder {
     }
 
     #[cfg(feature = "redis")]
-    fn settings(&self) -> Result<Settings, LockError> {
+    fn settings(&self, executor: &Executor) -> Result<Settings, LockError> {
         if let Some(Replicas { least, within }) = self.replicas {
             let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
             if least == 0 || within < shortest || within > longest {
@@ -432,6 +431,7 @@ impl LockManagerBuilder {
             }
         }
         Ok(Settings {
+            executor: executor.clone(),
             timing: self.timing,
             security: self.security(),
             access: self.access.clone(),
@@ -456,17 +456,14 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     fn on_a_thread(
         self,
+        executor: Executor,
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
-    ) -> Result<LockManager, LockError> {
-        use crate::runtime::io_thread::IoThread;
-
-        let thread = IoThread::start().map_err(LockError::unavailable)?;
-        let executor = Executor::Thread(Arc::new(thread));
+    ) -> LockManager {
         let clock = Clock::Boot;
         let timer = Timer::of_a_thread(clock.clone());
         executor.spawn(timer.ring());
-        Ok(self.finish(store, grants, executor, clock, timer))
+        self.finish(store, grants, executor, clock, timer)
     }
 
     #[cfg(not(feature = "redis"))]
@@ -512,7 +509,7 @@ impl LockManagerBuilder {
         ));
         LockManager {
             inner: Arc::new(ManagerState {
-                registry: Arc::new(Registry::new(context, self.prefix, self.limits)),
+                registry: Registry::new(context, self.prefix, self.limits),
                 defaults,
             }),
         }
@@ -535,6 +532,12 @@ impl LockManagerBuilder {
         self.defaults.check()?;
         self.timing.check()
     }
+}
+
+#[cfg(feature = "redis")]
+fn start_thread() -> Result<Executor, LockError> {
+    let thread = crate::runtime::io_thread::IoThread::start().map_err(LockError::unavailable)?;
+    Ok(Executor::Thread(Arc::new(thread)))
 }
 
 /// The url for several hosts, which may come with a scheme.

@@ -51,7 +51,7 @@ pub async fn with_locks<F: Future>(manager: LockManager, future: F) -> F::Output
 /// [`LockManager::run`].
 #[must_use]
 pub fn current() -> Option<Lease> {
-    reentry::current()
+    reentry::current().map(Lease::new)
 }
 
 impl LockManager {

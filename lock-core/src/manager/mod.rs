@@ -12,7 +12,7 @@ use crate::{
     lease::Lease,
     lock::{
         context::{Context, forked},
-        held::lease_set::while_held,
+        hold::while_held,
         reentry,
         registry::Registry,
         waiting::WaitFuture,
@@ -404,32 +404,15 @@ impl LockManager {
             return;
         }
         self.inner.registry.close();
-        let all_gone = context.within(deadline, context.held.emptied()).await;
-        // A lease that is being renewed in this instant is not in the list, but will be in the next one. Bounded by two
-        // command time-outs.
-        let give_up = context
-            .clock
-            .now()
-            .after(context.timing.command_timeout.saturating_mul(2));
-        loop {
-            if !all_gone {
-                for lease in context.renewal.leases() {
-                    lease.end(LeaseLost::Shutdown);
-                }
-            }
-            if context
-                .within(Duration::from_millis(20), context.emptied())
-                .await
-            {
-                return;
-            }
-            if context.clock.now() >= give_up {
-                tracing::warn!(
-                    left = context.held.count(),
-                    "shut down with locks still held; they end with their ttl"
-                );
-                return;
-            }
+        if !context.within(deadline, context.held.emptied()).await {
+            self.inner.registry.lose_all(LeaseLost::Shutdown);
+        }
+        let give_up = context.timing.command_timeout.saturating_mul(2);
+        if !context.within(give_up, context.emptied()).await {
+            tracing::warn!(
+                left = context.held.count(),
+                "shut down with locks still held; they end with their ttl"
+            );
         }
     }
 
@@ -446,10 +429,10 @@ impl LockManager {
         let lease = guard.lease();
         let body = body(lease.clone());
         // The guard was bound before the body: on a panic and on a drop, the body goes first.
-        let span = guard.holdings().all()[0].span();
-        let body = reentry::scope(&self.inner.registry, guard.holdings(), body).instrument(span);
+        let leases = guard.hold().leases();
+        let body = reentry::scope(leases, body).instrument(leases.first().span());
         let value = match on_lost {
-            OnLost::Cancel => while_held(lease.leases(), body).await?,
+            OnLost::Cancel => while_held(leases, body).await?,
             OnLost::Continue => body.await,
         };
         if let Err(error) = guard.release().await {
@@ -465,7 +448,7 @@ impl LockManager {
         terms: Terms,
         deadline: Option<Moment>,
     ) -> Result<WaitFuture, LockError> {
-        let wait = self.inner.registry.join_queue(key, terms, deadline);
+        let wait = WaitFuture::join(&self.inner.registry, key, terms, deadline);
         wait.map(WaitFuture::watched)
             .inspect_err(|error| telemetry::refused(key, error))
     }

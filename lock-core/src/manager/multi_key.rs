@@ -1,16 +1,13 @@
 //! Taking several keys at once.
 
-use std::{future::Future, sync::Arc};
+use std::future::Future;
 
 use crate::{
     error::LockError,
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    lock::{
-        held::{holding::Holding, holdings::Holdings},
-        reentry,
-    },
+    lock::{hold::Hold, reentry},
     manager::{LockManager, acquire::AcquireFuture},
     options::{AutoRenew, LockOptions, MOST_KEYS, Terms, check_key},
     runtime::clock::Moment,
@@ -140,7 +137,7 @@ impl LockManager {
             .begin(terms.wait)
             .map_err(|error| error.about(&keys[0]))?;
         if let Some(held) = self.held_by_this_task(keys)? {
-            return Ok(LockGuard::several(held));
+            return Ok(LockGuard::new(held));
         }
         self.require_runtime()?;
         for key in keys {
@@ -153,18 +150,17 @@ impl LockManager {
         };
         // Bounded: for each round a lease was lost while this task stood in line for another key, or was not polled.
         loop {
-            let holdings = Holdings::several(self.take_each(keys, &mut each, deadline).await?);
-            let leases = holdings.leases();
-            // What was lost before this is seen behind it.
-            leases.tie();
+            // What was lost before they were joined is seen behind it.
+            let hold = Hold::joined(self.take_each(keys, &mut each, deadline).await?);
+            let leases = hold.leases();
             if leases.ended().is_none() {
                 for lease in leases.all() {
                     lease.begin();
                     if terms.renew == AutoRenew::Off {
-                        self.context().renewal.stop(&lease.server_lease);
+                        lease.stop_renewing();
                     }
                 }
-                return Ok(LockGuard::several(holdings));
+                return Ok(LockGuard::new(hold));
             }
             each.spend(deadline, self.context().clock.now());
         }
@@ -178,22 +174,21 @@ impl LockManager {
         keys: &[LockKey],
         terms: &mut Terms,
         deadline: Option<Moment>,
-    ) -> Result<Vec<Arc<Holding>>, LockError> {
+    ) -> Result<Vec<Hold>, LockError> {
         let mut order: Vec<(usize, &LockKey)> = keys.iter().enumerate().collect();
         order.sort_by_key(|(_, key)| *key);
         let mut taken = Vec::with_capacity(keys.len());
         for (position, key) in order {
             let wait = self.join_queue(key, *terms, deadline)?;
-            let holding = wait.await?;
-            taken.push((position, Arc::new(holding)));
+            taken.push((position, wait.await?));
             terms.spend(deadline, self.context().clock.now());
         }
         taken.sort_by_key(|(position, _)| *position);
-        Ok(taken.into_iter().map(|(_, holding)| holding).collect())
+        Ok(taken.into_iter().map(|(_, hold)| hold).collect())
     }
 
     /// What the running task holds of these keys, if it holds them all; `None` if it holds none.
-    fn held_by_this_task(&self, keys: &[LockKey]) -> Result<Option<Holdings>, LockError> {
+    fn held_by_this_task(&self, keys: &[LockKey]) -> Result<Option<Hold>, LockError> {
         let find = |key| reentry::find(&self.inner.registry, key);
         let held: Vec<_> = keys.iter().filter_map(find).collect();
         if held.is_empty() {
@@ -211,9 +206,11 @@ impl LockManager {
                 None => refused,
             });
         }
-        let held = Holdings::several(held);
-        held.leases().check()?;
-        Ok(Some(held))
+        let hold = Hold::again(held);
+        if let Some(hold) = &hold {
+            hold.leases().check()?;
+        }
+        Ok(hold)
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) struct Moment(u64);
 
 impl Moment {
     /// Later than any clock gets.
+    #[cfg(feature = "testing")]
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -38,6 +39,7 @@ impl Moment {
     }
 
     /// Saturates at the clock's origin.
+    #[cfg(feature = "redis")]
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))
     }

@@ -7,9 +7,10 @@ use std::{
 
 use crate::runtime::Work;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
     /// On whatever runtime the caller is in, virtual time included. For the in-memory backend.
+    #[default]
     Caller,
     /// On the manager's own thread, which no handler can block. For servers.
     #[cfg(feature = "redis")]
@@ -27,7 +28,40 @@ impl Executor {
     }
 }
 
+impl Executor {
+    /// The same for work that may be polled anywhere, which is done here as far as it goes without waiting: a request leaves at once.
+    pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Caller => run_with_caller(Box::pin(work)),
+            #[cfg(feature = "redis")]
+            Self::Thread(thread) => {
+                let mut work: Work = Box::pin(work);
+                let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                if polled.is_pending() {
+                    thread.spawn(work);
+                }
+            }
+        }
+    }
+
+    /// Runs `work` where the manager's work runs. The future may be polled anywhere; dropping it does not stop the work.
+    #[cfg(feature = "redis")]
+    pub(crate) fn run<T, F>(&self, work: F) -> impl Future<Output = Option<T>> + Send + use<T, F>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        self.spawn(async move {
+            // The caller may have gone.
+            drop(sender.send(work.await));
+        });
+        async move { answer.await.ok() }
+    }
+}
+
 /// Starts a task beside the one that runs, on the same runtime. It goes on when whoever started it is dropped.
+#[cfg(feature = "redis")]
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {

@@ -8,6 +8,7 @@ pub(crate) mod executor;
 #[cfg(feature = "redis")]
 pub(crate) mod io_thread;
 pub(crate) mod jitter;
+pub(crate) mod mutex;
 pub(crate) mod process;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulation;

@@ -47,7 +47,18 @@ impl<T> TimerQueue<T> {
         }
     }
 
+    /// Inserts an entry, and wakes the waiting task if it sleeps too long.
     pub(crate) fn insert(&self, at: Moment, item: T) -> TimerId {
+        let (timer_id, is_earlier) = self.insert_quietly(at, item);
+        if is_earlier {
+            self.wake();
+        }
+        timer_id
+    }
+
+    /// Inserts an entry. If it is due before the moment that the waiting task sleeps to, the caller has to wake that, when it holds no
+    /// mutex.
+    pub(crate) fn insert_quietly(&self, at: Moment, item: T) -> (TimerId, bool) {
         let mut timers = self.lock();
         let timer_id = TimerId {
             at,
@@ -56,11 +67,11 @@ impl<T> TimerQueue<T> {
         timers.next_number += 1;
         timers.entries.insert(timer_id, item);
         let too_late = timers.sleeps_to.is_none_or(|moment| at < moment);
-        drop(timers);
-        if too_late {
-            self.earlier.notify_one();
-        }
-        timer_id
+        (timer_id, too_late)
+    }
+
+    pub(crate) fn wake(&self) {
+        self.earlier.notify_one();
     }
 
     /// Takes an entry out; `None` if it came due before.
@@ -101,14 +112,6 @@ impl<T> TimerQueue<T> {
                 }
             }
         }
-    }
-
-    /// Copies what stands in the schedule.
-    pub(crate) fn snapshot(&self) -> Vec<T>
-    where
-        T: Clone,
-    {
-        self.lock().entries.values().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Timers<T>> {

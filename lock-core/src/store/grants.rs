@@ -3,49 +3,48 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use tokio::sync::Notify;
-
 use crate::{
     fencing::FencingToken,
-    runtime::clock::Moment,
+    key::LockKey,
+    runtime::{clock::Moment, mutex::Mutex},
     store::owner_token::{OwnerToken, random_number},
 };
 
 /// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
 pub(crate) type EntryNumber = u64;
 
-/// The entries of a manager in the queues that wait for a grant.
-#[derive(Debug)]
+/// What is told of the messages and the connections of a store. Called on the manager's thread, with no mutex held.
+pub(crate) trait GrantListener: Send + Sync {
+    /// The server granted the lock to this entry.
+    fn granted(&self, key: &LockKey, entry: EntryNumber, fencing: FencingToken);
+
+    /// A message may have been missed, or is no more than a hint: ask the server. The connection has been there since then.
+    fn reconnected(&self, key: &LockKey, since: Moment);
+
+    /// The connection ended then. A lease that the server of the next one does not know is lost.
+    fn disconnected(&self, key: &LockKey, since: Moment);
+}
+
+/// The entries of a manager in the queues of its servers.
 pub(crate) struct Grants {
     /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should its channel ever be
     /// ours as well.
     last_number: AtomicU64,
-    connection_change: Notify,
-    /// When that was told last, in nanoseconds of the clock.
-    changed_at: AtomicU64,
-    /// In order, so that those who are roused together always ask in the same one: first come, first served.
-    waiting: Mutex<BTreeMap<EntryNumber, Arc<Inbox>>>,
+    /// In order, so that all are told of a new connection in the order in which they were made: first come, first served.
+    entries: Mutex<BTreeMap<EntryNumber, EntryRecord>>,
+    listener: OnceLock<Weak<dyn GrantListener>>,
 }
 
-/// What arrived for one entry.
-#[derive(Debug)]
-struct Inbox {
+struct EntryRecord {
+    key: LockKey,
     /// By which a grant is known to be for this entry, and to come from the server.
     token: OwnerToken,
-    wake_up: Notify,
-    arrived: Mutex<Arrived>,
-}
-
-#[derive(Debug, Default)]
-struct Arrived {
-    /// Not yet read.
-    granted: Option<FencingToken>,
-    /// The largest of all so far: no grant is sent twice, and each later one has a larger token.
+    /// The largest fencing token of all messages so far: no grant is sent twice, and each later one has a larger token.
     newest: u64,
 }
 
@@ -69,10 +68,8 @@ pub(crate) enum MessageKind {
 }
 
 /// One entry; forgotten when dropped.
-#[derive(Debug)]
 pub(crate) struct QueueEntry {
     number: EntryNumber,
-    inbox: Arc<Inbox>,
     grants: Arc<Grants>,
 }
 
@@ -80,83 +77,98 @@ impl Default for Grants {
     fn default() -> Self {
         Self {
             last_number: AtomicU64::new(random_number()),
-            connection_change: Notify::new(),
-            changed_at: AtomicU64::new(0),
-            waiting: Mutex::default(),
+            entries: Mutex::default(),
+            listener: OnceLock::new(),
         }
     }
 }
 
 impl Grants {
-    pub(crate) fn entry(self: &Arc<Self>, token: &OwnerToken) -> QueueEntry {
+    /// Has messages told to `listener`, which is the only one.
+    pub(crate) fn listen(&self, listener: Weak<dyn GrantListener>) {
+        self.listener.get_or_init(|| listener);
+    }
+
+    pub(crate) fn entry(self: &Arc<Self>, key: &LockKey, token: &OwnerToken) -> QueueEntry {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let inbox = Arc::new(Inbox {
+        let record = EntryRecord {
+            key: key.clone(),
             token: token.clone(),
-            wake_up: Notify::new(),
-            arrived: Mutex::default(),
-        });
-        self.lock().insert(number, inbox.clone());
+            newest: 0,
+        };
+        self.entries.lock().insert(number, record);
         QueueEntry {
             number,
-            inbox,
             grants: self.clone(),
         }
     }
 
-    /// A grant has arrived. For an entry that nobody has any more there is nothing to do: whoever gave it up has the server
-    /// take it back, which gives the lock to the next one if it was granted before.
+    /// A message has arrived. If its entry is gone there is nothing to do: giving it up has the server take the grant back, which
+    /// gives the lock to the next waiter.
     ///
-    /// A message that the server's scripts did not write, or that was sent before, is dropped: it costs no command, however
-    /// often it comes.
+    /// A message that the server's scripts did not write, or that came before, is dropped: it costs no command, however often it
+    /// comes.
     #[cfg(feature = "redis")]
-    pub(crate) fn deliver(&self, message: GrantMessage<'_>, kind: MessageKind) {
-        let inbox = self.lock().get(&message.number).cloned();
-        let Some(inbox) = inbox else { return };
-        if inbox.token.proof_of(message.fencing) != message.proof {
+    pub(crate) fn deliver(&self, message: GrantMessage<'_>, kind: MessageKind, now: Moment) {
+        let token = match self.entries.lock().get(&message.number) {
+            Some(record) => record.token.clone(),
+            None => return,
+        };
+        if token.proof_of(message.fencing) != message.proof {
             return;
         }
-        let mut arrived = inbox.lock();
-        if arrived.newest >= message.fencing.into() {
+        let key = match self.entries.lock().get_mut(&message.number) {
+            Some(record) if record.newest < message.fencing.into() => {
+                record.newest = message.fencing.into();
+                record.key.clone()
+            }
+            _ => return,
+        };
+        let Some(listener) = self.listener() else {
             return;
+        };
+        match kind {
+            MessageKind::Grant => listener.granted(&key, message.number, message.fencing),
+            MessageKind::Hint => listener.reconnected(&key, now),
         }
-        arrived.newest = message.fencing.into();
-        if kind == MessageKind::Grant {
-            arrived.granted = Some(message.fencing);
-        }
-        drop(arrived);
-        inbox.wake_up.notify_one();
     }
 
-    /// There is a new connection, and messages may have been missed: everybody shall ask.
+    /// There is a new connection, and messages may have been missed.
     #[cfg(feature = "redis")]
-    pub(crate) fn wake_all(&self, now: Moment) {
-        self.note_connection_change(now);
-        for inbox in self.lock().values() {
-            inbox.wake_up.notify_one();
+    pub(crate) fn note_connected(&self, now: Moment) {
+        self.tell_all(|listener, key| listener.reconnected(key, now));
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn note_disconnected(&self, now: Moment) {
+        self.tell_all(|listener, key| listener.disconnected(key, now));
+    }
+
+    #[cfg(feature = "redis")]
+    fn tell_all(&self, tell: impl Fn(&dyn GrantListener, &LockKey)) {
+        let Some(listener) = self.listener() else {
+            return;
+        };
+        let keys: Vec<_> = self
+            .entries
+            .lock()
+            .values()
+            .map(|record| record.key.clone())
+            .collect();
+        for key in &keys {
+            tell(&*listener, key);
         }
     }
 
-    /// The connection is gone: what is held shall be renewed, which makes a new one.
     #[cfg(feature = "redis")]
-    pub(crate) fn note_connection_change(&self, now: Moment) {
-        self.changed_at.fetch_max(now.as_nanos(), Ordering::AcqRel);
-        self.connection_change.notify_one();
-    }
-
-    /// Waits for a connection to end, or for a new one; returns when that was. For one task.
-    pub(crate) async fn connection_change(&self) -> Moment {
-        self.connection_change.notified().await;
-        Moment::from_nanos(self.changed_at.load(Ordering::Acquire))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<EntryNumber, Arc<Inbox>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listener(&self) -> Option<Arc<dyn GrantListener>> {
+        self.listener.get()?.upgrade()
     }
 }
 
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+impl std::fmt::Debug for Grants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grants").finish_non_exhaustive()
     }
 }
 
@@ -164,18 +176,10 @@ impl QueueEntry {
     pub(crate) fn number(&self) -> EntryNumber {
         self.number
     }
-
-    /// Waits for news: a grant, if there is one, or a reason to ask.
-    ///
-    /// Dropping the future loses no grant.
-    pub(crate) async fn wake_up(&self) -> Option<FencingToken> {
-        self.inbox.wake_up.notified().await;
-        self.inbox.lock().granted.take()
-    }
 }
 
 impl Drop for QueueEntry {
     fn drop(&mut self) {
-        self.grants.lock().remove(&self.number);
+        self.grants.entries.lock().remove(&self.number);
     }
 }

@@ -1,9 +1,9 @@
 //! The port: what the runtime asks of the place where locks are kept.
 //!
-//! Every answer comes within the time given in the request, or the answer is [`Failure::NoAnswer`]: the callers have no
-//! timers of their own. Futures of a backend are polled where the manager's work runs, never in a user's task.
+//! Every reply comes within the time given in the request, or it is [`Failure::NoAnswer`]: the callers have no timers of their own.
 //!
-//! What is hot has a second form, which sends at once, from whatever thread it is on, and needs no task that waits.
+//! The futures of [`Store::acquire`] and [`Store::release`] may be polled by any task, on any thread, and be moved between them:
+//! they contain nothing of a runtime. Those of the other requests are polled where the manager's work runs.
 
 use std::{
     error::Error, fmt, future::Future, num::NonZeroU64, pin::Pin, sync::Arc, time::Duration,
@@ -22,6 +22,7 @@ use crate::{
 pub(crate) mod grants;
 pub(crate) mod in_flight;
 pub(crate) mod memory;
+pub(crate) mod owner;
 pub(crate) mod owner_token;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -32,17 +33,13 @@ pub(crate) mod timing;
 /// What a backend returns.
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// What is done with an answer, where the manager's work runs or on the spot. It must not block.
-pub(crate) type Then<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+/// Why there is no reply, if its runtime ends first.
+pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost). Else
     /// takes a place in its queue, or checks on that place, as the request says.
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
-
-    /// The same without a future: the request leaves with the next [`flush`](Self::flush). If it cannot be sent at once,
-    /// `then` is called with a definite failure before this returns.
-    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>);
 
     /// Renews leases, all in one message; never shortens one, never makes a missing key anew (except at a minority of several
     /// servers, while a majority has it). One result a request.
@@ -57,13 +54,6 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
     /// Lets go of the key if it holds this token, and of the place in its queue; grants it to the next waiter.
     fn release(&self, request: Release) -> StoreFuture<Released>;
-
-    /// The same without a future, as with [`acquire_at_once`](Self::acquire_at_once).
-    fn release_at_once(&self, request: &Release, then: Then<Released>);
-
-    /// Has requests leave that were made at once, now or with the next answers. Never waits; callable from any thread. Without
-    /// it they leave late, but they leave.
-    fn flush(&self) {}
 
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
@@ -118,6 +108,9 @@ pub(crate) struct Acquired {
 pub(crate) enum AcquireOutcome {
     Granted(FencingBlock),
     Busy(Busy),
+    /// What was done is to be taken back: the key may have this owner token, which must not be asked with again. Another one is, at
+    /// once.
+    Undo,
 }
 
 /// Somebody else has the lock.
@@ -244,6 +237,11 @@ pub(crate) enum Failure {
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
+    /// For a request whose reply nothing waits for.
+    pub(crate) fn unanswered(message: &str) -> Self {
+        Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
+    }
+
     /// There is no connection, or none that takes more.
     #[cfg(feature = "redis")]
     pub(crate) fn not_now(message: impl Into<String>) -> Self {

@@ -1,13 +1,13 @@
 //! What is told to those who listen: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
 //!
-//! A wait and a hold are watched from one place each, the [`Place`](crate::place::Place) and the
-//! [`Holding`](crate::holding::Holding). While nobody listens, watching is a look at whether somebody does, and eight empty
+//! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::lock::waiting::WaitFuture) and the
+//! [`LeaseState`](crate::lock::lease_state::LeaseState). While nobody listens, watching is a look at whether somebody does, and eight empty
 //! bytes.
 //!
 //! Nothing is told under a lock of ours, so that whoever listens may take locks of his own and ask for ours. And a listener
 //! that panics in the middle of a hand-over must not end it half way: then the lock would be nobody's, or two tasks'.
 
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 use tracing::{Level, Span};
 
@@ -25,7 +25,7 @@ use crate::{
 mod figures;
 
 /// How a lock went from one holder to the next.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum HandOff {
     /// From task to task, without a message.
     Local,
@@ -142,11 +142,6 @@ impl WatchedHold {
     /// For what runs under the lock.
     pub(crate) fn span(&self) -> Span {
         span(&self.0)
-    }
-
-    /// The lock is let go, to the next task or to the server.
-    pub(crate) fn end(&mut self) {
-        drop(mem::take(self));
     }
 }
 

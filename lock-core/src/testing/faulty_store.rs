@@ -6,20 +6,16 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use crate::{
     inspect::{Health, Holder, Sighting},
-    runtime::{
-        clock::{Clock, Moment},
-        executor::Executor,
-    },
+    runtime::clock::{Clock, Moment},
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, Release,
-        Released, Renew, Renewed, Source, Store, StoreFuture, Then, WakeUpMode,
-        in_flight::ConnectionId, memory::MemoryStore,
+        Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode, in_flight::ConnectionId,
+        memory::MemoryStore,
     },
 };
 
@@ -151,31 +147,6 @@ impl FaultyStore {
         }
     }
 
-    fn answer_at_once<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce() -> StoreFuture<T>,
-        then: Then<T>,
-    ) {
-        match self.fate() {
-            Fate::Served => {
-                // Polled here, since a guard may be dropped where there is no runtime.
-                let mut answer = ask();
-                let polled = answer
-                    .as_mut()
-                    .poll(&mut Context::from_waker(Waker::noop()));
-                match polled {
-                    Poll::Ready(answer) => then(answer),
-                    Poll::Pending => Executor::Caller.spawn(async move { then(answer.await) }),
-                }
-            }
-            Fate::Late(delay) => {
-                let answer = late(ask(), delay, self.command_timeout);
-                Executor::Caller.spawn(async move { then(answer.await) });
-            }
-            Fate::Refused(failure) => then(Err(failure)),
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,10 +176,6 @@ impl Store for FaultyStore {
         self.answer(self.command_timeout, || self.take(request))
     }
 
-    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
-        self.answer_at_once(|| self.take(request.clone()), then);
-    }
-
     fn renew(
         &self,
         batch: Vec<Renew>,
@@ -223,10 +190,6 @@ impl Store for FaultyStore {
 
     fn release(&self, request: Release) -> StoreFuture<Released> {
         self.answer(self.command_timeout, || self.memory.release(request))
-    }
-
-    fn release_at_once(&self, request: &Release, then: Then<Released>) {
-        self.answer_at_once(|| self.memory.release(request.clone()), then);
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     error::LeaseLost,
     key::{IntoLockKey, LockKey},
-    lock::{held::server_lease::ServerLease, key_state::Phase, registry::Registry},
+    lock::registry::Registry,
     testing::faulty_store::FaultyStore,
 };
 
@@ -209,27 +209,19 @@ impl Faults {
 
     #[track_caller]
     fn end(&self, key: &LockKey, reason: LeaseLost) {
-        let Some(server_lease) = self.server_lease_of(key) else {
-            panic!("nobody holds the lock `{key}` through this manager");
-        };
-        // Before the holder knows: then whoever waits here finds it free.
+        assert!(
+            self.registry.is_held(key),
+            "nobody holds the lock `{key}` through this manager"
+        );
+        // Before the holder knows: then the next waiter finds it free.
         self.store.take_away(self.registry.full_key(key));
-        server_lease.lose(reason);
+        self.registry.lose_key(key, reason);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         self.store.occupy(self.registry.full_key(key), span);
-        // Looked for afterwards: whoever took it in between has lost it too.
-        if let Some(server_lease) = self.server_lease_of(key) {
-            server_lease.lose(LeaseLost::TakenAway);
-        }
-    }
-
-    fn server_lease_of(&self, key: &LockKey) -> Option<Arc<ServerLease>> {
-        match &self.registry.lock().keys.get(key)?.phase {
-            Phase::Held(hold) => Some(hold.lease.server_lease.clone()),
-            Phase::Acquiring(_) | Phase::Orphaned => None,
-        }
+        // Afterwards: a task that took it in between has lost it too.
+        self.registry.lose_key(key, LeaseLost::TakenAway);
     }
 }
 

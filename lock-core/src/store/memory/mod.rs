@@ -3,17 +3,20 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use crate::{
     fencing::FencingBlock,
     inspect::{Health, Sighting},
-    runtime::clock::{Clock, Moment, wall_clock},
+    runtime::{
+        clock::{Clock, Moment, wall_clock},
+        mutex::Mutex,
+    },
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
-        Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture, Then, WakeUpMode,
+        Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture, WakeUpMode,
         in_flight::ConnectionId,
     },
 };
@@ -54,7 +57,12 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Locks> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().entries.is_empty()
     }
 
     fn take(&self, request: &Acquire) -> Acquired {
@@ -162,10 +170,6 @@ impl Store for MemoryStore {
         at_once(self.take(&request))
     }
 
-    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
-        then(Ok(self.take(request)));
-    }
-
     fn renew(
         &self,
         batch: Vec<Renew>,
@@ -197,10 +201,6 @@ impl Store for MemoryStore {
 
     fn release(&self, request: Release) -> StoreFuture<Released> {
         at_once(self.let_go(&request))
-    }
-
-    fn release_at_once(&self, request: &Release, then: Then<Released>) {
-        then(Ok(self.let_go(request)));
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -8,15 +8,15 @@ use std::{
 
 use crate::{
     inspect::{Health, Sighting},
+    runtime::executor::Executor,
     store::{
-        Acquire, AcquireOutcome, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release,
-        Released, Renew, Renewed, Store, StoreFuture, Then,
+        Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
+        Release, Released, Renew, Renewed, Store, StoreFuture,
         redis::{
-            arguments::{acquire_arguments, release_arguments, write_plain},
+            arguments::{acquire_arguments, release_arguments},
             connection::{
                 capabilities::Capabilities,
                 errors,
-                fencing_counter::LastToken,
                 wire::resp::{
                     Arg::{Number, Text},
                     Value, millis,
@@ -26,9 +26,7 @@ use crate::{
             rights::Usage,
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
-                replies::{
-                    read_acquired, read_plain, read_prefetched, read_released, read_sighting,
-                },
+                replies::{read_acquired, read_prefetched, read_released, read_sighting},
             },
             topology::{
                 key_location::{GrantDelivery, KeyLocation},
@@ -41,6 +39,7 @@ use crate::{
 
 mod address;
 mod arguments;
+mod at_once;
 #[cfg(feature = "cluster")]
 mod cluster_renewals;
 mod connection;
@@ -65,6 +64,7 @@ pub(crate) use topology::{Access, settings::Replicas};
 pub(crate) struct RedisStore(Arc<RedisState>);
 
 struct RedisState {
+    executor: Executor,
     servers: RedisServers,
     contention: Arc<Contention>,
     /// Whether the eviction policy was looked at.
@@ -78,6 +78,8 @@ struct RedisState {
 /// What a manager asks of its servers.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
+    /// Where the manager's work runs.
+    pub(crate) executor: Executor,
     pub(crate) timing: Timing,
     pub(crate) security: Security,
     pub(crate) access: Access,
@@ -110,6 +112,26 @@ impl RedisStore {
             GrantDelivery::Pushed => request.queue_mode,
             GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => QueueMode::DoNotQueue,
         })
+    }
+
+    /// Releases, wherever the key is. `is_plain`: nothing with this token has been asked to be released before.
+    async fn let_go(&self, request: &Release, is_plain: bool) -> Result<Released, Failure> {
+        let (mut is_first, mut passed) = (true, None);
+        let release = |location: KeyLocation| {
+            // What left for the node that redirects, on the same connection, has been dealt with there.
+            if !is_first {
+                passed = passed.or_else(|| request.in_flight.only_connection());
+            }
+            is_first = false;
+            async move { self.release_at(&location, request, is_plain).await }
+        };
+        let mut released = self.0.servers.ask(&request.full_key, release).await?;
+        if let Some(passed) = passed
+            && request.acquire_in_flight.is_settled_by(passed)
+        {
+            released.connection = passed;
+        }
+        Ok(released)
     }
 
     async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
@@ -277,73 +299,22 @@ impl fmt::Debug for RedisStore {
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let store = self.clone();
-        Box::pin(async move { store.take(&request, Acked::Must).await })
-    }
-
-    fn acquire_at_once(&self, request: &Acquire, then: Then<Acquired>) {
-        let location = self.0.servers.location(&request.full_key);
-        let server = location.server.clone();
-        let contention = self.0.contention.clone();
-        let plain = !matches!(request.queue_mode, QueueMode::CheckPosition(_))
-            && !contention.is_expected(&request.full_key);
-        let last = server
-            .fencing_counter
-            .last()
-            .filter(|_| request.tokens == 1);
-        if server.replica_acks.is_some() {
-            return then(Err(Failure::not_now("this takes more than one answer")));
-        }
-        let (wanted, queue_mode) = match location.delivery() {
-            GrantDelivery::Pushed => (request.queue_mode, request.queue_mode),
-            GrantDelivery::NotSubscribedYet => (request.queue_mode, QueueMode::DoNotQueue),
-            GrantDelivery::Unsupported => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
-        };
-        let write = |out: &mut Vec<u8>, id, now| {
-            let counted_from = last.and_then(|last| last.floor(id, now));
-            if plain && counted_from.is_some() {
-                return write_plain(out, &location, request);
+        Box::pin(async move {
+            if let Some(reply) = store.acquire_at_once(&request)
+                && let Ok(acquired) = reply.await
+            {
+                return Ok(acquired);
             }
-            let call = Call {
-                keys: &location.keys(&request.full_key),
-                arguments: &acquire_arguments(&location, request, queue_mode, counted_from),
-            };
-            ACQUIRE.write(out, call);
-            1
-        };
-        let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
-        let full_key = request.full_key.clone();
-        let (in_flight, noted) = (request.in_flight.clone(), server.clone());
-        let read = move |values: Vec<Value>, id, sent| {
-            let acquired = match <[Value; 3]>::try_from(values) {
-                Ok(answers) => read_plain(answers, id, floor, &in_flight),
-                Err(values) => {
-                    let answer = values.into_iter().next().unwrap_or(Value::Nil);
-                    errors::of_answer(answer, id, &in_flight).and_then(|answer| {
-                        let acquired = read_acquired(&answer, id, queue_mode)?;
-                        if queue_mode != wanted
-                            && matches!(acquired.outcome, AcquireOutcome::Busy(_))
-                        {
-                            // A place in its queue takes a subscription first.
-                            errors::note_answered(&in_flight, id);
-                            return Err(Failure::not_now("another has it"));
-                        }
-                        if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
-                            (acquired.outcome, &answer)
-                        {
-                            noted.fencing_counter.note(id, sent, tokens.last());
-                        }
-                        Ok(acquired)
-                    })
-                }
-            };
-            let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
-            contention.note(&full_key, !alone);
-            acquired
-        };
-        server
-            .connection
-            .send_at_once(&request.in_flight, write, read, then);
-        self.0.servers.note_written(server);
+            // It could not be sent at once, it takes more than one reply, or the reply did not come. Asking again is safe.
+            let here = store.clone();
+            let reply = here
+                .0
+                .executor
+                .run(async move { store.take(&request, Acked::Must).await });
+            reply
+                .await
+                .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
+        })
     }
 
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
@@ -368,50 +339,24 @@ impl Store for RedisStore {
     fn release(&self, request: Release) -> StoreFuture<Released> {
         let store = self.clone();
         Box::pin(async move {
+            // Before this one is noted there, too.
             let is_plain = request.in_flight.is_empty();
-            let (mut is_first, mut passed) = (true, None);
-            let (store, request) = (&store, &request);
-            let release = |location: KeyLocation| {
-                // What left for the node that redirects, on the same connection, has been dealt with there.
-                if !is_first {
-                    passed = passed.or_else(|| request.in_flight.only_connection());
+            if let Some(reply) = store.release_at_once(&request, is_plain) {
+                match reply.await {
+                    // No connection was ready, or the server does not know the script yet.
+                    Err(failure) if failure.is_definite() => {}
+                    answer => return answer,
                 }
-                is_first = false;
-                async move { store.release_at(&location, request, is_plain).await }
-            };
-            let mut released = store.0.servers.ask(&request.full_key, release).await?;
-            if let Some(passed) = passed
-                && request.acquire_in_flight.is_settled_by(passed)
-            {
-                released.connection = passed;
             }
-            Ok(released)
+            let here = store.clone();
+            let reply = here
+                .0
+                .executor
+                .run(async move { store.let_go(&request, is_plain).await });
+            reply
+                .await
+                .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
         })
-    }
-
-    fn release_at_once(&self, request: &Release, then: Then<Released>) {
-        // Before this one is noted there, too.
-        let is_plain = request.in_flight.is_empty();
-        let location = self.0.servers.location(&request.full_key);
-        let write = |out: &mut Vec<u8>, _, _| {
-            let call = Call {
-                keys: &location.keys(&request.full_key),
-                arguments: &release_arguments(&location, request, is_plain),
-            };
-            RELEASE.write(out, call);
-            1
-        };
-        let read = |values: Vec<Value>, id, _| {
-            let value = values.into_iter().next().unwrap_or(Value::Nil);
-            read_released(&errors::of_value(value)?, id)
-        };
-        let connection = location.server.releasing(&request.acquire_in_flight);
-        connection.send_at_once(&request.in_flight, write, read, then);
-        self.0.servers.note_written(location.server);
-    }
-
-    fn flush(&self) {
-        self.0.servers.flush();
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -83,6 +83,7 @@ impl RedisStore {
             polling_pause: settings.timing.polling_pause,
         };
         Ok(Self(Arc::new(RedisState {
+            executor: settings.executor.clone(),
             servers,
             contention: Arc::default(),
             looked: AtomicBool::new(false),

@@ -206,7 +206,9 @@ async fn lock_and_unlock(
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if if_busy == IfBusy::Accept => false,
-        AcquireOutcome::Busy(_) => return Err(errors::nonsense("an acquire of a fresh key")),
+        AcquireOutcome::Busy(_) | AcquireOutcome::Undo => {
+            return Err(errors::nonsense("an acquire of a fresh key"));
+        }
     };
     let renewal = Renew {
         full_key: full_key.clone(),

@@ -18,10 +18,10 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     inspect::{Health, Sighting},
-    runtime::executor::spawn_beside,
+    runtime::executor::{Executor, spawn_beside},
     store::{
-        Acquire, Acquired, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed, Store,
-        StoreFuture, Then,
+        Acquire, Acquired, ENDED, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed,
+        Store, StoreFuture,
         redis::Settings,
         redlock::{server::RedlockServer, servers::RedlockServers, voting_round::no_majority},
     },
@@ -39,11 +39,8 @@ mod server;
 mod servers;
 mod voting_round;
 
-/// A vote is counted by a task.
-const NOT_AT_ONCE: &str = "several servers are not asked at once";
-
 #[derive(Clone)]
-pub(crate) struct RedlockStore(Arc<RedlockServers>);
+pub(crate) struct RedlockStore(Arc<RedlockServers>, Executor);
 
 impl RedlockStore {
     /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
@@ -63,7 +60,23 @@ impl RedlockStore {
                 member.map(Arc::new).map_err(|error| in_place(place, error))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
+        let executor = settings.executor.clone();
+        Ok(Self(
+            Arc::new(RedlockServers::new(servers, settings)),
+            executor,
+        ))
+    }
+
+    /// Votes are counted where the manager's work runs.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let reply = self.1.run(work);
+        Box::pin(async move {
+            let none = || Err(Failure::unanswered(ENDED));
+            reply.await.unwrap_or_else(none)
+        })
     }
 
     /// Makes the first connections, and makes sure of whom they lead to. A majority must answer, and no server may be listed
@@ -138,11 +151,7 @@ impl fmt::Debug for RedlockStore {
 impl Store for RedlockStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let servers = self.0.clone();
-        Box::pin(async move { acquire::acquire(&servers, request).await })
-    }
-
-    fn acquire_at_once(&self, _: &Acquire, then: Then<Acquired>) {
-        then(Err(Failure::not_now(NOT_AT_ONCE)));
+        self.run(async move { acquire::acquire(&servers, request).await })
     }
 
     fn renew(
@@ -167,11 +176,7 @@ impl Store for RedlockStore {
 
     fn release(&self, request: Release) -> StoreFuture<Released> {
         let servers = self.0.clone();
-        Box::pin(async move { release::release(&servers, request).await })
-    }
-
-    fn release_at_once(&self, _: &Release, then: Then<Released>) {
-        then(Err(Failure::not_now(NOT_AT_ONCE)));
+        self.run(async move { release::release(&servers, request).await })
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -75,18 +75,18 @@ impl PubSubDispatch {
         if let (true, [Value::BulkString(message)]) = (is_ours, rest)
             && let Some(message) = read(message)
         {
-            self.grants.deliver(message, self.kind);
+            self.grants.deliver(message, self.kind, CLOCK.now());
         }
     }
 
     /// The connection is gone.
-    pub(crate) fn note_connection_change(&self) {
-        self.grants.note_connection_change(CLOCK.now());
+    pub(crate) fn note_disconnected(&self) {
+        self.grants.note_disconnected(CLOCK.now());
     }
 
     /// There is a new connection, and messages may have been missed.
-    pub(crate) fn wake_all(&self) {
-        self.grants.wake_all(CLOCK.now());
+    pub(crate) fn note_connected(&self) {
+        self.grants.note_connected(CLOCK.now());
     }
 }
 

@@ -4,19 +4,22 @@
 //! and if nothing at all comes back within a second time-out, the connection is replaced.
 
 use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use tokio::sync::oneshot;
 
 use crate::{
-    runtime::{clock::Moment, executor::spawn_beside},
+    runtime::{catch_panic::catch_panic, clock::Moment, executor::spawn_beside},
     store::{
-        Failure, Then,
+        ENDED, Failure,
         in_flight::{ConnectionId, InFlight},
         redis::{
             address::Address,
@@ -169,31 +172,35 @@ impl ReconnectingConnection {
         current.capabilities.ok_or_else(none)
     }
 
-    /// Sends commands, of which `write` appends the bytes and tells how many, on the connection that is there, and has `then`
-    /// called with what `read` makes of the answers, on the manager's thread. They leave with the next
-    /// [`flush`](Self::flush), and are late after a command time-out.
+    /// Sends commands on the connection that is there, if there is one; `write` appends their bytes and tells how many they are.
+    /// The future gives what `read` makes of the replies, which are late after a command time-out. It may be polled anywhere.
     ///
-    /// If they cannot be sent, `then` is called before this returns, with a definite failure.
-    pub(crate) fn send_at_once<T: 'static>(
+    /// One system call for each request would cost more than all the rest of a lock. So the first poll lets the other tasks of its
+    /// runtime run that are ready, and send theirs. The second one has all of them leave, at once or, while many others are in flight,
+    /// soon.
+    ///
+    /// Dropping the future does not take the commands back.
+    pub(crate) fn send_at_once<T, R>(
         self: &Arc<Self>,
         in_flight: &InFlight,
-        write: impl FnOnce(&mut Vec<u8>, ConnectionId, Moment) -> usize,
-        read: impl FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send + 'static,
-        then: Then<T>,
-    ) {
+        write: &mut dyn FnMut(&mut Vec<u8>, ConnectionId, Moment) -> usize,
+        read: R,
+    ) -> Option<impl Future<Output = Result<T, Failure>> + Send + use<T, R>>
+    where
+        R: FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send,
+    {
         let current = self.snapshot();
         // Without scripts, one lock takes more than one answer.
         let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
-        let Some(CurrentConnection { connection, .. }) = ready else {
-            return then(Err(Failure::not_now("no connection is ready for it")));
-        };
+        let connection = ready?.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
+        let (sender, mut replies) = oneshot::channel();
         let handler: Handler = Box::new(move |answers| {
-            then(match answers {
+            let replies = match answers {
                 Ok(values) => {
                     reconnecting.measure(CLOCK.now().since(sent));
                     reconnecting.check_for_demotion(id, &values);
-                    read(values, id, sent)
+                    Ok(values)
                 }
                 Err(NoReply::NotSent) => Err(Failure::not_now(FULL)),
                 Err(none) => Err(errors::no_value(
@@ -201,24 +208,35 @@ impl ReconnectingConnection {
                     reconnecting.address(),
                     reconnecting.timing(),
                 )),
-            });
+            };
+            // The task that waited may be gone.
+            catch_panic(|| drop(sender.send(replies)));
         });
         let until = sent.after(self.timing.command_timeout);
         let put = connection.put(handler, Some(until), |out| {
             in_flight.note_sent_on(id);
             write(out, id, sent)
         });
-        if let Err(handler) = put {
-            handler(Err(NoReply::NotSent));
-        }
-    }
-
-    /// Writes what was given to [`send_at_once`](Self::send_at_once). Never waits; callable from any thread.
-    pub(crate) fn flush(&self) {
-        let current = self.snapshot();
-        if let Some(current) = current {
-            current.connection.flush();
-        }
+        put.ok()?;
+        let mut polls = 0_u8;
+        Some(async move {
+            let replies = poll_fn(|context| {
+                if let Poll::Ready(replies) = Pin::new(&mut replies).poll(context) {
+                    return Poll::Ready(replies);
+                }
+                polls = polls.saturating_add(1);
+                match polls {
+                    1 => context.waker().wake_by_ref(),
+                    2 => connection.flush(),
+                    _ => {}
+                }
+                Poll::Pending
+            });
+            let values = replies
+                .await
+                .unwrap_or_else(|_| Err(Failure::unanswered(ENDED)))?;
+            read(values, id, sent)
+        })
     }
 
     /// Sends several commands in one message, with one time-out; one answer each. `write` appends their bytes.
@@ -352,7 +370,7 @@ impl ReconnectingConnection {
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while nobody listened.
-        self.dispatch.wake_all();
+        self.dispatch.note_connected();
         current
     }
 
@@ -430,7 +448,7 @@ impl ReconnectingConnection {
         }
         drop(state);
         current.retire();
-        self.dispatch.note_connection_change();
+        self.dispatch.note_disconnected();
         true
     }
 

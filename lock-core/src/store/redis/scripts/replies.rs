@@ -30,17 +30,12 @@ pub(crate) fn read_plain(
         Value::Int(counter) if nobody_waits => read_fencing(counter, 1),
         _ => None,
     };
-    // Else it is given back, and goes to whoever waits.
-    let give_back = AcquireOutcome::Busy(Busy {
-        expiry: Expiry::In(Duration::ZERO),
-        position: None,
-        wake_up: WakeUpMode::PollWithNewToken,
-        counter: None,
-    });
+    let is_larger = |token: &FencingBlock| u64::from(token.last()) > floor;
+    // Else it is given back, and goes to the first waiter.
     Ok(Acquired {
         outcome: outcome
-            .filter(|token| u64::from(token.last()) > floor)
-            .map_or(give_back, AcquireOutcome::Granted),
+            .filter(is_larger)
+            .map_or(AcquireOutcome::Undo, AcquireOutcome::Granted),
         connection,
     })
 }

@@ -64,8 +64,6 @@ pub(crate) struct Cluster {
     map: Mutex<SlotMap>,
     /// Whether the map is being asked for, or was a moment ago.
     is_looking: AtomicBool,
-    /// To which something was given that has not been flushed.
-    written: Mutex<Vec<Arc<RedisServer>>>,
 }
 
 struct SlotMap {
@@ -95,7 +93,6 @@ impl Cluster {
                 owners: vec![None; usize::from(SLOTS)],
             }),
             is_looking: AtomicBool::new(false),
-            written: Mutex::default(),
         }
     }
 
@@ -205,23 +202,6 @@ impl Cluster {
     pub(crate) fn names(&self, slot: u16) -> Arc<Names> {
         let names = || Arc::new(Names::of_a_slot(slot, &self.server_settings.manager));
         self.names[usize::from(slot)].get_or_init(names).clone()
-    }
-
-    /// Notes that something is to be flushed.
-    pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if !written.iter().any(|known| Arc::ptr_eq(known, &server)) {
-            written.push(server);
-        }
-    }
-
-    pub(crate) fn flush(&self) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let servers = std::mem::take(&mut *written);
-        drop(written);
-        for server in servers {
-            server.flush();
-        }
     }
 
     pub(crate) fn round_trip(&self) -> Duration {

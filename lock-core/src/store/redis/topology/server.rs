@@ -105,18 +105,6 @@ impl RedisServer {
         self.connection.purpose() == Purpose::LocksOnly
     }
 
-    /// Writes what was given to be sent at once.
-    pub(crate) fn flush(&self) {
-        for connection in self
-            .replica_acks
-            .iter()
-            .map(ReplicaAcks::connection)
-            .chain([&self.connection])
-        {
-            connection.flush();
-        }
-    }
-
     /// All that lead to it, but those on which only grants are heard.
     pub(crate) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);

@@ -89,23 +89,6 @@ impl RedisServers {
         }
     }
 
-    /// Notes that something is to be flushed.
-    pub(crate) fn note_written(&self, server: Arc<RedisServer>) {
-        match self {
-            Self::One(..) => drop(server),
-            #[cfg(feature = "cluster")]
-            Self::Several(cluster) => cluster.note_written(server),
-        }
-    }
-
-    pub(crate) fn flush(&self) {
-        match self {
-            Self::One(server, _) => server.flush(),
-            #[cfg(feature = "cluster")]
-            Self::Several(cluster) => cluster.flush(),
-        }
-    }
-
     /// How long a request and its answer take, as measured lately.
     pub(crate) fn round_trip(&self) -> Duration {
         match self {

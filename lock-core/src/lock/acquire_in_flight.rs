@@ -1,0 +1,74 @@
+//! A request for a key while it is in flight. The task that caused it polls it, so that a lock costs no second task.
+//!
+//! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request
+//! ([`Registry::finish_elsewhere`]). Its reply is then an event like any other: a grant goes to the next waiter of this process, or
+//! back to the server. That is all the clean-up of a dropped acquire.
+//!
+//! [`Registry::finish_elsewhere`]: crate::lock::registry::Registry::finish_elsewhere
+
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use crate::{
+    runtime::mutex::Mutex,
+    store::owner::Owner,
+    store::{Acquired, Failure, StoreFuture},
+};
+
+pub(crate) struct AcquireInFlight {
+    pub(crate) owner: Arc<Owner>,
+    /// Locked while it is polled. The task polls it, or the executor takes it.
+    reply: Mutex<Reply>,
+}
+
+enum Reply {
+    NotSent,
+    /// Polled by the task.
+    Pending(StoreFuture<Acquired>),
+    /// It has come, or the executor waits for it.
+    Elsewhere,
+}
+
+impl AcquireInFlight {
+    pub(crate) fn new(owner: Arc<Owner>) -> Self {
+        Self {
+            owner,
+            reply: Mutex::new(Reply::NotSent),
+        }
+    }
+
+    /// Gives the request to the task, which sends it with its first poll. Returned if the executor is to wait for it, since the process
+    /// was stopped for a second just before this.
+    pub(crate) fn send(&self, reply: StoreFuture<Acquired>) -> Option<StoreFuture<Acquired>> {
+        let mut state = self.reply.lock();
+        if matches!(*state, Reply::Elsewhere) {
+            return Some(reply);
+        }
+        *state = Reply::Pending(reply);
+        None
+    }
+
+    /// Polled by the task. Pending for ever once the executor has it, which then wakes the waiter.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Acquired, Failure>> {
+        let mut state = self.reply.lock();
+        let Reply::Pending(reply) = &mut *state else {
+            return Poll::Pending;
+        };
+        let polled = reply.as_mut().poll(context);
+        if polled.is_ready() {
+            *state = Reply::Elsewhere;
+        }
+        polled
+    }
+
+    /// Takes it from the task, if it has not come.
+    pub(crate) fn take(&self) -> Option<StoreFuture<Acquired>> {
+        match mem::replace(&mut *self.reply.lock(), Reply::Elsewhere) {
+            Reply::Pending(reply) => Some(reply),
+            Reply::NotSent | Reply::Elsewhere => None,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Carrying out what the state machine of a key decided, when no mutex is held; and the task of the timers.
+
+use std::{
+    marker::PhantomData,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use crate::{
+    key::LockKey,
+    lock::{
+        acquire_in_flight::AcquireInFlight,
+        key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK},
+        registry::{Registry, StateAction},
+        release,
+        renewal::RenewalDue,
+    },
+    runtime::{catch_panic::catch_panic, executor::Executor},
+    store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
+    telemetry,
+};
+
+/// What is left to do after a transition, when the mutex is free.
+#[derive(Default)]
+pub(super) struct Todo {
+    pub(super) actions: Vec<StateAction>,
+    /// The request that the polling task is to poll.
+    pub(super) to_poll: Option<Arc<AcquireInFlight>>,
+    /// The request that the executor is to go on with.
+    pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
+    pub(super) wakes_timers: bool,
+}
+
+impl Todo {
+    /// Whether a request for the key is among it.
+    pub(super) fn asks(&self) -> bool {
+        let mut actions = self.actions.iter();
+        actions.any(|action| matches!(action, Action::Acquire(_)))
+    }
+}
+
+impl Registry {
+    /// Carries out actions, in their order. Returns the request that the polling task is to poll.
+    pub(super) fn carry_out(
+        self: &Arc<Self>,
+        key: &LockKey,
+        todo: Todo,
+    ) -> Option<Arc<AcquireInFlight>> {
+        if todo.wakes_timers {
+            self.renewal.timers.wake();
+            self.keep_ticking();
+        }
+        for action in todo.actions {
+            #[cfg(test)]
+            crate::runtime::mutex::interleaved::point();
+            match action {
+                // Both are the user's code, which may panic.
+                Action::Wake(waker) => catch_panic(|| waker.wake()),
+                Action::Drop(waker) => catch_panic(|| drop(waker)),
+                Action::Acquire(acquire) => self.send(key, acquire, todo.to_poll.as_deref()),
+                Action::Confirm { owner, ttl } => self.confirm(key, owner, ttl),
+                Action::Renew {
+                    owner,
+                    ttl,
+                    valid_until,
+                } => self.renewal.push(key, owner, ttl, valid_until),
+                Action::Prefetch { owner, ttl } => self.prefetch(key, owner, ttl),
+                Action::Release(action) => {
+                    drop(release::release(&self.context, key, action, None));
+                }
+                Action::Learn(fencing) => self.context.learn_fencing(fencing),
+                Action::Extend { lease, valid_until } => lease.extend(valid_until),
+                Action::End { lease, reason } => {
+                    lease.end(reason);
+                }
+                Action::HandedOn(how) => telemetry::handed_on(key, how),
+                Action::Arm(_) | Action::TakeOverRequest => {}
+            }
+        }
+        if let Some(request) = todo.to_take_over {
+            self.finish_elsewhere(key, &request);
+        }
+        todo.to_poll
+    }
+
+    fn send(
+        self: &Arc<Self>,
+        key: &LockKey,
+        action: AcquireAction<Arc<Owner>>,
+        to_poll: Option<&AcquireInFlight>,
+    ) {
+        let owner = action.owner;
+        let reply = self.context.store.acquire(Acquire {
+            full_key: owner.full_key.clone(),
+            token: owner.token.clone(),
+            ttl: action.ttl,
+            known_fencing: action.known_fencing,
+            tokens: action.tokens,
+            queue_mode: action.queue_mode,
+            entry: owner.entry.number(),
+            in_flight: owner.in_flight.clone(),
+        });
+        match to_poll.filter(|_| action.polled_by.is_some()) {
+            Some(request) => {
+                if let Some(reply) = request.send(reply) {
+                    self.finish(key, owner, reply);
+                }
+            }
+            None => self.finish(key, owner, reply),
+        }
+    }
+
+    /// For a request whose task has left, or does not poll: the executor goes on with it.
+    pub(super) fn finish_elsewhere(self: &Arc<Self>, key: &LockKey, request: &AcquireInFlight) {
+        let Some(reply) = request.take() else {
+            return;
+        };
+        let owner = request.owner.clone();
+        // In memory a request is executed when it is made. A reply that a test delays need not be waited for.
+        if matches!(self.context.executor, Executor::Caller) && self.waiters(key) == 0 {
+            drop(reply);
+            return self.acquired(key, &owner, Err(Failure::unanswered("its task has left")));
+        }
+        self.finish(key, owner, reply);
+    }
+
+    /// Has the executor wait for the reply to a request.
+    fn finish(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
+        let (registry, key) = (self.clone(), key.clone());
+        tell_reply(&self.context.executor, reply, move |result| {
+            registry.acquired(&key, &owner, result);
+        });
+    }
+
+    fn confirm(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, ttl: Duration) {
+        let within = self.context.timing.command_timeout;
+        let batch = vec![owner.renew_request(ttl)];
+        let reply = self.context.store.renew(batch, within);
+        let (registry, key) = (self.clone(), key.clone());
+        tell_reply(&self.context.executor, reply, move |replies| {
+            let first = replies.map(|replies| replies.into_iter().next());
+            let result = match first {
+                Ok(Some(result)) => result,
+                Ok(None) => Ok(Renewed::NotOurs),
+                Err(failure) => Err(failure),
+            };
+            registry.event(&key, |entry, cx| {
+                entry.state.confirmed(&owner, result, cx);
+            });
+        });
+    }
+
+    fn prefetch(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, ttl: Duration) {
+        let reply = self.context.store.prefetch(Prefetch {
+            full_key: owner.full_key.clone(),
+            token: owner.token.clone(),
+            ttl,
+            known_fencing: self.context.known_fencing(),
+            tokens: BLOCK,
+        });
+        let (registry, key) = (self.clone(), key.clone());
+        tell_reply(&self.context.executor, reply, move |result| {
+            if let Err(failure) = &result {
+                tracing::debug!(%key, ?failure, "no fencing tokens were prefetched");
+            }
+            registry.event(&key, |entry, cx| {
+                entry.state.prefetched(&owner, result, cx);
+            });
+        });
+    }
+}
+
+/// Clears the flag when the task ends, in whatever way, and has those who wait and who hold start another.
+struct Running(Weak<Registry>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(registry) = self.0.upgrade() {
+            registry.renewal.is_running.store(false, Ordering::Release);
+            registry.rouse_all();
+        }
+    }
+}
+
+impl Registry {
+    /// Has all waiters poll, and all observers of leases look again.
+    fn rouse_all(&self) {
+        let (mut wakers, mut leases) = (Vec::new(), Vec::new());
+        for entry in self.keys.lock().entries.values_mut() {
+            wakers.extend(entry.state.take_wakers());
+            leases.extend(entry.state.leases());
+        }
+        for waker in wakers {
+            catch_panic(|| waker.wake());
+        }
+        for lease in leases {
+            lease.rouse();
+        }
+    }
+
+    /// Starts the task of the timers, if it does not run.
+    pub(crate) fn keep_ticking(self: &Arc<Self>) {
+        if !self.renewal.is_running.swap(true, Ordering::AcqRel) {
+            // It does not keep the manager, nor its thread, which end with their last user.
+            let registry = Arc::downgrade(self);
+            let running = Running(registry.clone());
+            self.context.executor.spawn(async move {
+                let _running = running;
+                tick(registry).await;
+            });
+        }
+    }
+}
+
+/// Runs as long as the manager, and its thread or the caller's runtime.
+async fn tick(registry: Weak<Registry>) {
+    loop {
+        let Some((renewal, clock)) = registry
+            .upgrade()
+            .map(|registry| (registry.renewal.clone(), registry.context.clock.clone()))
+        else {
+            return;
+        };
+        let hints = tokio::select! {
+            biased;
+            () = renewal.changed.notified() => Vec::new(),
+            hints = renewal.timers.due(&clock, BATCHED_WITHIN) => hints,
+        };
+        let Some(registry) = registry.upgrade() else {
+            return;
+        };
+        for key in hints {
+            registry.tick(&key);
+        }
+        while let Some((batch, within)) = renewal.next_batch(&registry.context) {
+            // Apart from this loop, so that a slow reply delays neither other renewals nor the end of a lease.
+            renew(&registry, batch, within);
+        }
+    }
+}
+
+fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
+    let context = &registry.context;
+    // Before the request is handed over: the server's time starts later than this, never earlier.
+    let sent = context.clock.now();
+    let requests = batch
+        .iter()
+        .map(|one| one.owner.renew_request(one.ttl))
+        .collect();
+    let reply = context.store.renew(requests, within);
+    let told = registry.clone();
+    // Apart from this task, so that a slow reply delays neither other renewals nor the end of a lease.
+    tell_reply(&context.executor, reply, move |answers| {
+        told.renewal.in_flight.fetch_sub(1, Ordering::AcqRel);
+        told.renewal.wake();
+        let mut answers = answers.map(Vec::into_iter);
+        for one in batch {
+            let answer = match &mut answers {
+                Ok(answers) => answers.next(),
+                Err(failure) => Some(Err(failure.clone())),
+            };
+            if let Some(answer) = answer {
+                told.renewed(&one.key, &one.owner, sent, answer, within / 2);
+            }
+        }
+    });
+}
+
+/// Tells the reply once: if the runtime ends that waits for it, as a failure.
+struct TellOnce<T, F: FnOnce(Result<T, Failure>)> {
+    tell: Option<F>,
+    _reply: PhantomData<fn(T)>,
+}
+
+/// Starts a request, and calls `tell` with its reply.
+fn tell_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, tell: F)
+where
+    T: Send + 'static,
+    F: FnOnce(Result<T, Failure>) + Send + 'static,
+{
+    let mut once = TellOnce {
+        tell: Some(tell),
+        _reply: PhantomData,
+    };
+    executor.start(async move {
+        let reply = reply.await;
+        if let Some(tell) = once.tell.take() {
+            tell(reply);
+        }
+    });
+}
+
+impl<T, F: FnOnce(Result<T, Failure>)> Drop for TellOnce<T, F> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            tell(Err(Failure::unanswered(ENDED)));
+        }
+    }
+}

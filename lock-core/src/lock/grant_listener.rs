@@ -1,0 +1,41 @@
+//! What the store tells by itself: grants that came by a message, and the ends and beginnings of connections.
+
+use crate::{
+    fencing::FencingToken,
+    key::LockKey,
+    lock::registry::Registry,
+    runtime::clock::Moment,
+    store::grants::{EntryNumber, GrantListener},
+};
+
+impl GrantListener for Registry {
+    fn granted(&self, key: &LockKey, entry: EntryNumber, fencing: FencingToken) {
+        if let Some(registry) = self.this.upgrade() {
+            registry.event(key, |state, cx| {
+                let owner = state
+                    .state
+                    .asking_owner()
+                    .filter(|owner| owner.entry.number() == entry);
+                if let Some(owner) = owner.cloned() {
+                    state.state.pushed(&owner, fencing, cx);
+                }
+            });
+        }
+    }
+
+    fn reconnected(&self, key: &LockKey, since: Moment) {
+        if let Some(registry) = self.this.upgrade() {
+            registry.event(key, |entry, cx| {
+                entry.state.reconnected(since, cx);
+            });
+        }
+    }
+
+    fn disconnected(&self, key: &LockKey, since: Moment) {
+        if let Some(registry) = self.this.upgrade() {
+            registry.event(key, |entry, cx| {
+                entry.state.disconnected(since, cx);
+            });
+        }
+    }
+}

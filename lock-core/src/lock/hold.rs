@@ -1,0 +1,218 @@
+//! The leases of one guard, and what owns them.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use crate::{
+    error::{LeaseLost, LockError},
+    lock::lease_state::LeaseState,
+    telemetry::WatchedHold,
+};
+
+/// The leases of the keys that were taken together, in the order in which the keys were written. None only in a
+/// hold that gave them up. The loss of one is the loss of all.
+#[derive(Clone, Default)]
+pub(crate) struct Leases(Arc<[Arc<LeaseState>]>);
+
+/// Owns leases, as a guard does; shared with the guards that re-entered them.
+pub(crate) struct Hold {
+    leases: Leases,
+}
+
+impl Leases {
+    pub(crate) fn all(&self) -> &[Arc<LeaseState>] {
+        &self.0
+    }
+
+    pub(crate) fn first(&self) -> &Arc<LeaseState> {
+        &self.0[0]
+    }
+
+    /// Makes the loss of one the loss of all.
+    fn tie(&self) {
+        for lease in self.all() {
+            lease.tie(&self.0);
+        }
+    }
+
+    /// Which of them has ended and how, if one has: one that ended by itself, rather than with another.
+    pub(crate) fn ended(&self) -> Option<(&LeaseState, LeaseLost)> {
+        let mut with_another = None;
+        for lease in self.all() {
+            match lease.ended() {
+                None => {}
+                Some(LeaseLost::OtherKey) => with_another = Some((&**lease, LeaseLost::OtherKey)),
+                Some(reason) => return Some((lease, reason)),
+            }
+        }
+        with_another
+    }
+
+    /// Fails with the loss, if there is one.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        match self.ended() {
+            None => Ok(()),
+            Some((lease, reason)) => Err(lease.lost_error(reason)),
+        }
+    }
+
+    /// Waits until one of them has ended, and returns how.
+    pub(crate) async fn lost(&self) -> LeaseLost {
+        let [one] = self.all() else {
+            return self.one_is_lost().await;
+        };
+        one.lost().await
+    }
+
+    async fn one_is_lost(&self) -> LeaseLost {
+        let all = self.all().iter();
+        let mut each: Vec<_> = all.map(|lease| Box::pin(lease.lost())).collect();
+        let reason = poll_fn(|context| {
+            each.iter_mut()
+                .map(|lost| lost.as_mut().poll(context))
+                .find(Poll::is_ready)
+                .unwrap_or(Poll::Pending)
+        })
+        .await;
+        self.ended().map_or(reason, |(_, reason)| reason)
+    }
+
+    /// Until the first of them ends.
+    pub(crate) fn remaining(&self) -> Duration {
+        let each = self.all().iter().map(|lease| lease.remaining());
+        each.min().unwrap_or_default()
+    }
+
+    /// The same for the simulation, which changes nothing by looking.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn certain_for(&self) -> Duration {
+        let each = self.all().iter().map(|lease| lease.certain_for());
+        each.min().unwrap_or_default()
+    }
+}
+
+impl Hold {
+    /// Of a task that has just taken its grant.
+    pub(crate) fn first(lease: Arc<LeaseState>) -> Self {
+        Self {
+            leases: Leases(Arc::new([lease])),
+        }
+    }
+
+    /// Makes one of several, of which each has one lease. The caller looks for a loss after this.
+    pub(crate) fn joined(holds: Vec<Self>) -> Self {
+        // The share of each goes on in the joined one.
+        let each = holds.into_iter().map(Self::into_leases);
+        let leases = Leases(each.flat_map(|leases| leases.0.to_vec()).collect());
+        leases.tie();
+        Self { leases }
+    }
+
+    /// Shares leases that are held, if all of them still are.
+    pub(crate) fn again(leases: Vec<Arc<LeaseState>>) -> Option<Self> {
+        let count = leases.len();
+        let joined = leases.into_iter().take_while(|lease| lease.join());
+        let hold = Self {
+            leases: Leases(joined.collect()),
+        };
+        (hold.leases.all().len() == count).then_some(hold)
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Has telemetry tell of the hold.
+    pub(crate) fn watch(&self, watch: impl FnOnce(&LeaseState) -> WatchedHold) {
+        let lease = self.leases.first();
+        lease.watch(watch(lease));
+    }
+
+    /// Gives them up without letting them go.
+    fn into_leases(mut self) -> Leases {
+        mem::take(&mut self.leases)
+    }
+
+    /// Releases what no other guard shares, all at the same time, and waits for the replies.
+    ///
+    /// Dropping the future leaves the releases under way.
+    pub(crate) async fn release(self) -> Result<(), LockError> {
+        let leases = self.into_leases();
+        if let [one] = leases.all() {
+            return match one.leave() {
+                Some(releasing) => releasing.await,
+                None => Ok(()),
+            };
+        }
+        // In a box, so that the future of one release stays small.
+        Box::pin(release_all(leases)).await
+    }
+}
+
+impl Drop for Hold {
+    /// Never blocks: the manager's executor sees to the rest, also if the user's runtime is gone or shutting down.
+    fn drop(&mut self) {
+        for lease in self.leases.all() {
+            drop(lease.leave());
+        }
+    }
+}
+
+async fn release_all(leases: Leases) -> Result<(), LockError> {
+    // Looked at before the release: the key that was lost is named, and not those that were lost with it.
+    let mut result = leases.check();
+    let each = leases.all().iter();
+    let mut waiting: Vec<_> = each.filter_map(|lease| lease.leave()).collect();
+    poll_fn(|context| {
+        waiting.retain_mut(|release| match Pin::new(release).poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(other) => {
+                note(&mut result, other);
+                false
+            }
+        });
+        if waiting.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    result
+}
+
+/// Keeps what the caller has to know most: a loss, else the first failure.
+fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
+    let is_loss = |result: &Result<(), LockError>| matches!(result, Err(LockError::Lost { .. }));
+    if result.is_ok() || (is_loss(&other) && !is_loss(result)) {
+        *result = other;
+    }
+}
+
+/// Runs a body as long as its lease holds: the loss if it ends first.
+///
+/// The clock is read before each poll of the body, so that a process which slept through the end of its lease does not take one more
+/// step: a plain `select!` polls the body first as often as not. What remains is a stop in the middle of a step, which only a fencing
+/// token can make harmless.
+pub(crate) async fn while_held<T>(
+    leases: &Leases,
+    body: impl Future<Output = T>,
+) -> Result<T, LockError> {
+    let mut body = pin!(body);
+    let mut lost = pin!(leases.lost());
+    poll_fn(|context| {
+        // `lost` reads the clock when it is polled for the first time or after a signal, not at each poll.
+        leases.check()?;
+        if lost.as_mut().poll(context).is_ready() {
+            leases.check()?;
+        }
+        body.as_mut().poll(context).map(Ok)
+    })
+    .await
+}

@@ -1,0 +1,485 @@
+//! Acquiring: the transitions from the first waiter of a key to a grant.
+//!
+//! The server's queue has one entry for all waiters of this process. A grant by a message ends the wait. A message can be lost, its
+//! holder can die, its lock can be another library's. So the server is also asked when the holder's lease must have ended, after
+//! each new connection, and once a second.
+
+use std::time::Duration;
+
+use crate::{
+    fencing::{FencingBlock, FencingToken},
+    lock::{
+        context::validity,
+        key_state::{
+            KeyState, Phase,
+            action::{AcquireAction, Action, BLOCK, TaskId, Transition},
+            refusal::Refusal,
+            request::{AcquireReply, AcquireRequest, Granted, RequestStep, WakeUps},
+            server_lease::ServerLease,
+        },
+    },
+    options::Wait,
+    runtime::clock::Moment,
+    store::{AcquireOutcome, Busy, Expiry, Failure, QueueMode, Renewed, WakeUpMode},
+    telemetry::HandOff,
+};
+
+/// An entry is checked at least this often, which shows the server that its process is alive. The server passes over an entry
+/// that missed two checks.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
+const FIRST_CHECK: Duration = Duration::from_millis(150);
+
+/// The longest pause between two requests while the server is away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The shortest pause before the next request for a key that is about to be free.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+
+impl<W, L, O> KeyState<W, L, O>
+where
+    L: Clone,
+    O: Clone + PartialEq,
+{
+    /// The server replied to the request for the key.
+    pub(crate) fn acquired(
+        &mut self,
+        owner: &O,
+        reply: AcquireReply,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let Phase::Acquiring(request) = &mut self.phase
+            && request.owner == *owner
+            && let RequestStep::Asking {
+                sent,
+                ttl,
+                queue_mode,
+                before,
+                ..
+            } = request.step
+        {
+            request.wait_until(cx.now);
+            request.is_astray = reply.is_astray;
+            match reply.result {
+                Err(failure) => {
+                    if failure.is_definite() || reply.has_not_left {
+                        (request.may_hold, request.queue_mode) = before;
+                    }
+                    self.failed(failure, cx);
+                }
+                Ok(outcome) => {
+                    request.may_hold &= !reply.is_settled;
+                    request.failures = 0;
+                    match outcome {
+                        AcquireOutcome::Granted(tokens) => {
+                            request.may_hold = true;
+                            let granted = Granted {
+                                tokens,
+                                ttl,
+                                valid_until: validity(sent, ttl),
+                            };
+                            self.granted(granted, cx);
+                        }
+                        AcquireOutcome::Busy(busy) => {
+                            self.busy(&busy, sent, ttl, queue_mode, cx);
+                        }
+                        AcquireOutcome::Undo => self.begin_anew(cx),
+                    }
+                }
+            }
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    /// The renewal replied that makes sure of a grant.
+    pub(crate) fn confirmed(
+        &mut self,
+        owner: &O,
+        result: Result<Renewed, Failure>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let Phase::Acquiring(request) = &mut self.phase
+            && request.owner == *owner
+            && let RequestStep::Confirming { sent, mut granted } = request.step
+        {
+            request.wait_until(cx.now);
+            match result {
+                Ok(Renewed::Extended) => {
+                    granted.valid_until = validity(sent, granted.ttl);
+                    if granted.is_short(cx.now) {
+                        let refusal = Refusal::TooSlow {
+                            took: cx.now.since(sent),
+                            ttl: granted.ttl,
+                        };
+                        let is_short = |ttl| ttl <= granted.ttl;
+                        self.refuse_those(|waiter| is_short(waiter.terms.ttl), &refusal, cx);
+                    } else {
+                        self.hand_over(granted, cx);
+                    }
+                }
+                // It ended while the reply was in flight.
+                Ok(Renewed::NotOurs) => request.wait_until(cx.now.after(SHORTEST_PAUSE)),
+                Err(failure) => self.failed(failure, cx),
+            }
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    /// A message grants the lock.
+    pub(crate) fn pushed(
+        &mut self,
+        owner: &O,
+        fencing: FencingToken,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let Phase::Acquiring(request) = &mut self.phase
+            && request.owner == *owner
+        {
+            if let RequestStep::Waiting { .. } = request.step {
+                self.accept(fencing, cx);
+            } else {
+                request.pushed = Some(fencing);
+            }
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    pub(super) fn ask(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
+        let Some((_, head)) = self.queue.head() else {
+            return;
+        };
+        let terms = head.terms;
+        let waiters = self.queue.length();
+        let Phase::Acquiring(request) = &mut self.phase else {
+            return;
+        };
+        // What was asked for before, with a longer ttl, may still block others for so long.
+        if request.ttl > terms.ttl {
+            let longer = std::mem::replace(request, AcquireRequest::new((cx.new_owner)()));
+            cx.actions.extend(longer.into_release(cx.now));
+        }
+        let queue_mode = match (request.queue_mode, terms.wait) {
+            (QueueMode::CheckPosition(position), _) => QueueMode::CheckPosition(position),
+            (_, Wait::No) => QueueMode::DoNotQueue,
+            (_, Wait::For(_) | Wait::Forever) => QueueMode::JoinQueue,
+        };
+        let before = (request.may_hold, request.queue_mode);
+        if queue_mode == QueueMode::JoinQueue {
+            // Only the first request of its kind may put an entry into the queue without looking for one.
+            request.queue_mode = QueueMode::CheckPosition(None);
+            request.waits_since = cx.now;
+            request.known_since = cx.known_fencing;
+            request.queued_ttl = terms.ttl;
+        }
+        // Before the first byte leaves.
+        request.may_hold = true;
+        request.ttl = terms.ttl;
+        request.step = RequestStep::Asking {
+            sent: cx.now,
+            ttl: terms.ttl,
+            queue_mode,
+            before,
+            polled_by: polling,
+        };
+        cx.actions.push(Action::Acquire(AcquireAction {
+            owner: request.owner.clone(),
+            ttl: terms.ttl,
+            // Prefetched tokens are of use only where another task waits behind.
+            tokens: if waiters > 1 { BLOCK } else { 1 },
+            queue_mode,
+            known_fencing: cx.known_fencing,
+            polled_by: polling,
+        }));
+    }
+
+    pub(super) fn end_request(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if let Phase::Acquiring(request) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            cx.actions.extend(request.into_release(cx.now));
+        }
+    }
+
+    /// Gives up the owner token, which must not be asked with again, and asks with another one at once.
+    fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if let Phase::Acquiring(request) = &mut self.phase {
+            request.may_hold = true;
+            let next = AcquireRequest::new((cx.new_owner)());
+            let given_up = std::mem::replace(request, next);
+            request.was_busy = given_up.was_busy;
+            request.last_reply.clone_from(&given_up.last_reply);
+            cx.actions.extend(given_up.into_release(cx.now));
+        }
+    }
+
+    fn busy(
+        &mut self,
+        busy: &Busy,
+        sent: Moment,
+        ttl: Duration,
+        asked: QueueMode,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if busy.needs_new_token() {
+            // At once, so that two processes that have a part of the servers each do not keep each other out.
+            self.begin_anew(cx);
+        }
+        let Phase::Acquiring(request) = &mut self.phase else {
+            return;
+        };
+        request.was_busy = true;
+        if !busy.needs_new_token() && asked != QueueMode::DoNotQueue {
+            request.may_hold = true;
+            request.queue_mode = QueueMode::CheckPosition(busy.position);
+            if let Some(counter) = busy.counter {
+                // The entry is in the queue, as it was sent. The message of an earlier grant may still be in flight, or may have come
+                // while the request was. Its token tells.
+                request.waits_since = sent;
+                request.queued_ttl = ttl;
+                request.known_since = request.known_since.max(counter);
+            }
+        }
+        let refusal = Refusal::Busy(match busy.expiry {
+            Expiry::In(left) => Some(cx.now.after(left)),
+            Expiry::Never => None,
+            Expiry::Unknown => Some(cx.now.after(ttl)),
+        });
+        request.last_reply = Some(refusal.clone());
+        let reconnected = std::mem::take(&mut request.reconnected);
+        let pause = if reconnected {
+            Duration::ZERO
+        } else {
+            checking_pause(busy, cx)
+        };
+        request.wait_until(cx.now.after(pause));
+        self.refuse_impatient(&refusal, cx);
+        self.accept_what_came_meanwhile(cx);
+    }
+
+    fn failed(&mut self, failure: Failure, cx: &mut Transition<'_, W, L, O>) {
+        let Phase::Acquiring(request) = &mut self.phase else {
+            return;
+        };
+        if !failure.is_transient() {
+            return self.refuse_those(|_| true, &Refusal::Failed(failure), cx);
+        }
+        request.failures += 1;
+        let doubled = 2_u32.pow(request.failures.min(6));
+        let pause = cx.polling_pause.saturating_mul(doubled).min(LONGEST_PAUSE);
+        let reconnected = std::mem::take(&mut request.reconnected) && !failure.is_definite();
+        let pause = if reconnected {
+            Duration::ZERO
+        } else {
+            (cx.jitter)(pause)
+        };
+        request.step = RequestStep::Waiting {
+            until: cx.now.after(pause),
+            wake_ups: if failure.is_definite() {
+                WakeUps::GrantsOnly
+            } else {
+                WakeUps::GrantsAndConnections
+            },
+        };
+        let refusal = Refusal::Failed(failure);
+        request.last_reply = Some(refusal.clone());
+        self.refuse_impatient(&refusal, cx);
+        self.accept_what_came_meanwhile(cx);
+    }
+
+    fn accept_what_came_meanwhile(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if let Phase::Acquiring(request) = &mut self.phase
+            && let Some(fencing) = request.pushed.take()
+            && self.queue.has_head()
+        {
+            self.accept(fencing, cx);
+        }
+    }
+
+    /// A grant by a message, while nothing is in flight.
+    ///
+    /// If its token is larger than the counter was then, it is younger than the last check that was answered with "wait", and counts
+    /// from there. So it may look older than it is, and then it is confirmed.
+    fn accept(&mut self, fencing: FencingToken, cx: &mut Transition<'_, W, L, O>) {
+        let Phase::Acquiring(request) = &mut self.phase else {
+            return;
+        };
+        if u64::from(fencing) <= request.known_since {
+            // It ended before the server said "wait": a message can be late. Or the server has lost its data. The next request, with
+            // the same owner token, takes a larger fencing token.
+            return request.wait_until(cx.now);
+        }
+        request.may_hold = true;
+        let granted = Granted {
+            tokens: FencingBlock::new(fencing.into(), 1),
+            ttl: request.queued_ttl,
+            valid_until: validity(request.waits_since, request.queued_ttl),
+        };
+        self.granted(granted, cx);
+    }
+
+    /// Hands over a grant that is of use, and confirms one that may be too old.
+    fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
+        cx.actions.push(Action::Learn(granted.tokens.last()));
+        if !granted.is_short(cx.now) || !self.queue.has_head() {
+            return self.hand_over(granted, cx);
+        }
+        if let Phase::Acquiring(request) = &mut self.phase {
+            request.step = RequestStep::Confirming {
+                sent: cx.now,
+                granted,
+            };
+            cx.actions.push(Action::Confirm {
+                owner: request.owner.clone(),
+                ttl: granted.ttl,
+            });
+        }
+    }
+
+    /// Gives a grant to the next waiter, if that asks for this ttl. Else the next request gives the lease the other ttl: a longer one
+    /// was not granted, and with a shorter one a crash would block others for too long.
+    fn hand_over(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
+        let Phase::Acquiring(request) = &mut self.phase else {
+            return;
+        };
+        let Some((id, head)) = self.queue.head() else {
+            return;
+        };
+        let terms = head.terms;
+        if terms.ttl != granted.ttl {
+            return request.wait_until(cx.now);
+        }
+        let Some(fencing) = granted.tokens.take() else {
+            return;
+        };
+        let was_busy = request.was_busy;
+        let owner = request.owner.clone();
+        let mut held = ServerLease::new(owner, &granted, request.is_astray, terms.renew, cx);
+        let ends = held.valid_until;
+        if self.queue.length() > 1 {
+            cx.actions.push(held.prefetch(cx.now));
+        }
+        self.phase = Phase::Held(held);
+        if was_busy {
+            cx.actions.push(Action::HandedOn(HandOff::Remote));
+        }
+        self.give(id, fencing, cx);
+        self.refuse_impatient(&Refusal::Busy(Some(ends)), cx);
+    }
+}
+
+/// Until the entry is to be checked: at a beat, or when the holder's lease must have ended. Where no message will come, after the
+/// pause of the builder.
+fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
+    let pause = match (busy.wake_up, busy.expiry) {
+        (WakeUpMode::Push, Expiry::Unknown) => (cx.jitter)(FIRST_CHECK),
+        // Sooner than the beat, so that two late checks are not yet two missed ones.
+        (WakeUpMode::Push, _) => BEAT * 4 / 5 + (cx.jitter)(BEAT / 10),
+        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => (cx.jitter)(cx.polling_pause),
+    };
+    match busy.expiry {
+        // One millisecond more, since the server counts in whole ones.
+        Expiry::In(left) => pause
+            .min(left + Duration::from_millis(1))
+            .max(SHORTEST_PAUSE),
+        Expiry::Never | Expiry::Unknown => pause,
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+    use crate::{
+        lock::key_state::{Limits, Polled},
+        options::{Defaults, LockOptions, Terms},
+    };
+
+    const TTL: Duration = Duration::from_secs(3);
+    const TASK: TaskId = TaskId(1);
+
+    type Key = KeyState<(), (), u64>;
+
+    /// Makes a transition at a second of the clock.
+    fn at<T>(second: u64, event: impl FnOnce(&mut Transition<'_, (), (), u64>) -> T) -> T {
+        event(&mut Transition {
+            now: Moment::from_nanos(second * 1_000_000_000),
+            known_fencing: 0,
+            limits: Limits::default(),
+            polling_pause: Duration::from_millis(50),
+            jitter: &|span| span,
+            new_owner: &|| 7,
+            actions: Vec::new(),
+        })
+    }
+
+    fn waiting() -> Key {
+        let mut key = Key::default();
+        let options = LockOptions::new(TTL).wait_forever();
+        let terms = Terms::new(&options, Defaults::default()).expect("valid");
+        at(10, |cx| key.wait(TASK, terms, None, cx)).expect("free");
+        key
+    }
+
+    /// The server says "wait", and perhaps what its counter is.
+    fn told_to_wait(key: &mut Key, second: u64, counter: Option<u64>) {
+        let busy = Busy {
+            expiry: Expiry::Unknown,
+            position: None,
+            wake_up: WakeUpMode::Push,
+            counter,
+        };
+        let reply = AcquireReply {
+            result: Ok(AcquireOutcome::Busy(busy)),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        };
+        at(second, |cx| key.acquired(&7, reply, cx));
+    }
+
+    fn is_granted(key: &mut Key, second: u64) -> bool {
+        at(second, |cx| {
+            matches!(key.poll(TASK, (), |_, _| (), cx), Polled::Taken(()))
+        })
+    }
+
+    /// The message of the grant was sent, and the lease ran out, before the server said "wait" again; both are read after that.
+    #[test]
+    fn a_message_of_a_grant_that_ended_before_the_last_reply_is_not_taken_for_a_new_one() {
+        let mut key = waiting();
+        told_to_wait(&mut key, 10, None);
+        // A check is sent.
+        at(13, |cx| key.tick(cx));
+        told_to_wait(&mut key, 13, Some(100));
+        at(13, |cx| key.pushed(&7, FencingToken::new(100), cx));
+        assert!(!is_granted(&mut key, 13));
+        // The next check is answered as the one before.
+        told_to_wait(&mut key, 13, Some(100));
+        at(13, |cx| key.pushed(&7, FencingToken::new(101), cx));
+        let Phase::Held(held) = &key.phase else {
+            panic!("it is younger than the last reply");
+        };
+        assert_eq!(
+            held.valid_until,
+            validity(Moment::from_nanos(13_000_000_000), TTL)
+        );
+        assert!(is_granted(&mut key, 13));
+    }
+
+    #[test]
+    fn a_grant_that_may_be_too_old_is_confirmed_before_a_task_has_it() {
+        let mut key = waiting();
+        told_to_wait(&mut key, 10, None);
+        let actions = at(12, |cx| {
+            key.pushed(&7, FencingToken::new(5), cx);
+            std::mem::take(&mut cx.actions)
+        });
+        let confirms =
+            |action: &Action<(), (), u64>| matches!(action, Action::Confirm { owner: 7, .. });
+        assert!(actions.iter().any(confirms), "{actions:?}");
+        assert!(!is_granted(&mut key, 12));
+        at(12, |cx| key.confirmed(&7, Ok(Renewed::Extended), cx));
+        assert!(is_granted(&mut key, 12));
+    }
+}

@@ -1,0 +1,123 @@
+//! What a transition of the state machine reads, and what comes out of it.
+
+use std::time::Duration;
+
+use crate::{
+    error::LeaseLost, fencing::FencingToken, runtime::clock::Moment, store::QueueMode,
+    telemetry::HandOff,
+};
+
+/// How long a task that was woken for a grant, or for the reply to its request, may take to poll.
+pub(crate) const POLL_WITHIN: Duration = Duration::from_secs(1);
+
+/// Renewals that come due within this time leave together.
+pub(crate) const BATCHED_WITHIN: Duration = Duration::from_millis(20);
+
+/// How many fencing tokens are prefetched at a time. Those that are not used are lost, and the server gives no more than its clock
+/// is ahead of its counter.
+pub(crate) const BLOCK: u32 = 64;
+
+/// A task that waits for a key, or holds it. Grows, so that it also orders the waiters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TaskId(pub(crate) u64);
+
+/// Bounds on what one manager holds in memory, and on what it keeps from others. See the setters of the builder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) held: usize,
+    pub(crate) waiting: usize,
+    pub(crate) handoffs: u32,
+    pub(crate) handoff_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            held: 100_000,
+            waiting: 100_000,
+            handoffs: 64,
+            handoff_time: Duration::from_millis(20),
+        }
+    }
+}
+
+/// One transition: what it may read besides the state, and what comes out.
+pub(crate) struct Transition<'a, W, L, O> {
+    pub(crate) now: Moment,
+    /// The largest fencing token that this process knows.
+    pub(crate) known_fencing: u64,
+    pub(crate) limits: Limits,
+    pub(crate) polling_pause: Duration,
+    /// Between half of a span and one and a half.
+    pub(crate) jitter: &'a dyn Fn(Duration) -> Duration,
+    /// Makes a random owner token, with its entry number.
+    pub(crate) new_owner: &'a dyn Fn() -> O,
+    pub(crate) actions: Vec<Action<W, L, O>>,
+}
+
+/// What is done once the mutex is free, in this order.
+#[derive(Clone, Debug)]
+pub(crate) enum Action<W, L, O> {
+    Wake(W),
+    /// A waker of no more use: dropping it runs code of the user's executor.
+    Drop(W),
+    Acquire(AcquireAction<O>),
+    /// The task that polls the request has not polled it for too long: the manager's executor goes on with it.
+    TakeOverRequest,
+    /// A renewal that makes sure of a grant that may be too old.
+    Confirm {
+        owner: O,
+        ttl: Duration,
+    },
+    Renew {
+        owner: O,
+        ttl: Duration,
+        valid_until: Moment,
+    },
+    /// A renewal that also takes fencing tokens, and says whether other processes wait.
+    Prefetch {
+        owner: O,
+        ttl: Duration,
+    },
+    Release(ReleaseAction<O>),
+    /// Observers of this lease see that it lasts longer.
+    Extend {
+        lease: L,
+        valid_until: Moment,
+    },
+    /// Observers of this lease see that it has ended.
+    End {
+        lease: L,
+        reason: LeaseLost,
+    },
+    HandedOn(HandOff),
+    /// The largest fencing token that this process knows is at least this one.
+    Learn(FencingToken),
+    /// A timer hint.
+    Arm(Moment),
+}
+
+/// A request for the key.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireAction<O> {
+    pub(crate) owner: O,
+    pub(crate) ttl: Duration,
+    pub(crate) tokens: u32,
+    pub(crate) queue_mode: QueueMode,
+    pub(crate) known_fencing: u64,
+    /// The task that polls it. `None`: the manager's executor does.
+    pub(crate) polled_by: Option<TaskId>,
+}
+
+/// Gives back a server lease, or what a request may have acquired.
+#[derive(Clone, Debug)]
+pub(crate) struct ReleaseAction<O> {
+    pub(crate) owner: O,
+    pub(crate) ttl: Duration,
+    /// Until when the lease is certain to be ours; the time of this for a key that was never granted.
+    pub(crate) valid_until: Moment,
+    /// Until when `min_hold` keeps the key.
+    pub(crate) kept_until: Option<Moment>,
+    /// Whether an entry may be in the server's queue.
+    pub(crate) is_queued: bool,
+}

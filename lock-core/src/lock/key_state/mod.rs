@@ -1,0 +1,363 @@
+//! One key inside this process, as a state machine without I/O.
+//!
+//! All that the process knows of a key is one [`KeyState`]: which tasks wait and in which order, what is asked of the server, the
+//! server lease, its holders, and when it is renewed. An event and the time go in. The new state and a list of [`Action`]s come
+//! out, which [`carry_out`](crate::lock::registry) performs after the registry's mutex is free. No waker, listener or destructor
+//! of the user runs in here.
+//!
+//! ```text
+//!              first waiter               granted
+//!   Idle ───────────────────▶ Acquiring ───────────▶ Held ──┐ passed to the next waiter
+//!    ▲                            │ no waiter is left  │ ◀──┘
+//!    └────────────────────────────┴───────────────────┤ released or lost
+//!                                  ▲   waiters are left │
+//!                                  └───────────────────┘
+//! ```
+//!
+//! A state that is `Idle` and has no waiter carries nothing, and the registry removes it.
+//!
+//! Every deadline is part of the state: [`KeyState::due`] is the earliest. The timer queue holds hints (time, key). A hint that
+//! fires is the event [`KeyState::tick`]. A late, stale or repeated one changes nothing that is not due.
+//!
+//! The explorer in `model.rs` replaces the types that are generic here: the waker `W`, what observers of a lease see `L`, and an
+//! owner token with its bookkeeping `O`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    lock::key_state::{
+        request::{AcquireRequest, RequestStep},
+        server_lease::{Holder, ServerLease},
+        wait_queue::{WaitQueue, Waiter},
+    },
+    options::{Terms, Wait},
+    runtime::clock::Moment,
+};
+
+mod acquiring;
+mod action;
+mod batch;
+mod holding;
+#[cfg(test)]
+mod model;
+mod refusal;
+pub(crate) mod request;
+pub(crate) mod server_lease;
+pub(crate) mod wait_queue;
+
+pub(crate) use action::{
+    AcquireAction, Action, BATCHED_WITHIN, BLOCK, Limits, ReleaseAction, TaskId, Transition,
+};
+pub(crate) use holding::AfterRelease;
+pub(crate) use refusal::Refusal;
+
+#[derive(Clone, Debug)]
+pub(crate) struct KeyState<W, L, O> {
+    pub(crate) queue: WaitQueue<W>,
+    pub(crate) phase: Phase<W, L, O>,
+    /// What is told to tasks whose wait has ended and that have not polled since.
+    refused: BTreeMap<TaskId, Refusal>,
+    /// The earliest timer hint that was given out and has not fired.
+    armed: Option<Moment>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Phase<W, L, O> {
+    /// Nothing is asked of the server. All waiters, if there are any, were woken and have not polled since.
+    Idle,
+    Acquiring(AcquireRequest<O>),
+    Held(ServerLease<W, L, O>),
+}
+
+/// What a task is told when it polls.
+#[derive(Clone, Debug)]
+pub(crate) enum Polled<L> {
+    Pending,
+    /// It holds the lock by this lease.
+    Taken(L),
+    Refused(Refusal),
+}
+
+impl<W, L, O> Default for KeyState<W, L, O> {
+    fn default() -> Self {
+        Self {
+            queue: WaitQueue::default(),
+            phase: Phase::Idle,
+            refused: BTreeMap::new(),
+            armed: None,
+        }
+    }
+}
+
+impl<W, L, O> KeyState<W, L, O>
+where
+    L: Clone,
+    O: Clone + PartialEq,
+{
+    /// Whether the registry can remove it.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.queue.is_empty() && self.refused.is_empty()
+    }
+
+    /// Whether a task of this process holds the lock, or waits for it. A request whose tasks have all left does not count.
+    pub(crate) fn is_taken(&self) -> bool {
+        matches!(self.phase, Phase::Held(_)) || !self.queue.is_empty()
+    }
+
+    /// A task begins to wait. Refused at once if the lock is taken and the task does not wait.
+    pub(crate) fn wait(
+        &mut self,
+        id: TaskId,
+        terms: Terms,
+        deadline: Option<Moment>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Result<(), Refusal> {
+        if terms.wait == Wait::No && self.is_taken() {
+            return Err(self.refusal(terms.ttl, cx.now));
+        }
+        let waiter = Waiter {
+            terms,
+            deadline,
+            waker: None,
+        };
+        self.queue.insert(id, Box::new(waiter));
+        self.go_on(Some(id), cx);
+        self.arm(cx);
+        Ok(())
+    }
+
+    /// The task polls. It takes its grant or its refusal, or leaves its waker. `lease` makes what observers see of the grant.
+    pub(crate) fn poll(
+        &mut self,
+        id: TaskId,
+        waker: W,
+        lease: impl FnOnce(&ServerLease<W, L, O>, &Holder<W, L>) -> L,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Polled<L> {
+        if let Some(refusal) = self.refused.remove(&id) {
+            cx.actions.push(Action::Drop(waker));
+            return Polled::Refused(refusal);
+        }
+        if let Some(taken) = self.take_grant(id, lease, cx) {
+            cx.actions.push(Action::Drop(waker));
+            self.arm(cx);
+            return Polled::Taken(taken);
+        }
+        self.expire(cx);
+        if let Some(waiter) = self.queue.get_mut(id) {
+            cx.actions
+                .extend(waiter.waker.replace(waker).map(Action::Drop));
+        } else {
+            cx.actions.push(Action::Drop(waker));
+        }
+        self.queue.mark_awake(id);
+        self.go_on(Some(id), cx);
+        self.arm(cx);
+        Polled::Pending
+    }
+
+    /// The task is about to poll, and needs no wake-up for what happens before.
+    pub(crate) fn take_waker(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
+        let waker = self
+            .queue
+            .get_mut(id)
+            .and_then(|waiter| waiter.waker.take());
+        cx.actions.extend(waker.map(Action::Drop));
+    }
+
+    /// The task leaves, whatever it waited for. The manager's executor goes on with the request that it polled.
+    pub(crate) fn leave(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
+        self.refused.remove(&id);
+        if let Some(waiter) = self.queue.remove(id) {
+            cx.actions.extend(waiter.waker.map(Action::Drop));
+        }
+        if let Phase::Acquiring(request) = &mut self.phase {
+            request.is_no_longer_polled_by(id);
+        }
+        if let Some(waiter) = self.withdraw_grant(id) {
+            cx.actions.extend(waiter.waker.map(Action::Drop));
+            self.pass_or_release(None, cx);
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    /// There is a new connection, and messages may have been missed. Or a message says that the lock may be ours.
+    pub(crate) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
+        if let Phase::Acquiring(request) = &mut self.phase {
+            request.reconnected(cx.now);
+        }
+        self.disconnected(since, cx);
+    }
+
+    /// A connection has ended. Behind the next one may be another server: a lease that it does not know is lost now.
+    pub(crate) fn disconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
+        if let Phase::Held(held) = &mut self.phase {
+            held.renew_if_older_than(since, cx.now);
+        }
+        self.progress(cx);
+    }
+
+    /// The manager shuts down: no task waits any more.
+    pub(crate) fn close(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        self.refuse_those(|_| true, &Refusal::Closed, cx);
+        let granted = self.granted_tasks();
+        for id in granted {
+            if let Some(waiter) = self.withdraw_grant(id) {
+                self.refused.insert(id, Refusal::Closed);
+                cx.actions.extend(waiter.waker.map(Action::Wake));
+                self.pass_or_release(None, cx);
+            }
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    /// A timer hint has fired.
+    pub(crate) fn tick(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        self.armed = None;
+        self.progress(cx);
+    }
+
+    /// Does what the time has come for.
+    pub(crate) fn progress(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        self.expire(cx);
+        self.end_waits(cx);
+        match &mut self.phase {
+            Phase::Held(held) => cx.actions.extend(held.renew_if_due(cx.now)),
+            Phase::Acquiring(request) => {
+                if request.stop_waiting_for_poll(cx.now) {
+                    cx.actions.push(Action::TakeOverRequest);
+                }
+            }
+            Phase::Idle => {}
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    /// When something is due next.
+    pub(crate) fn due(&self) -> Option<Moment> {
+        let other = match &self.phase {
+            Phase::Idle => None,
+            Phase::Acquiring(request) => request.due(),
+            Phase::Held(held) => Some(held.due()),
+        };
+        self.queue.first_deadline().into_iter().chain(other).min()
+    }
+
+    /// The owner token that is asked with.
+    pub(crate) fn asking_owner(&self) -> Option<&O> {
+        match &self.phase {
+            Phase::Acquiring(request) => Some(&request.owner),
+            Phase::Idle | Phase::Held(_) => None,
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held(_))
+    }
+
+    pub(crate) fn waiters(&self) -> usize {
+        self.queue.length()
+    }
+
+    /// The leases of the tasks that hold the lock.
+    pub(crate) fn leases(&self) -> Vec<L> {
+        match &self.phase {
+            Phase::Held(held) => held.leases().cloned().collect(),
+            Phase::Idle | Phase::Acquiring(_) => Vec::new(),
+        }
+    }
+
+    /// The wakers of all waiters, which are to poll.
+    pub(crate) fn take_wakers(&mut self) -> Vec<W> {
+        self.queue.take_wakers()
+    }
+
+    fn arm(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(due) = self.due()
+            && self.armed.is_none_or(|armed| due < armed)
+        {
+            self.armed = Some(due);
+            cx.actions.push(Action::Arm(due));
+        }
+    }
+
+    /// Asks the server, if a task waits for that and nothing is in flight. Ends a request that no task waits for.
+    fn go_on(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
+        let has_waiter = self.queue.has_head();
+        match &self.phase {
+            Phase::Idle if has_waiter => {
+                self.phase = Phase::Acquiring(AcquireRequest::new((cx.new_owner)()));
+                self.ask(polling, cx);
+            }
+            Phase::Acquiring(AcquireRequest {
+                step: RequestStep::Waiting { until, .. },
+                ..
+            }) => {
+                if !has_waiter {
+                    self.end_request(cx);
+                } else if *until <= cx.now {
+                    self.ask(polling, cx);
+                }
+            }
+            Phase::Idle | Phase::Acquiring(_) | Phase::Held(_) => {}
+        }
+    }
+
+    /// Ends the waits whose time is over: by what is known, or by the reply that is in flight.
+    fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        while let Some(id) = self.queue.pass_deadline(cx.now) {
+            let decided = match &self.phase {
+                Phase::Acquiring(request) => request.is_answered(),
+                Phase::Idle | Phase::Held(_) => true,
+            };
+            if let Some(waiter) = self.queue.get_mut(id)
+                && decided
+            {
+                let ttl = waiter.terms.ttl;
+                let refusal = self.refusal(ttl, cx.now);
+                self.refuse(id, refusal, cx);
+            }
+        }
+    }
+
+    /// What is told to a task that waits no longer.
+    fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
+        let expected = Refusal::Busy(Some(now.after(ttl)));
+        match &self.phase {
+            Phase::Held(held) => Refusal::Busy(Some(held.ends_at())),
+            // Before the first reply, a waiter that is in front of this one is all that is known.
+            Phase::Acquiring(request) => request.last_reply.clone().unwrap_or(expected),
+            Phase::Idle => expected,
+        }
+    }
+
+    fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
+        for (id, waiter) in self.queue.take_impatient() {
+            self.refused.insert(id, refusal.clone());
+            cx.actions.extend(waiter.waker.map(Action::Wake));
+        }
+    }
+
+    fn refuse_those(
+        &mut self,
+        which: impl Fn(&Waiter<W>) -> bool,
+        refusal: &Refusal,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        for (id, waiter) in self.queue.take_those(which) {
+            self.refused.insert(id, refusal.clone());
+            cx.actions.extend(waiter.waker.map(Action::Wake));
+        }
+    }
+
+    fn refuse(&mut self, id: TaskId, refusal: Refusal, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(waiter) = self.queue.remove(id) {
+            self.refused.insert(id, refusal);
+            cx.actions.extend(waiter.waker.map(Action::Wake));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The same state at another time, with other names, is one.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use super::{
+    server::{OTHER, Reply, Request},
+    world::{Task, World},
+};
+use crate::{
+    fencing::FencingBlock,
+    lock::key_state::{Phase, request::RequestStep, server_lease::HolderStage},
+    runtime::clock::Moment,
+    store::{AcquireOutcome, Prefetched},
+};
+
+/// Names by their rank.
+struct Names {
+    owners: BTreeSet<u64>,
+    tokens: BTreeSet<u64>,
+    tasks: BTreeSet<u64>,
+    now: Moment,
+}
+
+impl Names {
+    fn owner(&self, owner: u64) -> usize {
+        self.owners.range(..owner).count()
+    }
+
+    /// Gaps between tokens do not matter beyond a few.
+    fn token(&self, token: u64) -> u64 {
+        let mut rank = 0;
+        let mut last = None;
+        for one in self.tokens.range(..=token) {
+            rank += last.map_or(0, |last: u64| (one - last).min(2));
+            last = Some(*one);
+        }
+        rank
+    }
+
+    fn task(&self, id: u64) -> usize {
+        self.tasks.range(..id).count()
+    }
+
+    /// Milliseconds from now; beyond a ttl all that is past is alike.
+    fn at(&self, moment: Moment) -> i64 {
+        let ahead = i64::try_from(moment.since(self.now).as_millis());
+        let past = i64::try_from(self.now.since(moment).as_millis());
+        (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-2000)
+    }
+
+    /// What is due is alike, however long.
+    fn due(&self, moment: Moment) -> i64 {
+        self.at(moment).max(0)
+    }
+
+    fn batch(&self, block: FencingBlock) -> (u64, u32) {
+        let left = block.left();
+        (
+            if left > 0 {
+                self.token(first_of(block))
+            } else {
+                0
+            },
+            left,
+        )
+    }
+}
+
+fn first_of(block: FencingBlock) -> u64 {
+    u64::from(block.last()) + 1 - u64::from(block.left())
+}
+
+impl World {
+    pub(super) fn canonical(&self) -> String {
+        let names = self.names();
+        let mut text = String::new();
+        self.write_surroundings(&names, &mut text);
+        self.write_network(&names, &mut text);
+        self.write_key(&names, &mut text);
+        text
+    }
+
+    fn names(&self) -> Names {
+        let mut owners = BTreeSet::from([OTHER]);
+        let mut tokens = BTreeSet::from([self.server.counter, self.known, self.largest_taken]);
+        let mut tasks = BTreeSet::new();
+        owners.extend(&self.server.queue);
+        owners.extend(self.server.holder.map(|(owner, _)| owner));
+        owners.extend(self.up.iter().chain(&self.late).map(Request::owner));
+        owners.extend(self.down.iter().map(Reply::owner));
+        owners.extend(self.polled.iter().map(|polled| polled.owner));
+        for task in &self.tasks {
+            match task {
+                Task::Away => {}
+                Task::Waiting { id, .. } => drop(tasks.insert(*id)),
+                Task::Holding {
+                    id, owner, token, ..
+                } => {
+                    tasks.insert(*id);
+                    owners.insert(*owner);
+                    tokens.insert(*token);
+                }
+            }
+        }
+        match &self.key.phase {
+            Phase::Idle => {}
+            Phase::Acquiring(request) => {
+                owners.insert(request.owner);
+                tokens.insert(request.known_since);
+                tokens.extend(request.pushed.map(u64::from));
+            }
+            Phase::Held(held) => {
+                owners.insert(held.owner);
+                tokens.extend([first_of(held.tokens), first_of(held.next_tokens)]);
+                tokens.extend(held.holders.iter().map(|holder| u64::from(holder.fencing)));
+            }
+        }
+        for request in self.up.iter().chain(&self.late) {
+            if let Request::Acquire(acquire) = request {
+                tokens.insert(acquire.known_fencing);
+            }
+        }
+        for reply in &self.down {
+            match reply {
+                Reply::Acquired(_, Ok(AcquireOutcome::Granted(block)))
+                | Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens: block, .. })) => {
+                    tokens.insert(first_of(*block));
+                }
+                Reply::Acquired(_, Ok(AcquireOutcome::Busy(busy))) => tokens.extend(busy.counter),
+                Reply::Pushed(_, token) => drop(tokens.insert(*token)),
+                _ => {}
+            }
+        }
+        if let Some(Some(Ok(AcquireOutcome::Granted(block)))) =
+            self.polled.as_ref().map(|polled| polled.arrived)
+        {
+            tokens.insert(first_of(block));
+        }
+        Names {
+            owners,
+            tokens,
+            tasks,
+            now: self.now,
+        }
+    }
+
+    fn write_surroundings(&self, names: &Names, text: &mut String) {
+        let tokens = [self.server.counter, self.known, self.largest_taken];
+        let holder = self
+            .server
+            .holder
+            .map(|(owner, at)| (names.owner(owner), names.due(at)));
+        let queue: Vec<_> = self
+            .server
+            .queue
+            .iter()
+            .map(|owner| names.owner(*owner))
+            .collect();
+        let astray = self
+            .astray
+            .iter()
+            .filter(|owner| names.owners.contains(owner));
+        let astray: Vec<_> = astray.map(|owner| names.owner(*owner)).collect();
+        let _ = write!(
+            text,
+            "{:?} {holder:?} {queue:?} {astray:?} {} {} {:?} {:?} {:?}",
+            tokens.map(|token| names.token(token)),
+            !self.astray.is_empty(),
+            self.is_closing,
+            self.rounds,
+            self.left,
+            self.timer.map(|at| names.due(at)),
+        );
+        for task in &self.tasks {
+            let _ = match task {
+                Task::Away => write!(text, "A "),
+                Task::Waiting { id, is_woken } => write!(text, "W{}{is_woken} ", names.task(*id)),
+                Task::Holding {
+                    id,
+                    owner,
+                    token,
+                    valid_until,
+                    has_ended,
+                } => write!(
+                    text,
+                    "H{} {} {} {} {has_ended} ",
+                    names.task(*id),
+                    names.owner(*owner),
+                    names.token(*token),
+                    names.due(*valid_until)
+                ),
+            };
+        }
+    }
+
+    fn write_network(&self, names: &Names, text: &mut String) {
+        for (request, is_late) in self
+            .up
+            .iter()
+            .map(|one| (one, false))
+            .chain(self.late.iter().map(|one| (one, true)))
+        {
+            let owner = names.owner(request.owner());
+            let _ = match request {
+                Request::Acquire(one) => write!(
+                    text,
+                    "a{owner}{is_late}{:?}{}{} ",
+                    one.queue_mode,
+                    one.tokens,
+                    names.token(one.known_fencing)
+                ),
+                Request::Confirm(_) => write!(text, "c{owner}{is_late} "),
+                Request::Renew(_, sent) => write!(text, "r{owner}{is_late}{} ", names.at(*sent)),
+                Request::Prefetch(_) => write!(text, "p{owner}{is_late} "),
+                Request::Release(_) => write!(text, "x{owner}{is_late} "),
+            };
+        }
+        for reply in &self.down {
+            let owner = names.owner(reply.owner());
+            let _ = match reply {
+                Reply::Acquired(_, Ok(outcome)) => {
+                    write!(text, "A{owner}{} ", outcome_text(names, outcome))
+                }
+                Reply::Acquired(_, Err(_)) => write!(text, "E{owner} "),
+                Reply::Confirmed(_, result) => write!(text, "C{owner}{result:?} "),
+                Reply::Renewed(_, sent, result) => {
+                    write!(text, "R{owner}{}{result:?} ", names.at(*sent))
+                }
+                Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens, contended })) => {
+                    write!(text, "P{owner}{:?}{contended:?} ", names.batch(*tokens))
+                }
+                Reply::Prefetched(_, result) => write!(text, "P{owner}{} ", result.is_ok()),
+                Reply::Pushed(_, token) => write!(text, "m{owner}{} ", names.token(*token)),
+            };
+        }
+        if let Some(polled) = &self.polled {
+            let outcome = match &polled.arrived {
+                None => "-".to_owned(),
+                Some(Ok(outcome)) => outcome_text(names, outcome),
+                Some(Err(_)) => "E".to_owned(),
+            };
+            let _ = write!(
+                text,
+                "s{}{}{outcome} ",
+                names.owner(polled.owner),
+                names.task(polled.by)
+            );
+        }
+    }
+
+    fn write_key(&self, names: &Names, text: &mut String) {
+        for (id, waiter) in self.key.queue.iter() {
+            let _ = write!(
+                text,
+                "w{}{:?}{}{}{} ",
+                names.task(id.0),
+                waiter.deadline.map(|at| names.due(at)),
+                self.key.queue.impatient.contains(&id),
+                self.key.queue.awake.contains_key(&id),
+                waiter.waker.is_some()
+            );
+        }
+        for id in self.key.refused.keys() {
+            let _ = write!(text, "f{} ", names.task(id.0));
+        }
+        match &self.key.phase {
+            Phase::Idle => text.push('I'),
+            Phase::Acquiring(request) => {
+                let _ = write!(
+                    text,
+                    "Q{} {:?} {:?} {:?} {} {} {} {} {} {:?} {} {} ",
+                    names.owner(request.owner),
+                    request.queue_mode,
+                    request.ttl,
+                    request.queued_ttl,
+                    request.may_hold,
+                    request.is_astray,
+                    request.was_busy,
+                    request.failures.min(3),
+                    names.token(request.known_since),
+                    request.pushed.map(|token| names.token(token.into())),
+                    request.reconnected,
+                    request.last_reply.is_some(),
+                );
+                let _ = write!(text, "{} ", names.at(request.waits_since));
+                let _ = match &request.step {
+                    RequestStep::Asking {
+                        sent,
+                        queue_mode,
+                        before,
+                        polled_by,
+                        ..
+                    } => write!(
+                        text,
+                        "?{}{queue_mode:?}{before:?}{:?}",
+                        names.at(*sent),
+                        polled_by.map(|id| names.task(id.0))
+                    ),
+                    RequestStep::Confirming { sent, granted } => write!(
+                        text,
+                        "!{}{:?}{}",
+                        names.at(*sent),
+                        names.batch(granted.tokens),
+                        names.at(granted.valid_until)
+                    ),
+                    RequestStep::Waiting { until, wake_ups } => {
+                        write!(text, ".{}{wake_ups:?}", names.due(*until))
+                    }
+                };
+            }
+            Phase::Held(held) => {
+                let _ = write!(
+                    text,
+                    "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} ",
+                    names.owner(held.owner),
+                    names.due(held.valid_until),
+                    names.batch(held.tokens),
+                    names.batch(held.next_tokens),
+                    held.prefetch.map(|sent| names.at(sent)),
+                    held.batch.passed,
+                    names.at(held.batch.since).max(-40),
+                    held.batch.contended,
+                    names.at(held.batch.told_at).max(-40),
+                    held.is_astray,
+                );
+                let _ = match held.renewal {
+                    crate::lock::key_state::server_lease::RenewalPlan::At(at) => {
+                        write!(text, "@{} ", names.due(at))
+                    }
+                    other => write!(text, "{other:?} "),
+                };
+                for holder in &held.holders {
+                    let _ = write!(
+                        text,
+                        "h{} {} ",
+                        names.task(holder.id.0),
+                        names.token(holder.fencing.into())
+                    );
+                    let _ = match &holder.stage {
+                        HolderStage::Granted { until, waiter } => write!(
+                            text,
+                            "G{}{:?}",
+                            names.due(*until),
+                            waiter.deadline.map(|at| names.due(at))
+                        ),
+                        HolderStage::Taken { .. } => write!(text, "T"),
+                    };
+                }
+            }
+        }
+        let _ = write!(text, " m{:?}", self.key.armed.map(|at| names.due(at)));
+    }
+}
+
+fn outcome_text(names: &Names, outcome: &AcquireOutcome) -> String {
+    match outcome {
+        AcquireOutcome::Granted(block) => format!("g{:?}", names.batch(*block)),
+        AcquireOutcome::Busy(busy) => format!(
+            "b{:?}{:?}{:?}",
+            busy.expiry,
+            busy.wake_up,
+            busy.counter.map(|counter| names.token(counter))
+        ),
+        AcquireOutcome::Undo => "u".to_owned(),
+    }
+}

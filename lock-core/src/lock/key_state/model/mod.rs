@@ -1,0 +1,91 @@
+//! Every state that two tasks of this process, one other process and the timer can bring a key into.
+//!
+//! The transition function is the shipped one. The server is a model of the scripts: a holder with an expiry, a queue, a counter.
+//! Requests and replies travel in order on one connection, which may break: then what was in flight was executed, or is executed
+//! later, or never, and its replies are lost. Time moves to the next moment at which something is due, on a grid of half a second, so
+//! that each timer is late by up to that. The registry is part of it: it removes a state that is over with its timer, and begins with
+//! a fresh one.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use world::{Scenario, World};
+
+mod canonical;
+mod invariants;
+mod server;
+mod world;
+
+fn hash(world: &World) -> u128 {
+    let text = world.canonical();
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, &text).hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    half(0) << 64 | half(1)
+}
+
+/// Visits everything that can be reached, and returns how many states that is. Panics with the way to the first state that breaks an
+/// invariant.
+fn explore(scenario: Scenario, most: usize) -> usize {
+    let start = World::start(scenario);
+    let mut seen = HashSet::from([hash(&start)]);
+    let mut open = VecDeque::from([(start, None)]);
+    // Each state with the one that it was reached from.
+    let mut history: Vec<(World, Option<usize>)> = Vec::new();
+    while let Some((world, from)) = open.pop_front() {
+        let index = history.len();
+        history.push((world, from));
+        let mut reached = Vec::new();
+        if let Err(broken) = history[index].0.next(&mut reached) {
+            let mut way = vec![index];
+            while let Some(before) = history[way[way.len() - 1]].1 {
+                way.push(before);
+            }
+            let way: Vec<_> = way
+                .iter()
+                .rev()
+                .map(|at| format!("{:?}", history[*at].0))
+                .collect();
+            panic!("{broken}, after\n\n{}", way.join("\n\n"));
+        }
+        for next in reached {
+            if seen.insert(hash(&next)) {
+                open.push_back((next, Some(index)));
+            }
+        }
+        assert!(seen.len() < most, "more than {most} states");
+    }
+    seen.len()
+}
+
+#[test]
+fn every_state_of_two_tasks_another_process_and_the_timer_keeps_the_invariants() {
+    let once = Scenario {
+        rounds: 1,
+        ..Scenario::default()
+    };
+    let scenarios = [
+        Scenario { stalls: 1, ..once },
+        Scenario { ties: 1, ..once },
+        Scenario {
+            shutdowns: 1,
+            ..once
+        },
+        Scenario {
+            other_rounds: 1,
+            ..once
+        },
+        #[cfg(not(debug_assertions))]
+        Scenario { faults: 1, ..once },
+        #[cfg(not(debug_assertions))]
+        Scenario { rounds: 2, ..once },
+    ];
+    for scenario in scenarios {
+        let states = explore(scenario, 4_000_000);
+        println!("{scenario:?}: {states} states");
+    }
+}

@@ -1,0 +1,568 @@
+//! The tasks of the model, what it drives, and every step that can follow.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::server::{Lost, OTHER, Reply, Request, Server, TTL};
+use crate::{
+    error::LeaseLost,
+    fencing::FencingToken,
+    lock::key_state::{
+        Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition,
+        request::AcquireReply,
+        server_lease::{Holder, ServerLease},
+    },
+    options::{AutoRenew, OnLost, Terms, Wait},
+    runtime::clock::Moment,
+    store::{AcquireOutcome, Failure, Prefetched},
+};
+
+const GRID_NANOS: u64 = 500_000_000;
+
+pub(super) type Key = KeyState<u64, u64, u64>;
+type KeyTransition<'a> = Transition<'a, u64, u64, u64>;
+pub(super) type Found = Result<(), String>;
+
+/// How much of each may happen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scenario {
+    /// Acquisitions of each task.
+    pub(super) rounds: u8,
+    /// Acquisitions of the other process.
+    pub(super) other_rounds: u8,
+    /// Connections that break.
+    pub(super) faults: u8,
+    /// Stops of the process, longer than a ttl.
+    pub(super) stalls: u8,
+    /// Losses of another key that a lease is tied to.
+    pub(super) ties: u8,
+    /// Shutdowns of the manager: first no task waits any more, and then all leases end.
+    pub(super) shutdowns: u8,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Task {
+    Away,
+    /// `is_woken`: it is going to be polled.
+    Waiting {
+        id: u64,
+        is_woken: bool,
+    },
+    Holding {
+        id: u64,
+        owner: u64,
+        token: u64,
+        valid_until: Moment,
+        has_ended: bool,
+    },
+}
+
+/// The request that a task polls.
+#[derive(Clone, Debug)]
+pub(super) struct PolledRequest {
+    pub(super) owner: u64,
+    pub(super) by: u64,
+    pub(super) arrived: Option<Result<AcquireOutcome, Lost>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) now: Moment,
+    pub(super) key: Key,
+    pub(super) tasks: [Task; 2],
+    pub(super) rounds: [u8; 2],
+    pub(super) left: Scenario,
+    pub(super) server: Server,
+    pub(super) up: VecDeque<Request>,
+    pub(super) down: VecDeque<Reply>,
+    /// Requests of a connection that broke, which are executed later or never.
+    pub(super) late: Vec<Request>,
+    pub(super) polled: Option<PolledRequest>,
+    pub(super) timer: Option<Moment>,
+    /// Owner tokens that had a request on a connection that broke.
+    pub(super) astray: BTreeSet<u64>,
+    pub(super) known: u64,
+    pub(super) largest_taken: u64,
+    pub(super) is_closing: bool,
+    next_owner: u64,
+    next_id: u64,
+}
+
+impl World {
+    pub(super) fn start(scenario: Scenario) -> Self {
+        Self {
+            now: Moment::from_nanos(1_000_000_000_000),
+            key: Key::default(),
+            tasks: [Task::Away, Task::Away],
+            rounds: [scenario.rounds; 2],
+            left: scenario,
+            server: Server {
+                holder: None,
+                queue: Vec::new(),
+                counter: 100,
+            },
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            late: Vec::new(),
+            polled: None,
+            timer: None,
+            astray: BTreeSet::new(),
+            known: 0,
+            largest_taken: 0,
+            is_closing: false,
+            next_owner: 1,
+            next_id: 1,
+        }
+    }
+
+    /// Everything that can follow. Fails if one of it breaks an invariant.
+    pub(super) fn next(&self, reached: &mut Vec<Self>) -> Found {
+        let first = reached.len();
+        for index in 0..2 {
+            self.task_steps(index, reached)?;
+        }
+        self.network_steps(reached);
+        self.time_steps(reached);
+        self.shutdown_steps(reached);
+        self.other_steps(reached);
+        reached[first..].iter().try_for_each(|world| {
+            let broken = |broken| format!("{broken}: {world:?}");
+            world.check().map_err(broken)
+        })
+    }
+
+    fn fork(&self, reached: &mut Vec<Self>, step: impl FnOnce(&mut Self)) {
+        let mut world = self.clone();
+        step(&mut world);
+        reached.push(world);
+    }
+
+    fn shutdown_steps(&self, reached: &mut Vec<Self>) {
+        if self.left.shutdowns > 0 {
+            self.fork(reached, |world| {
+                world.left.shutdowns -= 1;
+                world.rounds = [0, 0];
+                world.is_closing = true;
+                world.event(Key::close);
+            });
+        }
+        if self.is_closing {
+            self.fork(reached, |world| {
+                world.is_closing = false;
+                world.event(|key, cx| key.lose_any(LeaseLost::Shutdown, cx));
+            });
+        }
+    }
+
+    fn task_steps(&self, index: usize, reached: &mut Vec<Self>) -> Found {
+        match &self.tasks[index] {
+            Task::Away if self.rounds[index] > 0 => {
+                // One waits without end, the other for less than a ttl, or not at all.
+                let waits = [
+                    Wait::Forever,
+                    Wait::For(Duration::from_millis(1500)),
+                    Wait::No,
+                ];
+                let waits = if index == 0 { &waits[..1] } else { &waits[1..] };
+                for wait in waits {
+                    let mut world = self.clone();
+                    world.begin_to_wait(index, *wait)?;
+                    reached.push(world);
+                }
+            }
+            Task::Away => {}
+            Task::Waiting { id, is_woken } => {
+                if *is_woken {
+                    let mut world = self.clone();
+                    world.poll(index)?;
+                    reached.push(world);
+                }
+                let id = *id;
+                self.fork(reached, |world| {
+                    world.event(|key, cx| key.leave(TaskId(id), cx));
+                    world.tasks[index] = Task::Away;
+                    world.go_on_elsewhere(id);
+                });
+            }
+            Task::Holding { id, owner, .. } => {
+                let (id, owner) = (*id, *owner);
+                self.fork(reached, |world| {
+                    let after = world.event(|key, cx| key.release(TaskId(id), cx));
+                    if !matches!(after, AfterRelease::Passed) {
+                        world.up.push_back(Request::Release(owner));
+                    }
+                    world.tasks[index] = Task::Away;
+                });
+                if self.left.ties > 0 {
+                    self.fork(reached, |world| {
+                        world.left.ties -= 1;
+                        world.end(id);
+                        world.event(|key, cx| {
+                            key.lose(TaskId(id), LeaseLost::OtherKey, cx);
+                        });
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn network_steps(&self, reached: &mut Vec<Self>) {
+        if !self.up.is_empty() {
+            self.fork(reached, |world| {
+                if let Some(request) = world.up.pop_front() {
+                    let sent = world.server.execute(&request, world.known, world.now);
+                    world.down.extend(sent);
+                }
+            });
+        }
+        for index in 0..self.late.len() {
+            self.fork(reached, |world| {
+                let request = world.late.remove(index);
+                let sent = world.server.execute(&request, world.known, world.now);
+                // Its reply is lost; the message that it causes is not.
+                let messages = sent.into_iter();
+                world
+                    .down
+                    .extend(messages.filter(|reply| matches!(reply, Reply::Pushed(..))));
+            });
+        }
+        if !self.down.is_empty() {
+            self.fork(reached, |world| {
+                if let Some(reply) = world.down.pop_front() {
+                    world.deliver(reply);
+                }
+            });
+        }
+        if self.left.faults > 0 && !(self.up.is_empty() && self.down.is_empty()) {
+            for are_late in [false, true] {
+                self.fork(reached, |world| {
+                    world.left.faults -= 1;
+                    world.break_connection(are_late);
+                });
+            }
+        }
+    }
+
+    fn time_steps(&self, reached: &mut Vec<Self>) {
+        let is_due = self.timer.is_some_and(|timer| timer <= self.now);
+        // A hint may fire at any time: a stale or early one changes nothing.
+        self.fork(reached, |world| {
+            world.timer = None;
+            world.event(Key::tick);
+        });
+        let ends = self.server.holder.map(|(_, at)| at);
+        let next = self
+            .timer
+            .into_iter()
+            .chain(ends)
+            .filter(|at| *at > self.now)
+            .min();
+        if let Some(next) = next
+            && !is_due
+        {
+            self.fork(reached, |world| {
+                world.now = Moment::from_nanos(next.as_nanos().div_ceil(GRID_NANOS) * GRID_NANOS);
+                world.server.expire(world.now);
+            });
+        }
+        if self.left.stalls > 0 {
+            self.fork(reached, |world| {
+                world.left.stalls -= 1;
+                world.now = world.now.after(Duration::from_millis(2500));
+                world.server.expire(world.now);
+            });
+        }
+    }
+
+    fn other_steps(&self, reached: &mut Vec<Self>) {
+        let holds = matches!(self.server.holder, Some((OTHER, _)));
+        let waits = self.server.queue.contains(&OTHER);
+        let mut step = |act: &dyn Fn(&mut Self)| {
+            self.fork(reached, |world| {
+                act(world);
+                let message = world.server.grant(world.now);
+                world.down.extend(message);
+            });
+        };
+        if holds {
+            step(&|world| world.server.holder = None);
+        } else if waits && self.server.holder.is_none() {
+            // Its check.
+            step(&|_| {});
+        } else if !waits && self.left.other_rounds > 0 {
+            step(&|world| {
+                world.left.other_rounds -= 1;
+                world.server.queue.push(OTHER);
+            });
+        }
+    }
+
+    /// Makes one transition, and carries its actions out.
+    fn event<T>(&mut self, transition: impl FnOnce(&mut Key, &mut KeyTransition<'_>) -> T) -> T {
+        let next = Cell::new(self.next_owner);
+        let new_owner = || {
+            next.set(next.get() + 1);
+            next.get()
+        };
+        let mut cx = Transition {
+            now: self.now,
+            known_fencing: self.known,
+            limits: Limits {
+                handoffs: 2,
+                handoff_time: Duration::from_millis(20),
+                ..Limits::default()
+            },
+            polling_pause: Duration::from_millis(500),
+            jitter: &|span| span,
+            new_owner: &new_owner,
+            actions: Vec::new(),
+        };
+        let result = transition(&mut self.key, &mut cx);
+        let actions = cx.actions;
+        self.next_owner = next.get();
+        // As the registry does under its mutex: it removes the earlier timer.
+        for action in &actions {
+            if let Action::Arm(at) = action {
+                self.timer = Some(*at);
+            }
+        }
+        if self.key.is_over() {
+            self.key = Key::default();
+            self.timer = None;
+        }
+        for action in actions {
+            self.act(action);
+        }
+        result
+    }
+
+    fn act(&mut self, action: Action<u64, u64, u64>) {
+        match action {
+            Action::Wake(waker) => self.wake(waker),
+            Action::Drop(_) | Action::HandedOn(_) | Action::Arm(_) => {}
+            Action::Acquire(acquire) => {
+                if let Some(by) = acquire.polled_by {
+                    self.polled = Some(PolledRequest {
+                        owner: acquire.owner,
+                        by: by.0,
+                        arrived: None,
+                    });
+                }
+                self.up.push_back(Request::Acquire(acquire));
+            }
+            Action::TakeOverRequest => {
+                if let Some(polled) = &self.polled {
+                    self.go_on_elsewhere(polled.by);
+                }
+            }
+            Action::Confirm { owner, .. } => self.up.push_back(Request::Confirm(owner)),
+            Action::Renew { owner, .. } => self.up.push_back(Request::Renew(owner, self.now)),
+            Action::Prefetch { owner, .. } => self.up.push_back(Request::Prefetch(owner)),
+            Action::Release(release) => self.up.push_back(Request::Release(release.owner)),
+            Action::Extend {
+                lease,
+                valid_until: later,
+            } => {
+                for task in &mut self.tasks {
+                    if let Task::Holding {
+                        id, valid_until, ..
+                    } = task
+                        && *id == lease
+                    {
+                        *valid_until = later.max(*valid_until);
+                    }
+                }
+            }
+            Action::End { lease, .. } => self.end(lease),
+            Action::Learn(fencing) => self.known = self.known.max(fencing.into()),
+        }
+    }
+
+    fn wake(&mut self, woken: u64) {
+        for task in &mut self.tasks {
+            if let Task::Waiting { id, is_woken } = task {
+                *is_woken |= *id == woken;
+            }
+        }
+    }
+
+    fn end(&mut self, ended: u64) {
+        for task in &mut self.tasks {
+            if let Task::Holding { id, has_ended, .. } = task {
+                *has_ended |= *id == ended;
+            }
+        }
+    }
+
+    fn begin_to_wait(&mut self, index: usize, wait: Wait) -> Found {
+        self.rounds[index] -= 1;
+        let id = self.next_id;
+        self.next_id += 1;
+        let terms = Terms {
+            ttl: TTL,
+            wait,
+            renew: AutoRenew::On,
+            max_hold: None,
+            min_hold: None,
+            on_lost: OnLost::Cancel,
+        };
+        let deadline = match wait {
+            Wait::For(wait) => Some(self.now.after(wait)),
+            Wait::No | Wait::Forever => None,
+        };
+        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, cx));
+        if waits.is_ok() {
+            self.tasks[index] = Task::Waiting { id, is_woken: true };
+            self.poll(index)?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, index: usize) -> Found {
+        let Task::Waiting { id, .. } = self.tasks[index] else {
+            return Ok(());
+        };
+        let reply = self.take_arrived(id);
+        let taken = Cell::new(None);
+        let lease = |held: &ServerLease<u64, u64, u64>, holder: &Holder<u64, u64>| {
+            taken.set(Some((
+                held.owner,
+                u64::from(holder.fencing),
+                held.valid_until,
+            )));
+            id
+        };
+        let polled = self.event(|key, cx| {
+            if let Some((owner, reply)) = reply {
+                key.take_waker(TaskId(id), cx);
+                key.acquired(&owner, reply, cx);
+            }
+            key.poll(TaskId(id), id, lease, cx)
+        });
+        match (polled, taken.take()) {
+            (Polled::Pending, _) => {
+                self.tasks[index] = Task::Waiting {
+                    id,
+                    is_woken: false,
+                }
+            }
+            (Polled::Taken(_), Some((owner, token, valid_until))) => {
+                if token <= self.largest_taken {
+                    return Err(format!("token {token} after {}", self.largest_taken));
+                }
+                self.largest_taken = token;
+                self.tasks[index] = Task::Holding {
+                    id,
+                    owner,
+                    token,
+                    valid_until,
+                    has_ended: false,
+                };
+                self.go_on_elsewhere(id);
+            }
+            (Polled::Taken(_), None) => return Err("a lease that was not made".to_owned()),
+            (Polled::Refused(_), _) => {
+                self.tasks[index] = Task::Away;
+                self.go_on_elsewhere(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The reply that has come for this task to find.
+    fn take_arrived(&mut self, id: u64) -> Option<(u64, AcquireReply)> {
+        let polled = self
+            .polled
+            .take_if(|polled| polled.by == id && polled.arrived.is_some())?;
+        let outcome = polled.arrived?;
+        Some((polled.owner, self.read(polled.owner, outcome)))
+    }
+
+    /// The task does not poll its request any more.
+    fn go_on_elsewhere(&mut self, id: u64) {
+        if let Some(polled) = self.polled.take_if(|polled| polled.by == id)
+            && let Some(outcome) = polled.arrived
+        {
+            self.deliver(Reply::Acquired(polled.owner, outcome));
+        }
+    }
+
+    fn read(&self, owner: u64, outcome: Result<AcquireOutcome, Lost>) -> AcquireReply {
+        let is_astray = self.astray.contains(&owner);
+        AcquireReply {
+            is_settled: !is_astray && outcome.is_ok(),
+            result: outcome.map_err(Failure::from),
+            has_not_left: false,
+            is_astray,
+        }
+    }
+
+    fn deliver(&mut self, reply: Reply) {
+        match reply {
+            Reply::Acquired(owner, outcome) => {
+                if let Some(polled) = &mut self.polled
+                    && polled.owner == owner
+                {
+                    polled.arrived = Some(outcome);
+                    let by = polled.by;
+                    return self.wake(by);
+                }
+                let reply = self.read(owner, outcome);
+                self.event(|key, cx| key.acquired(&owner, reply, cx));
+            }
+            Reply::Confirmed(owner, result) => {
+                let result = result.map_err(Failure::from);
+                self.event(|key, cx| key.confirmed(&owner, result, cx));
+            }
+            Reply::Renewed(owner, sent, result) => {
+                let result = result.map_err(Failure::from);
+                let retry_in = Duration::from_millis(200);
+                self.event(|key, cx| key.renewed(&owner, sent, result, retry_in, cx));
+            }
+            Reply::Prefetched(owner, result) => {
+                let result: Result<Prefetched, _> = result.map_err(Failure::from);
+                self.event(|key, cx| key.prefetched(&owner, result, cx));
+            }
+            Reply::Pushed(owner, token) => {
+                let fencing = FencingToken::new(token);
+                self.event(|key, cx| key.pushed(&owner, fencing, cx));
+            }
+        }
+    }
+
+    /// What was in flight has no reply. It was not executed, or is executed later, and what was executed has no reply either.
+    fn break_connection(&mut self, are_late: bool) {
+        let mut told: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
+        let requests: Vec<_> = self.up.drain(..).collect();
+        for request in requests {
+            let Some(lost) = request.lost() else {
+                self.up.push_back(request);
+                continue;
+            };
+            told.push(lost);
+            if are_late {
+                self.astray
+                    .extend(matches!(request, Request::Acquire(_)).then(|| request.owner()));
+                self.late.push(request);
+            }
+        }
+        for reply in told {
+            self.deliver(reply);
+        }
+        let now = self.now;
+        self.event(|key, cx| key.reconnected(now, cx));
+    }
+}
+
+impl From<Lost> for Failure {
+    fn from(_: Lost) -> Self {
+        Self::NoAnswer(Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(
+            "the connection broke",
+        )))
+    }
+}

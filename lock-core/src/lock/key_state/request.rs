@@ -1,0 +1,183 @@
+//! One owner token, and what was asked of the server with it.
+//!
+//! A reply that never came is neither yes nor no. So a request may hold the lock from before its first byte leaves until a definite
+//! reply to all that left. While it may, giving it up releases the key.
+
+use std::time::Duration;
+
+use crate::{
+    fencing::{FencingBlock, FencingToken},
+    lock::key_state::{
+        action::{Action, POLL_WITHIN, ReleaseAction, TaskId},
+        refusal::Refusal,
+    },
+    runtime::clock::Moment,
+    store::{AcquireOutcome, Failure, QueueMode},
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireRequest<O> {
+    pub(crate) owner: O,
+    pub(super) queue_mode: QueueMode,
+    /// The longest ttl asked for: for so long a copy that is executed late can block others.
+    pub(super) ttl: Duration,
+    /// The ttl that a grant by a message certainly has.
+    pub(super) queued_ttl: Duration,
+    /// Before the last request left that was answered with "wait" and the counter, or the first one of all. A grant with a larger
+    /// token is younger.
+    pub(super) waits_since: Moment,
+    /// The largest fencing token known then, or given out by then. That of a grant is larger.
+    pub(super) known_since: u64,
+    /// Whether the key may have this token, or an entry of it may be in the queue, without our knowing.
+    pub(super) may_hold: bool,
+    /// Whether copies of the request left on several connections, and have not all been answered.
+    pub(super) is_astray: bool,
+    pub(super) was_busy: bool,
+    pub(super) failures: u32,
+    pub(super) last_reply: Option<Refusal>,
+    pub(super) step: RequestStep,
+    /// What came while a request was in flight.
+    pub(super) pushed: Option<FencingToken>,
+    pub(super) reconnected: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RequestStep {
+    /// In flight: it ends with a reply, within the store's time-outs.
+    Asking {
+        sent: Moment,
+        ttl: Duration,
+        queue_mode: QueueMode,
+        /// `may_hold` and `queue_mode` if it turns out that it was not executed.
+        before: (bool, QueueMode),
+        polled_by: Option<TaskId>,
+    },
+    /// The renewal is in flight that makes sure of a grant.
+    Confirming { sent: Moment, granted: Granted },
+    /// Nothing is in flight. The next request leaves at `until`, or when a message or a new connection is a reason for it.
+    Waiting { until: Moment, wake_ups: WakeUps },
+}
+
+/// What is a reason for the next request before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WakeUps {
+    GrantsAndConnections,
+    /// The server said that it cannot serve now, and says so on each new connection. Where each such reply costs the connection, as
+    /// that of a replica does, waiters would go from one to the next without a pause.
+    GrantsOnly,
+}
+
+/// What was granted, before it has a holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(super) tokens: FencingBlock,
+    pub(super) ttl: Duration,
+    pub(super) valid_until: Moment,
+}
+
+/// The reply to a request for the key, and what is known of its copies.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireReply {
+    pub(crate) result: Result<AcquireOutcome, Failure>,
+    /// Every copy that left was executed, or never will be.
+    pub(crate) is_settled: bool,
+    /// No copy has left.
+    pub(crate) has_not_left: bool,
+    /// Copies left on several connections.
+    pub(crate) is_astray: bool,
+}
+
+impl Granted {
+    /// Whether less than half of its ttl is left: too little for a task to begin with.
+    pub(super) fn is_short(&self, now: Moment) -> bool {
+        self.valid_until.since(now) < self.ttl / 2
+    }
+}
+
+impl<O> AcquireRequest<O> {
+    pub(super) fn new(owner: O) -> Self {
+        Self {
+            owner,
+            queue_mode: QueueMode::DoNotQueue,
+            ttl: Duration::ZERO,
+            queued_ttl: Duration::ZERO,
+            waits_since: Moment::from_nanos(0),
+            known_since: 0,
+            may_hold: false,
+            is_astray: false,
+            was_busy: false,
+            failures: 0,
+            last_reply: None,
+            step: RequestStep::Waiting {
+                until: Moment::from_nanos(0),
+                wake_ups: WakeUps::GrantsAndConnections,
+            },
+            pushed: None,
+            reconnected: false,
+        }
+    }
+
+    /// Whether something is known that can be told to a waiter.
+    pub(super) fn is_answered(&self) -> bool {
+        self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
+    }
+
+    pub(super) fn reconnected(&mut self, now: Moment) {
+        match &mut self.step {
+            RequestStep::Waiting {
+                until,
+                wake_ups: WakeUps::GrantsAndConnections,
+            } => *until = now.min(*until),
+            RequestStep::Waiting { .. } => {}
+            RequestStep::Asking { .. } | RequestStep::Confirming { .. } => self.reconnected = true,
+        }
+    }
+
+    pub(super) fn is_no_longer_polled_by(&mut self, id: TaskId) {
+        if let RequestStep::Asking { polled_by, .. } = &mut self.step
+            && *polled_by == Some(id)
+        {
+            *polled_by = None;
+        }
+    }
+
+    /// Returns whether the request has not been polled for too long by its task, which is not waited for any longer.
+    pub(super) fn stop_waiting_for_poll(&mut self, now: Moment) -> bool {
+        match &mut self.step {
+            RequestStep::Asking {
+                sent, polled_by, ..
+            } if now >= sent.after(POLL_WITHIN) => polled_by.take().is_some(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Moment> {
+        match self.step {
+            RequestStep::Waiting { until, .. } => Some(until),
+            RequestStep::Asking {
+                sent,
+                polled_by: Some(_),
+                ..
+            } => Some(sent.after(POLL_WITHIN)),
+            // The reply comes within the store's time-outs.
+            RequestStep::Asking { .. } | RequestStep::Confirming { .. } => None,
+        }
+    }
+
+    pub(super) fn wait_until(&mut self, until: Moment) {
+        self.step = RequestStep::Waiting {
+            until,
+            wake_ups: WakeUps::GrantsAndConnections,
+        };
+    }
+
+    pub(super) fn into_release<W, L>(self, now: Moment) -> Option<Action<W, L, O>> {
+        self.may_hold.then_some(Action::Release(ReleaseAction {
+            owner: self.owner,
+            ttl: self.ttl,
+            valid_until: now,
+            kept_until: None,
+            is_queued: true,
+        }))
+    }
+}

@@ -1,0 +1,145 @@
+//! The tasks of this process that wait for one key, first come, first served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    lock::key_state::action::TaskId,
+    options::{Terms, Wait},
+    runtime::clock::Moment,
+};
+
+/// One task that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter<W> {
+    pub(crate) terms: Terms,
+    pub(crate) deadline: Option<Moment>,
+    /// `None` before its first poll, and after it was woken.
+    pub(crate) waker: Option<W>,
+}
+
+/// A waiter that leaves, from whatever position, costs the logarithm of their number. The waiters are boxed, since a node of the map
+/// has room for eleven, and most keys have one.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitQueue<W> {
+    pub(super) awake: BTreeMap<TaskId, Box<Waiter<W>>>,
+    /// Those that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing is
+    /// asked of the server for them.
+    pub(super) asleep: BTreeMap<TaskId, Box<Waiter<W>>>,
+    deadlines: BTreeSet<(Moment, TaskId)>,
+    /// Those whose wait ends with the next reply of the server: their time is over, or there was none.
+    pub(super) impatient: BTreeSet<TaskId>,
+}
+
+impl<W> Default for WaitQueue<W> {
+    fn default() -> Self {
+        Self {
+            awake: BTreeMap::new(),
+            asleep: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            impatient: BTreeSet::new(),
+        }
+    }
+}
+
+impl<W> WaitQueue<W> {
+    pub(crate) fn insert(&mut self, id: TaskId, waiter: Box<Waiter<W>>) {
+        match (waiter.terms.wait, waiter.deadline) {
+            (Wait::No, _) => drop(self.impatient.insert(id)),
+            (_, Some(deadline)) => drop(self.deadlines.insert((deadline, id))),
+            (_, None) => {}
+        }
+        self.awake.insert(id, waiter);
+    }
+
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Box<Waiter<W>>> {
+        let waiter = self.awake.remove(&id).or_else(|| self.asleep.remove(&id))?;
+        self.impatient.remove(&id);
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        Some(waiter)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Waiter<W>> {
+        let awake = self.awake.get_mut(&id);
+        let waiter = awake.or_else(|| self.asleep.get_mut(&id))?;
+        Some(waiter)
+    }
+
+    /// The next one to be served.
+    pub(crate) fn head(&self) -> Option<(TaskId, &Waiter<W>)> {
+        let (id, waiter) = self.awake.first_key_value()?;
+        Some((*id, waiter))
+    }
+
+    /// Whether one waits that polls when it is woken.
+    pub(crate) fn has_head(&self) -> bool {
+        !self.awake.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.awake.is_empty() && self.asleep.is_empty()
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.awake.len() + self.asleep.len()
+    }
+
+    /// The task polled.
+    pub(crate) fn mark_awake(&mut self, id: TaskId) {
+        if let Some(waiter) = self.asleep.remove(&id) {
+            self.awake.insert(id, waiter);
+        }
+    }
+
+    /// Nothing is granted to any of them before it polls. Returns the wakers of all.
+    pub(crate) fn put_all_to_sleep(&mut self) -> Vec<W> {
+        self.asleep.append(&mut self.awake);
+        self.take_wakers()
+    }
+
+    pub(crate) fn take_wakers(&mut self) -> Vec<W> {
+        let both = self.awake.values_mut().chain(self.asleep.values_mut());
+        both.filter_map(|waiter| waiter.waker.take()).collect()
+    }
+
+    pub(crate) fn first_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Takes a deadline that has passed; its waiter is impatient from now on.
+    pub(crate) fn pass_deadline(&mut self, now: Moment) -> Option<TaskId> {
+        let (deadline, id) = *self.deadlines.first()?;
+        if now < deadline {
+            return None;
+        }
+        self.deadlines.remove(&(deadline, id));
+        self.impatient.insert(id);
+        Some(id)
+    }
+
+    /// Takes out those for which the reply of the server ends the wait.
+    pub(crate) fn take_impatient(&mut self) -> Vec<(TaskId, Box<Waiter<W>>)> {
+        let ids: Vec<_> = self.impatient.iter().copied().collect();
+        self.take(&ids)
+    }
+
+    pub(crate) fn take_those(
+        &mut self,
+        which: impl Fn(&Waiter<W>) -> bool,
+    ) -> Vec<(TaskId, Box<Waiter<W>>)> {
+        let chosen = self.iter().filter(|(_, waiter)| which(waiter));
+        let ids: Vec<_> = chosen.map(|(id, _)| id).collect();
+        self.take(&ids)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &Waiter<W>)> {
+        let both = self.awake.iter().chain(&self.asleep);
+        both.map(|(id, waiter)| (*id, &**waiter))
+    }
+
+    fn take(&mut self, ids: &[TaskId]) -> Vec<(TaskId, Box<Waiter<W>>)> {
+        let taken = ids.iter().filter_map(|id| Some((*id, self.remove(*id)?)));
+        taken.collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! A mutex that is never poisoned.
+
+use std::sync::{MutexGuard, PoisonError};
+
+/// Nothing of the user's runs under a mutex of this crate, and nothing of ours that panics half way. So what a poisoned one guards is
+/// whole.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(test)]
+        if let Some(guard) = interleaved::lock(&self.0) {
+            return guard;
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tests in which another thread may run before each lock of a mutex.
+#[cfg(test)]
+pub(crate) mod interleaved {
+    use std::{
+        cell::Cell,
+        sync::{Mutex, MutexGuard, TryLockError},
+    };
+
+    thread_local! {
+        // All threads of the explorer are run by one of the system.
+        static EXPLORES: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Runs a test under so many schedules of its threads, at random.
+    pub(crate) fn explore(schedules: usize, test: fn()) {
+        EXPLORES.set(true);
+        shuttle::check_random(test, schedules);
+        shuttle::check_pct(test, schedules, 3);
+        EXPLORES.set(false);
+    }
+
+    /// Another thread may run here.
+    pub(crate) fn point() {
+        if EXPLORES.get() {
+            shuttle::thread::yield_now();
+        }
+    }
+
+    /// Locks it in the explorer; `None` elsewhere.
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+        while EXPLORES.get() {
+            shuttle::thread::yield_now();
+            match mutex.try_lock() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                // Its holder runs on with another turn.
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        None
+    }
+}

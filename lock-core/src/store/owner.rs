@@ -1,0 +1,63 @@
+//! One owner token, and what is kept beside it as long as a request or a lease has it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    key::LockKey,
+    store::{
+        Acquired, Failure, Renew,
+        grants::{Grants, QueueEntry},
+        in_flight::InFlight,
+        owner_token::{OwnerToken, OwnerTokens},
+    },
+};
+
+pub(crate) struct Owner {
+    pub(crate) full_key: Arc<str>,
+    pub(crate) token: OwnerToken,
+    /// By which a message finds the request again.
+    pub(crate) entry: QueueEntry,
+    pub(crate) in_flight: Arc<InFlight>,
+}
+
+impl Owner {
+    pub(crate) fn new(
+        tokens: &OwnerTokens,
+        grants: &Arc<Grants>,
+        key: &LockKey,
+        full_key: Arc<str>,
+    ) -> Self {
+        let token = tokens.next();
+        Self {
+            full_key,
+            entry: grants.entry(key, &token),
+            token,
+            in_flight: Arc::default(),
+        }
+    }
+
+    /// Notes what the reply to an acquire says of its copies. Returns whether all of them were executed or never will be.
+    pub(crate) fn note_reply(&self, result: &Result<Acquired, Failure>) -> bool {
+        let is_settled =
+            matches!(result, Ok(acquired) if self.in_flight.is_settled_by(acquired.connection));
+        if is_settled {
+            self.in_flight.note_all_answered();
+        }
+        is_settled
+    }
+
+    pub(crate) fn renew_request(&self, ttl: Duration) -> Renew {
+        Renew {
+            full_key: self.full_key.clone(),
+            token: self.token.clone(),
+            ttl,
+            acquire_in_flight: self.in_flight.clone(),
+        }
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        self.entry.number() == other.entry.number()
+    }
+}

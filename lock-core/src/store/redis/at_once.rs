@@ -1,0 +1,111 @@
+//! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere.
+
+use std::future::Future;
+
+use crate::store::{
+    Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
+    redis::{
+        RedisStore,
+        arguments::{acquire_arguments, release_arguments, write_plain},
+        connection::{errors, fencing_counter::LastToken, wire::resp::Value},
+        scripts::{
+            ACQUIRE, Call, RELEASE,
+            replies::{read_acquired, read_plain, read_released},
+        },
+        topology::key_location::GrantDelivery,
+    },
+};
+
+impl RedisStore {
+    /// Sends an acquire at once, if one reply is enough for it and a connection is ready. The future may be polled anywhere.
+    pub(super) fn acquire_at_once(
+        &self,
+        request: &Acquire,
+    ) -> Option<impl Future<Output = Result<Acquired, Failure>> + Send + use<>> {
+        let location = self.0.servers.location(&request.full_key);
+        let server = location.server.clone();
+        let contention = self.0.contention.clone();
+        let plain = !matches!(request.queue_mode, QueueMode::CheckPosition(_))
+            && !contention.is_expected(&request.full_key);
+        let last = server
+            .fencing_counter
+            .last()
+            .filter(|_| request.tokens == 1);
+        if server.replica_acks.is_some() {
+            return None;
+        }
+        let (wanted, queue_mode) = match location.delivery() {
+            GrantDelivery::Pushed => (request.queue_mode, request.queue_mode),
+            GrantDelivery::NotSubscribedYet => (request.queue_mode, QueueMode::DoNotQueue),
+            GrantDelivery::Unsupported => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
+        };
+        let mut write = |out: &mut Vec<u8>, id, now| {
+            let counted_from = last.and_then(|last| last.floor(id, now));
+            if plain && counted_from.is_some() {
+                return write_plain(out, &location, request);
+            }
+            let call = Call {
+                keys: &location.keys(&request.full_key),
+                arguments: &acquire_arguments(&location, request, queue_mode, counted_from),
+            };
+            ACQUIRE.write(out, call);
+            1
+        };
+        let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
+        let full_key = request.full_key.clone();
+        let (in_flight, noted) = (request.in_flight.clone(), server.clone());
+        let read = move |values: Vec<Value>, id, sent| {
+            let acquired = match <[Value; 3]>::try_from(values) {
+                Ok(answers) => read_plain(answers, id, floor, &in_flight),
+                Err(values) => {
+                    let answer = values.into_iter().next().unwrap_or(Value::Nil);
+                    errors::of_answer(answer, id, &in_flight).and_then(|answer| {
+                        let acquired = read_acquired(&answer, id, queue_mode)?;
+                        if queue_mode != wanted
+                            && matches!(acquired.outcome, AcquireOutcome::Busy(_))
+                        {
+                            // An entry in its queue takes a subscription first.
+                            errors::note_answered(&in_flight, id);
+                            return Err(Failure::not_now("another has it"));
+                        }
+                        if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
+                            (acquired.outcome, &answer)
+                        {
+                            noted.fencing_counter.note(id, sent, tokens.last());
+                        }
+                        Ok(acquired)
+                    })
+                }
+            };
+            let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
+            contention.note(&full_key, !alone);
+            acquired
+        };
+        server
+            .connection
+            .send_at_once(&request.in_flight, &mut write, read)
+    }
+
+    /// Sends a release at once, if a connection is ready. The future may be polled anywhere.
+    pub(super) fn release_at_once(
+        &self,
+        request: &Release,
+        is_plain: bool,
+    ) -> Option<impl Future<Output = Result<Released, Failure>> + Send + use<>> {
+        let location = self.0.servers.location(&request.full_key);
+        let mut write = |out: &mut Vec<u8>, _, _| {
+            let call = Call {
+                keys: &location.keys(&request.full_key),
+                arguments: &release_arguments(&location, request, is_plain),
+            };
+            RELEASE.write(out, call);
+            1
+        };
+        let read = |values: Vec<Value>, id, _| {
+            let value = values.into_iter().next().unwrap_or(Value::Nil);
+            read_released(&errors::of_value(value)?, id)
+        };
+        let connection = location.server.releasing(&request.acquire_in_flight);
+        connection.send_at_once(&request.in_flight, &mut write, read)
+    }
+}
