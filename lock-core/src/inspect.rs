@@ -42,18 +42,6 @@ pub(crate) struct Sighting {
     pub(crate) waiting: usize,
 }
 
-impl Sighting {
-    pub(crate) fn new(token: &str, remaining: Option<Duration>, waiting: usize) -> Self {
-        let holder = crate::store::owner_token::label_of(token)
-            .map_or(Holder::Foreign, |label| Holder::Ours(label.to_owned()));
-        Self {
-            remaining,
-            holder,
-            waiting,
-        }
-    }
-}
-
 /// What [`LockManager::check`](crate::LockManager::check) found of a backend that works.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

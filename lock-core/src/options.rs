@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{error::LockError, key::LockKey, runtime::clock::Moment};
+use crate::{error::LockError, key::LockKey};
 
 /// The shortest and the longest time that a lease may last without being renewed.
 const TTL_RANGE: (Duration, Duration) = (
@@ -218,13 +218,6 @@ impl Defaults {
 }
 
 impl Terms {
-    /// Leaves nothing of a wait that is over, for what is asked for next.
-    pub(crate) fn spend(&mut self, deadline: Option<Moment>, now: Moment) {
-        if deadline.is_some_and(|deadline| now >= deadline) {
-            self.wait = Wait::No;
-        }
-    }
-
     pub(crate) fn new(options: &LockOptions, defaults: Defaults) -> Result<Self, LockError> {
         let terms = Self {
             ttl: options.ttl.unwrap_or(defaults.ttl),

@@ -161,22 +161,3 @@ pub(crate) fn forked() -> LockError {
         "this process was forked from the one that made this lock manager, which works only there: make another one after the fork",
     )
 }
-
-/// Until when a lease is certain that was asked for at `sent`: minus 1 % of the ttl and 2 ms, because the server's clock
-/// may run faster than ours and its timer may be early.
-pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
-    sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_allowance_for_drift_never_goes_below_the_moment_of_sending() {
-        let sent = Moment::from_nanos(1_000_000_000);
-        assert_eq!(validity(sent, Duration::ZERO), sent);
-        let valid = validity(sent, Duration::from_secs(10)).since(sent);
-        assert_eq!(valid, Duration::from_millis(9_898));
-    }
-}

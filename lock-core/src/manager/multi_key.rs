@@ -9,7 +9,7 @@ use crate::{
     lease::Lease,
     lock::{hold::Hold, reentry},
     manager::{LockManager, acquire::AcquireFuture},
-    options::{AutoRenew, LockOptions, MOST_KEYS, Terms, check_key},
+    options::{AutoRenew, LockOptions, MOST_KEYS, Terms, Wait, check_key},
     runtime::clock::Moment,
 };
 
@@ -162,7 +162,7 @@ impl LockManager {
                 }
                 return Ok(LockGuard::new(hold));
             }
-            each.spend(deadline, self.context().clock.now());
+            spend(&mut each, deadline, self.context().clock.now());
         }
     }
 
@@ -181,7 +181,7 @@ impl LockManager {
         for (position, key) in order {
             let wait = self.join_queue(key, *terms, deadline)?;
             taken.push((position, wait.await?));
-            terms.spend(deadline, self.context().clock.now());
+            spend(terms, deadline, self.context().clock.now());
         }
         taken.sort_by_key(|(position, _)| *position);
         Ok(taken.into_iter().map(|(_, hold)| hold).collect())
@@ -211,6 +211,13 @@ impl LockManager {
             hold.leases().check()?;
         }
         Ok(hold)
+    }
+}
+
+/// Once the wait is over, what is left is asked for without one.
+fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
+    if deadline.is_some_and(|deadline| now >= deadline) {
+        terms.wait = Wait::No;
     }
 }
 

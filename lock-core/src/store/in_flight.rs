@@ -5,12 +5,9 @@
 //! still be in a socket, and take the key after the release: then the release is repeated until the lease would have
 //! ended by itself.
 
-#[cfg(feature = "redlock")]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-
 #[cfg(feature = "redlock")]
-use crate::store::redlock::in_flight::ServerInFlight;
+use std::{any::Any, sync::OnceLock};
 
 /// One connection to the backend, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +44,9 @@ impl ConnectionId {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     connection: AtomicU64,
-    /// The same for each server, where a backend has several.
+    /// What a store with several servers notes of each.
     #[cfg(feature = "redlock")]
-    of_servers: OnceLock<Box<[ServerInFlight]>>,
+    beside: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 const NONE: u64 = 0;
@@ -101,11 +98,11 @@ impl InFlight {
         in_flight == NONE || in_flight == connection.0
     }
 
-    /// What left for each of `servers` servers.
+    /// What the store notes beside, of which there is one kind.
     #[cfg(feature = "redlock")]
-    pub(crate) fn of_servers(&self, servers: usize) -> &[ServerInFlight] {
-        self.of_servers
-            .get_or_init(|| (0..servers).map(|_| ServerInFlight::default()).collect())
+    pub(crate) fn beside<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        let beside = self.beside.get_or_init(|| Box::new(make()));
+        beside.downcast_ref().expect("a store notes one kind")
     }
 }
 

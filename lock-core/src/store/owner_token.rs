@@ -3,10 +3,12 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 #[cfg(feature = "redis")]
 use crate::fencing::FencingToken;
+use crate::inspect::{Holder, Sighting};
 
 /// A random value that proves who may renew or release a lease.
 ///
@@ -115,8 +117,18 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
+/// What a look at a key shows, whose value is `token`.
+pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
+    let ours = label_of(token).map(|label| Holder::Ours(label.to_owned()));
+    Sighting {
+        remaining,
+        holder: ours.unwrap_or(Holder::Foreign),
+        waiting,
+    }
+}
+
 /// Returns the label in a token of ours, without the secret part; `None` if the token is another library's.
-pub(crate) fn label_of(token: &str) -> Option<&str> {
+fn label_of(token: &str) -> Option<&str> {
     let (label, _secret) = token.strip_prefix(SCHEME)?.rsplit_once(':')?;
     Some(label)
 }

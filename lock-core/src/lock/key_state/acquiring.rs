@@ -8,15 +8,12 @@ use std::time::Duration;
 
 use crate::{
     fencing::{FencingBlock, FencingToken},
-    lock::{
-        context::validity,
-        key_state::{
-            KeyState, Phase,
-            action::{AcquireAction, Action, BLOCK, TaskId, Transition},
-            refusal::Refusal,
-            request::{AcquireReply, AcquireRequest, Granted, RequestStep, WakeUps},
-            server_lease::ServerLease,
-        },
+    lock::key_state::{
+        KeyState, Phase,
+        action::{AcquireAction, Action, BLOCK, TaskId, Transition},
+        refusal::Refusal,
+        request::{AcquireReply, AcquireRequest, Granted, RequestStep, WakeUps},
+        server_lease::{ServerLease, validity},
     },
     options::Wait,
     runtime::clock::Moment,

@@ -8,14 +8,11 @@ use std::time::Duration;
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
-    lock::{
-        context::validity,
-        key_state::{
-            KeyState, Phase,
-            action::{Action, POLL_WITHIN, ReleaseAction, TaskId, Transition},
-            server_lease::{Holder, HolderStage, RenewalPlan, ServerLease},
-            wait_queue::Waiter,
-        },
+    lock::key_state::{
+        KeyState, Phase,
+        action::{Action, POLL_WITHIN, ReleaseAction, TaskId, Transition},
+        server_lease::{Holder, HolderStage, RenewalPlan, ServerLease, validity},
+        wait_queue::Waiter,
     },
     runtime::clock::Moment,
     store::{Failure, Prefetched, Renewed},

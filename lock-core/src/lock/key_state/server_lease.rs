@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use crate::{
     fencing::{FencingBlock, FencingToken},
-    lock::{
-        context::validity,
-        key_state::{
-            action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
-            batch::Batch,
-            request::Granted,
-            wait_queue::Waiter,
-        },
+    lock::key_state::{
+        action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
+        batch::Batch,
+        request::Granted,
+        wait_queue::Waiter,
     },
     options::{AutoRenew, Terms},
     runtime::clock::Moment,
@@ -209,5 +206,24 @@ where
             kept_until,
             is_queued: self.is_astray,
         }
+    }
+}
+
+/// Until when a lease is certain that was asked for at `sent`: minus 1 % of the ttl and 2 ms, because the server's clock
+/// may run faster than ours and its timer may be early.
+pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
+    sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allowance_for_drift_never_goes_below_the_moment_of_sending() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        assert_eq!(validity(sent, Duration::ZERO), sent);
+        let valid = validity(sent, Duration::from_secs(10)).since(sent);
+        assert_eq!(valid, Duration::from_millis(9_898));
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
         Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture, WakeUpMode,
-        in_flight::ConnectionId,
+        in_flight::ConnectionId, owner_token::sighting_of,
     },
 };
 
@@ -207,7 +207,7 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let mut state = self.lock();
         let entry = state.alive(&full_key, now);
-        at_once(entry.map(|entry| Sighting::new(&entry.token, Some(entry.expires.since(now)), 0)))
+        at_once(entry.map(|entry| sighting_of(&entry.token, Some(entry.expires.since(now)), 0)))
     }
 
     fn force_release(&self, full_key: Arc<str>, _known_fencing: u64) -> StoreFuture<()> {

@@ -49,6 +49,13 @@ impl ReleaseDuty {
     }
 }
 
+/// What left for each of so many servers.
+pub(crate) fn of_servers(in_flight: &InFlight, servers: usize) -> &[ServerInFlight] {
+    let make =
+        || -> Box<[ServerInFlight]> { (0..servers).map(|_| ServerInFlight::default()).collect() };
+    in_flight.beside(make)
+}
+
 impl ServerInFlight {
     /// Begins a request that may take the key; none is to leave any more if this is `None`.
     pub(crate) fn begin_request(&self) -> Option<PendingRequest<'_>> {

@@ -6,6 +6,7 @@ use crate::{
     inspect::{Health, Sighting},
     store::{
         Failure,
+        owner_token::sighting_of,
         redlock::{
             ballot::quorum::{self, Verdict, reached_by_majority},
             server::RedlockServer,
@@ -33,7 +34,7 @@ pub(super) async fn inspect(
             Err(failure) => failures.push(failure),
         }
         if let Some(found) = quorum::whose(servers.servers.len(), &seen, failures.len()) {
-            return Ok(found.map(|(token, left)| Sighting::new(token, left, 0)));
+            return Ok(found.map(|(token, left)| sighting_of(token, left, 0)));
         }
     }
     match failures

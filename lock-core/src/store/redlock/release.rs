@@ -7,7 +7,7 @@ use crate::store::{
     in_flight::ConnectionId,
     redlock::{
         ballot::quorum::Verdict,
-        in_flight::{ReleaseDuty, ServerInFlight},
+        in_flight::{ReleaseDuty, ServerInFlight, of_servers},
         server::RedlockServer,
         servers::RedlockServers,
         voting_round::no_majority,
@@ -21,9 +21,7 @@ pub(super) async fn release(
     request: Release,
 ) -> Result<Released, Failure> {
     let count = servers.servers.len();
-    let duties: Vec<ReleaseDuty> = request
-        .acquire_in_flight
-        .of_servers(count)
+    let duties: Vec<ReleaseDuty> = of_servers(&request.acquire_in_flight, count)
         .iter()
         .map(ServerInFlight::begin_release)
         .collect();
@@ -67,7 +65,7 @@ pub(super) async fn release(
         _ => return Err(Failure::no_answer(no_majority(count, &failures))),
     };
     let is_over = |duty: ReleaseDuty| !duty.is_open();
-    let records = request.acquire_in_flight.of_servers(count);
+    let records = of_servers(&request.acquire_in_flight, count);
     let all = records.iter().all(|record| is_over(record.begin_release()));
     Ok(Released {
         outcome,
@@ -102,7 +100,7 @@ async fn release_at(
             outcome,
             connection,
         }) => {
-            acquired.of_servers(count)[server].note_released(duty, connection, outcome);
+            of_servers(&acquired, count)[server].note_released(duty, connection, outcome);
             Ok(outcome)
         }
         Err(failure) => Err(failure),

@@ -8,6 +8,7 @@ use crate::store::{
     Failure, Renew, Renewed,
     redlock::{
         ballot::quorum::{Verdict, VoteCount},
+        in_flight::of_servers,
         servers::RedlockServers,
         voting_round::no_majority,
     },
@@ -69,7 +70,7 @@ pub(super) async fn renew(
 /// A majority has just renewed it, so nobody else can have it: a server that lost it, or was not reached before, counts for it
 /// from the next renewal on.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) {
-    let record = &request.acquire_in_flight.of_servers(servers.servers.len())[server];
+    let record = &of_servers(&request.acquire_in_flight, servers.servers.len())[server];
     // Not after its release has begun: nobody would take it back.
     let Some(pending) = record.begin_request() else {
         return;

@@ -12,7 +12,7 @@ use crate::{
         redis::voting_server::{Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority},
-            in_flight::ServerInFlight,
+            in_flight::{ServerInFlight, of_servers},
             servers::RedlockServers,
         },
     },
@@ -98,7 +98,7 @@ pub(super) async fn run_voting_round(
     };
     let traces = |in_flight: &Arc<InFlight>| {
         // What has not been answered may not even have left, and will unless the release forbids it.
-        let records = in_flight.of_servers(count);
+        let records = of_servers(in_flight, count);
         // An earlier round with this token, or this one.
         !in_flight.is_empty()
             || accepted
@@ -130,7 +130,7 @@ fn propose(
         spawn_beside(async move {
             let record = in_flight
                 .as_ref()
-                .map(|in_flight| &in_flight.of_servers(count)[server]);
+                .map(|in_flight| &of_servers(in_flight, count)[server]);
             let answer = member.vote(&proposal, within, record).await;
             // Nobody listens any more once it is decided.
             drop(tell.send((server, place, answer)));

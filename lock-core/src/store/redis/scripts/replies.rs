@@ -9,6 +9,7 @@ use crate::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
+        owner_token::sighting_of,
         redis::connection::{errors, fencing_counter::LARGEST_TOKEN, wire::resp::Value},
     },
 };
@@ -160,7 +161,7 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
             // A missing expiry is told by a negative number.
             let remaining = u64::try_from(*millis).ok().map(Duration::from_millis);
             let waiting = usize::try_from(*waiting).unwrap_or(0);
-            Ok(Some(Sighting::new(&token, remaining, waiting)))
+            Ok(Some(sighting_of(&token, remaining, waiting)))
         }
         _ => Err(errors::nonsense("an inspection")),
     }

@@ -16,7 +16,7 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
         QueueMode, Release, ReleaseOutcome, Released, Renew, Renewed, WakeUpMode,
         in_flight::ConnectionId,
-        owner_token::OwnerToken,
+        owner_token::{OwnerToken, sighting_of},
         redis::{
             connection::{
                 capabilities::Compare,
@@ -219,7 +219,7 @@ impl Commands {
             [Value::BulkString(token), Value::Int(left)] => {
                 let token = String::from_utf8_lossy(token);
                 let left = u64::try_from(*left).ok().map(Duration::from_millis);
-                Ok(Some(Sighting::new(&token, left, 0)))
+                Ok(Some(sighting_of(&token, left, 0)))
             }
             _ => Err(errors::nonsense("an inspection")),
         }
