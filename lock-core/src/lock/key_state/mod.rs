@@ -19,7 +19,7 @@
 //! Every deadline is part of the state: [`KeyState::due`] is the earliest. The timer queue holds hints (time, key). A hint that
 //! fires is the event [`KeyState::tick`]. A late, stale or repeated one changes nothing that is not due.
 //!
-//! The explorer in `model.rs` replaces the types that are generic here: the waker `W`, what observers of a lease see `L`, and an
+//! The explorer in `model/` replaces the types that are generic here: the waker `W`, what observers of a lease see `L`, and an
 //! owner token with its bookkeeping `O`.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -38,7 +38,7 @@ mod acquiring;
 mod action;
 mod batch;
 mod holding;
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod model;
 mod refusal;
 pub(crate) mod request;
