@@ -4,7 +4,7 @@ use std::{
     future::poll_fn,
     mem,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     task::{Context, Poll},
 };
 
@@ -13,6 +13,7 @@ use crate::{
     key::{IntoLockKey, KeyPart, LockKey, join},
     lease::Lease,
     manager::{LockManager, LockSource},
+    runtime::mutex::Mutex,
 };
 
 pub use crate::{
@@ -125,7 +126,7 @@ impl Entry {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is locked, and a half-written state does not exist.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

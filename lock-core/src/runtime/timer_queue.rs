@@ -3,15 +3,12 @@
 //! Inserting and removing are cheap and wake that task only when it would sleep too long: a hot lock sets and clears a
 //! timer half a million times a second, and none of them ever comes due.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::MutexGuard, time::Duration};
 
 use tokio::sync::Notify;
 
 use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::mutex::Mutex;
 
 /// The place of an entry; unique for the life of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,7 +113,7 @@ impl<T> TimerQueue<T> {
 
     fn lock(&self) -> MutexGuard<'_, Timers<T>> {
         // No code of ours or the user's runs under this lock, so a poisoned one is still consistent.
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timers.lock()
     }
 }
 

@@ -1,14 +1,11 @@
 //! The two kinds of token: the secret that proves ownership, and the number that guards a store.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-#[cfg(feature = "redis")]
 use crate::fencing::FencingToken;
 use crate::inspect::{Holder, Sighting};
+#[cfg(feature = "redis")]
+use crate::runtime::mutex::Mutex;
 
 /// A random value that proves who may renew or release a lease.
 ///
@@ -66,7 +63,7 @@ impl OwnerTokens {
         if let Some(bytes) = crate::runtime::simulation::ask(simulated_bytes) {
             return bytes;
         }
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drawn = self.drawn.lock();
         if drawn.is_empty() {
             drawn.resize(Self::AHEAD, [0; 16]);
             fill(drawn.as_flattened_mut());

@@ -5,13 +5,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use crate::{
     inspect::{Health, Holder, Sighting},
-    runtime::clock::{Clock, Moment},
+    runtime::{
+        clock::{Clock, Moment},
+        mutex::Mutex,
+    },
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, Release,
         Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode, in_flight::ConnectionId,
@@ -148,7 +151,7 @@ impl FaultyStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plan.lock()
     }
 }
 

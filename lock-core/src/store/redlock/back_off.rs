@@ -4,11 +4,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use crate::runtime::clock::Moment;
+use crate::runtime::mutex::Mutex;
 
 /// What is older says nothing of who waits now.
 const FRESH: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ impl BackOff {
     }
 
     fn lock(&self) -> MutexGuard<'_, AskedKeys> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What left for one of several servers, so that a release knows where it has to be repeated.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use crate::runtime::mutex::Mutex;
 use crate::store::ReleaseOutcome;
 use crate::store::in_flight::{ConnectionId, InFlight};
 
@@ -103,7 +104,7 @@ impl ServerInFlight {
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingRequests> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 }
 

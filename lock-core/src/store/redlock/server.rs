@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -10,7 +10,10 @@ use std::{
 
 use crate::{
     error::LockError,
-    runtime::clock::{Clock, Moment},
+    runtime::{
+        clock::{Clock, Moment},
+        mutex::Mutex,
+    },
     store::{
         Failure,
         in_flight::ConnectionId,
@@ -167,11 +170,7 @@ impl RedlockServer {
         }
         let votes_from =
             restart_quarantine::votes_from(CLOCK.now(), greeting.uptime, self.quarantine);
-        let seen = self
-            .run_ids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .note(self.place, &greeting.run_id);
+        let seen = self.run_ids.lock().note(self.place, &greeting.run_id);
         let waits = votes_from.since(asked);
         match seen {
             RunIdSeen::SameAs(twin) => {
@@ -241,9 +240,7 @@ impl RedlockServer {
     }
 
     fn lock_voting_right(&self) -> MutexGuard<'_, Option<VotingRight>> {
-        self.voting_right
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.voting_right.lock()
     }
 }
 

@@ -1,9 +1,6 @@
 //! The servers that vote, as this process knows them together.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -11,6 +8,7 @@ use crate::{
     runtime::{
         clock::{Clock, wall_clock},
         executor::spawn_beside,
+        mutex::Mutex,
     },
     store::{
         QueueMode,
@@ -93,10 +91,7 @@ impl RedlockServers {
             .unwrap_or_else(own_wall_clock)
             .saturating_add(micros(self.round_trip()));
         let count = u64::from(count);
-        let mut last = self
-            .last_number
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_number.lock();
         let mut number = time.max(known + count);
         // A proposal that went astray, by a clock that was set back, must not keep the next ones astray.
         if *last < number + FAR_AHEAD_MICROS {
@@ -170,7 +165,7 @@ mod tests {
         assert!(servers.next_number(0, 64) - 64 >= second);
         // By a clock that was set back since.
         let astray = first + 10 * FAR_AHEAD_MICROS;
-        *servers.last_number.lock().expect("no panic") = astray;
+        *servers.last_number.lock() = astray;
         assert!(servers.next_number(0, 1) < astray);
     }
 }

@@ -7,11 +7,9 @@
 //! server that lost data was away, and then the connection broke; and behind a proxy that hides this, it was away for longer
 //! than that while.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::MutexGuard, time::Duration};
 
+use crate::runtime::mutex::Mutex;
 use crate::{fencing::FencingToken, runtime::clock::Moment, store::in_flight::ConnectionId};
 
 /// For how long after a token from the time.
@@ -66,7 +64,7 @@ impl FencingCounter {
 
     fn lock(&self) -> Option<MutexGuard<'_, Option<LastToken>>> {
         let last = self.0.as_ref()?;
-        Some(last.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(last.lock())
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     collections::VecDeque,
     fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -20,6 +20,7 @@ use crate::{
     runtime::{
         catch_panic::catch_panic,
         clock::{Clock, Moment},
+        mutex::Mutex,
         process::OriginProcess,
     },
     store::{
@@ -346,7 +347,7 @@ impl Connection {
     }
 
     fn lock(&self) -> MutexGuard<'_, Flow> {
-        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flow.lock()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
@@ -17,7 +17,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    runtime::{catch_panic::catch_panic, clock::Moment, executor::spawn_beside},
+    runtime::{catch_panic::catch_panic, clock::Moment, executor::spawn_beside, mutex::Mutex},
     store::{
         ENDED, Failure,
         in_flight::{ConnectionId, InFlight},
@@ -487,7 +487,7 @@ impl ReconnectingConnection {
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use crate::runtime::mutex::Mutex;
 use crate::store::{
     Failure,
     redis::{
@@ -154,7 +155,7 @@ impl Sentinels {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<KnownPrimary>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

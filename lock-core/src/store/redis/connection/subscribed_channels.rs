@@ -1,13 +1,9 @@
 //! Which channels of a node of a cluster are heard, and on which connection.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::MutexGuard, time::Duration};
 
 use crate::{
-    runtime::clock::Moment,
+    runtime::{clock::Moment, mutex::Mutex},
     store::{in_flight::ConnectionId, redis::connection::CLOCK},
 };
 
@@ -89,6 +85,6 @@ impl SubscribedChannels {
     }
 
     fn lock(&self) -> MutexGuard<'_, Channels> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -16,7 +16,7 @@ use std::{
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
-    runtime::executor::spawn_beside,
+    runtime::{executor::spawn_beside, mutex::Mutex},
     store::{
         Failure,
         redis::{
@@ -324,7 +324,7 @@ impl Cluster {
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotMap> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        self.map.lock()
     }
 }
 

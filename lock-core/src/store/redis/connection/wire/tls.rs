@@ -23,7 +23,7 @@ use std::{
     io::{self, BufRead, IoSlice, Write},
     ops::Range,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     task::{Context, Poll, ready},
 };
 
@@ -33,6 +33,7 @@ use tokio::{
     net::{TcpStream, tcp},
 };
 
+use crate::runtime::mutex::Mutex;
 use crate::tls::Trust;
 
 /// Accepted at a time: what one record of TLS holds.
@@ -154,7 +155,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, ClientConnection> {
-        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tls.lock()
     }
 }
 
