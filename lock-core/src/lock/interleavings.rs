@@ -2,6 +2,7 @@
 //! each action is carried out.
 
 use std::{
+    future::{Future, poll_fn},
     pin::Pin,
     sync::{
         Arc,
@@ -60,20 +61,23 @@ impl Contended {
         }
     }
 
-    fn join(&self) -> Option<WaitFuture> {
+    fn join(&self, waker: &Waker) -> Option<WaitFuture> {
         let options = LockOptions::new(Duration::from_secs(60)).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
-        WaitFuture::join(&self.registry, &self.key, terms, None).ok()
+        WaitFuture::join(&self.registry, &self.key, terms, None, waker).ok()
     }
 
     /// Waits for the lock, and holds it.
     fn acquire(&self) -> Option<Hold> {
-        shuttle::future::block_on(self.join()?).ok()
+        shuttle::future::block_on(async {
+            let wait = poll_fn(|task| Poll::Ready(self.join(task.waker()))).await?;
+            wait.await.ok()
+        })
     }
 
     /// Polls once, and leaves.
     fn give_up(&self) {
-        if let Some(mut wait) = self.join() {
+        if let Some(mut wait) = self.join(Waker::noop()) {
             let mut task = TaskContext::from_waker(Waker::noop());
             if let Poll::Ready(Ok(hold)) = Pin::new(&mut wait).poll(&mut task) {
                 self.step_inside(&hold);

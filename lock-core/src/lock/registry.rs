@@ -95,8 +95,11 @@ impl Registry {
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
+        waker: &Waker,
     ) -> Result<(TaskId, Option<Arc<AcquireInFlight>>), LockError> {
         let now = self.context.clock.now();
+        // A waker is the user's code: it is cloned before the mutex is taken.
+        let waker = waker.clone();
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
         let mut keys = self.keys.lock();
         if keys.is_closed {
@@ -109,8 +112,9 @@ impl Registry {
             timer: None,
             _in_progress: self.context.in_progress.open(),
         });
-        let (waits, actions) =
-            self.transition(key, now, |cx| entry.state.wait(id, terms, deadline, cx));
+        let (waits, actions) = self.transition(key, now, |cx| {
+            entry.state.wait(id, terms, deadline, waker, cx)
+        });
         let todo = self.settle(key, &mut keys, actions);
         drop(keys);
         let request = self.carry_out(key, todo);

@@ -5,7 +5,7 @@ use std::{
     mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use crate::{
@@ -37,27 +37,36 @@ pub(crate) struct WaitFuture {
     /// The request that this task polls, if there is one.
     request: Option<Arc<AcquireInFlight>>,
     watch: telemetry::WatchedWait,
-    is_over: bool,
+    stage: Stage,
     _waiting: Open,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It joined a moment ago, in the same poll of its task, and left its waker.
+    Joined,
+    Waiting,
+    Over,
+}
+
 impl WaitFuture {
-    /// Joins the wait queue of the key, until the deadline at most.
+    /// Joins the wait queue of the key, until the deadline at most. To be polled by the task with this waker before it returns.
     pub(crate) fn join(
         registry: &Arc<Registry>,
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
+        waker: &Waker,
     ) -> Result<Self, LockError> {
         check_limits(registry, key)?;
-        let (id, request) = registry.wait(key, terms, deadline)?;
+        let (id, request) = registry.wait(key, terms, deadline, waker)?;
         Ok(Self {
             registry: registry.clone(),
             key: key.clone(),
             id,
             request,
             watch: telemetry::WatchedWait::default(),
-            is_over: false,
+            stage: Stage::Joined,
             _waiting: registry.waiting.open(),
         })
     }
@@ -83,6 +92,12 @@ impl WaitFuture {
                 },
                 None => None,
             };
+            // Its waker is there, and what comes from now on wakes it.
+            let has_joined = mem::replace(&mut self.stage, Stage::Waiting) == Stage::Joined;
+            if has_joined && reply.is_none() {
+                self.registry.keep_ticking();
+                return Poll::Pending;
+            }
             let (polled, request) = self
                 .registry
                 .poll(&self.key, self.id, context.waker(), reply);
@@ -120,7 +135,7 @@ impl Future for WaitFuture {
         let this = &mut *self;
         let span = this.watch.span();
         let result = ready!(span.in_scope(|| this.poll_once(context)));
-        this.is_over = true;
+        this.stage = Stage::Over;
         Poll::Ready(match result {
             Ok(hold) => {
                 hold.watch(|lease| this.watch.granted(lease.fencing));
@@ -141,7 +156,7 @@ impl Drop for WaitFuture {
             mem::forget((mem::take(&mut self.watch), self.request.take()));
             return;
         }
-        if !self.is_over {
+        if self.stage != Stage::Over {
             self.registry.leave(&self.key, self.id);
         }
         if let Some(request) = self.request.take() {

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use tokio::task::coop;
@@ -47,7 +47,12 @@ impl<'a> AcquireFuture<'a> {
     }
 
     /// Returns a guard if the task holds the key already, else takes a place in its line.
-    fn begin(&mut self, key: &LockKey, terms: Terms) -> Result<Option<LockGuard>, LockError> {
+    fn begin(
+        &mut self,
+        key: &LockKey,
+        terms: Terms,
+        waker: &Waker,
+    ) -> Result<Option<LockGuard>, LockError> {
         let manager = self.manager;
         // Before what the task holds is looked at: that is the parent's, in a forked child.
         let deadline = manager
@@ -64,7 +69,7 @@ impl<'a> AcquireFuture<'a> {
         }
         manager.require_runtime()?;
         check_key(&registry.prefix, key)?;
-        self.state = AcquireState::Waiting(manager.join_queue(key, terms, deadline)?);
+        self.state = AcquireState::Waiting(manager.join_queue(key, terms, deadline, waker)?);
         Ok(None)
     }
 }
@@ -79,7 +84,9 @@ impl Future for AcquireFuture<'_> {
         if matches!(this.state, AcquireState::New(..))
             && let AcquireState::New(key, terms) =
                 std::mem::replace(&mut this.state, AcquireState::Finished)
-            && let Some(result) = terms.and_then(|terms| this.begin(&key, terms)).transpose()
+            && let Some(result) = terms
+                .and_then(|terms| this.begin(&key, terms, context.waker()))
+                .transpose()
         {
             coop.made_progress();
             return Poll::Ready(result);

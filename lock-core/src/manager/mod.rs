@@ -1,6 +1,6 @@
 //! The front door: acquiring, running, and what operators do.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, task::Waker, time::Duration};
 
 use tracing::Instrument as _;
 
@@ -447,8 +447,9 @@ impl LockManager {
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
+        waker: &Waker,
     ) -> Result<WaitFuture, LockError> {
-        let wait = WaitFuture::join(&self.inner.registry, key, terms, deadline);
+        let wait = WaitFuture::join(&self.inner.registry, key, terms, deadline, waker);
         wait.map(WaitFuture::watched)
             .inspect_err(|error| telemetry::refused(key, error))
     }

@@ -1,6 +1,9 @@
 //! Taking several keys at once.
 
-use std::future::Future;
+use std::{
+    future::{Future, poll_fn},
+    task::{Context, Poll},
+};
 
 use crate::{
     error::LockError,
@@ -179,7 +182,10 @@ impl LockManager {
         order.sort_by_key(|(_, key)| *key);
         let mut taken = Vec::with_capacity(keys.len());
         for (position, key) in order {
-            let wait = self.join_queue(key, *terms, deadline)?;
+            let join = |context: &mut Context<'_>| {
+                Poll::Ready(self.join_queue(key, *terms, deadline, context.waker()))
+            };
+            let wait = poll_fn(join).await?;
             taken.push((position, wait.await?));
             spend(terms, deadline, self.context().clock.now());
         }

@@ -414,7 +414,7 @@ mod tests {
         let mut key = Key::default();
         let options = LockOptions::new(TTL).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
-        at(10, |cx| key.wait(TASK, terms, None, cx)).expect("free");
+        at(10, |cx| key.wait(TASK, terms, None, (), cx)).expect("free");
         key
     }
 

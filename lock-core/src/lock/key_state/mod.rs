@@ -104,21 +104,23 @@ where
         matches!(self.phase, Phase::Held(_)) || !self.queue.is_empty()
     }
 
-    /// A task begins to wait. Refused at once if the lock is taken and the task does not wait.
+    /// A task that polls begins to wait. Refused at once if the lock is taken and the task does not wait.
     pub(crate) fn wait(
         &mut self,
         id: TaskId,
         terms: Terms,
         deadline: Option<Moment>,
+        waker: W,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Result<(), Refusal> {
         if terms.wait == Wait::No && self.is_taken() {
+            cx.actions.push(Action::Drop(waker));
             return Err(self.refusal(terms.ttl, cx.now));
         }
         let waiter = Waiter {
             terms,
             deadline,
-            waker: None,
+            waker: Some(waker),
         };
         self.queue.insert(id, Box::new(waiter));
         self.go_on(Some(id), cx);

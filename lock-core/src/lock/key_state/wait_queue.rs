@@ -13,7 +13,7 @@ use crate::{
 pub(crate) struct Waiter<W> {
     pub(crate) terms: Terms,
     pub(crate) deadline: Option<Moment>,
-    /// `None` before its first poll, and after it was woken.
+    /// `None` after it was woken.
     pub(crate) waker: Option<W>,
 }
 

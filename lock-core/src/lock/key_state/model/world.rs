@@ -169,9 +169,7 @@ impl World {
                 ];
                 let waits = if index == 0 { &waits[..1] } else { &waits[1..] };
                 for wait in waits {
-                    let mut world = self.clone();
-                    world.begin_to_wait(index, *wait)?;
-                    reached.push(world);
+                    self.fork(reached, |world| world.begin_to_wait(index, *wait));
                 }
             }
             Task::Away => {}
@@ -399,7 +397,7 @@ impl World {
         }
     }
 
-    fn begin_to_wait(&mut self, index: usize, wait: Wait) -> Found {
+    fn begin_to_wait(&mut self, index: usize, wait: Wait) {
         self.rounds[index] -= 1;
         let id = self.next_id;
         self.next_id += 1;
@@ -415,12 +413,14 @@ impl World {
             Wait::For(wait) => Some(self.now.after(wait)),
             Wait::No | Wait::Forever => None,
         };
-        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, cx));
+        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, id, cx));
         if waits.is_ok() {
-            self.tasks[index] = Task::Waiting { id, is_woken: true };
-            self.poll(index)?;
+            // It left its waker, and its request has no reply yet.
+            self.tasks[index] = Task::Waiting {
+                id,
+                is_woken: false,
+            };
         }
-        Ok(())
     }
 
     fn poll(&mut self, index: usize) -> Found {
