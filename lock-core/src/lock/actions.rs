@@ -164,7 +164,7 @@ impl Registry {
                 tracing::debug!(%key, ?failure, "no fencing tokens were prefetched");
             }
             registry.event(&key, |entry, cx| {
-                entry.state.prefetched(&owner, result, cx);
+                entry.state.prefetched(&owner, &result, cx);
             });
         });
     }
@@ -260,7 +260,7 @@ fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
                 Err(failure) => Some(Err(failure.clone())),
             };
             if let Some(answer) = answer {
-                told.renewed(&one.key, &one.owner, sent, answer, within / 2);
+                told.renewed(&one.key, &one.owner, sent, &answer, within / 2);
             }
         }
     });

@@ -251,10 +251,10 @@ impl Registry {
         key: &LockKey,
         owner: &Arc<Owner>,
         sent: Moment,
-        result: Result<Renewed, Failure>,
+        result: &Result<Renewed, Failure>,
         retry_in: Duration,
     ) {
-        if let Err(failure) = &result {
+        if let Err(failure) = result {
             tracing::debug!(%key, ?failure, "a renewal failed");
         }
         self.event(key, |entry, cx| {

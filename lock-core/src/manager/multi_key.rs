@@ -196,11 +196,11 @@ impl LockManager {
     /// What the running task holds of these keys, if it holds them all; `None` if it holds none.
     fn held_by_this_task(&self, keys: &[LockKey]) -> Result<Option<Hold>, LockError> {
         let find = |key| reentry::find(&self.inner.registry, key);
-        let held: Vec<_> = keys.iter().filter_map(find).collect();
-        if held.is_empty() {
+        let leases: Vec<_> = keys.iter().filter_map(find).collect();
+        if leases.is_empty() {
             return Ok(None);
         }
-        if held.len() < keys.len() {
+        if leases.len() < keys.len() {
             // Waiting for the rest would break the order: somebody may hold it and wait for what is held here.
             let missing = keys.iter().find(|key| find(key).is_none());
             let refused = LockError::invalid(
@@ -212,7 +212,7 @@ impl LockManager {
                 None => refused,
             });
         }
-        let hold = Hold::again(held);
+        let hold = Hold::again(leases);
         if let Some(hold) = &hold {
             hold.leases().check()?;
         }

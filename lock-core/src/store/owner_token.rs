@@ -2,10 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::fencing::FencingToken;
-use crate::inspect::{Holder, Sighting};
 #[cfg(feature = "redis")]
-use crate::runtime::mutex::Mutex;
+use crate::fencing::FencingToken;
+use crate::{
+    inspect::{Holder, Sighting},
+    runtime::mutex::Mutex,
+};
 
 /// A random value that proves who may renew or release a lease.
 ///

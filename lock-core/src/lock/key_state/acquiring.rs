@@ -12,7 +12,7 @@ use crate::{
         KeyState, Phase,
         action::{AcquireAction, Action, BLOCK, TaskId, Transition},
         refusal::Refusal,
-        request::{AcquireReply, AcquireRequest, Granted, RequestStep, WakeUps},
+        request::{AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, WakeUps},
         server_lease::{ServerLease, validity},
     },
     options::Wait,
@@ -138,7 +138,7 @@ where
             if let RequestStep::Waiting { .. } = request.step {
                 self.accept(fencing, cx);
             } else {
-                request.pushed = Some(fencing);
+                request.meanwhile = Meanwhile::Granted(fencing);
             }
         }
         self.go_on(None, cx);
@@ -244,15 +244,15 @@ where
             Expiry::Unknown => Some(cx.now.after(ttl)),
         });
         request.last_reply = Some(refusal.clone());
-        let reconnected = std::mem::take(&mut request.reconnected);
-        let pause = if reconnected {
+        let meanwhile = std::mem::take(&mut request.meanwhile);
+        let pause = if meanwhile == Meanwhile::Reconnected {
             Duration::ZERO
         } else {
             checking_pause(busy, cx)
         };
         request.wait_until(cx.now.after(pause));
         self.refuse_impatient(&refusal, cx);
-        self.accept_what_came_meanwhile(cx);
+        self.accept_meanwhile(meanwhile, cx);
     }
 
     fn failed(&mut self, failure: Failure, cx: &mut Transition<'_, W, L, O>) {
@@ -265,8 +265,8 @@ where
         request.failures += 1;
         let doubled = 2_u32.pow(request.failures.min(6));
         let pause = cx.polling_pause.saturating_mul(doubled).min(LONGEST_PAUSE);
-        let reconnected = std::mem::take(&mut request.reconnected) && !failure.is_definite();
-        let pause = if reconnected {
+        let meanwhile = std::mem::take(&mut request.meanwhile);
+        let pause = if meanwhile == Meanwhile::Reconnected && !failure.is_definite() {
             Duration::ZERO
         } else {
             (cx.jitter)(pause)
@@ -282,12 +282,12 @@ where
         let refusal = Refusal::Failed(failure);
         request.last_reply = Some(refusal.clone());
         self.refuse_impatient(&refusal, cx);
-        self.accept_what_came_meanwhile(cx);
+        self.accept_meanwhile(meanwhile, cx);
     }
 
-    fn accept_what_came_meanwhile(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if let Phase::Acquiring(request) = &mut self.phase
-            && let Some(fencing) = request.pushed.take()
+    /// A grant that came by a message while a request was in flight.
+    fn accept_meanwhile(&mut self, meanwhile: Meanwhile, cx: &mut Transition<'_, W, L, O>) {
+        if let Meanwhile::Granted(fencing) = meanwhile
             && self.queue.has_head()
         {
             self.accept(fencing, cx);
@@ -352,12 +352,12 @@ where
         };
         let was_busy = request.was_busy;
         let owner = request.owner.clone();
-        let mut held = ServerLease::new(owner, &granted, request.is_astray, terms.renew, cx);
-        let ends = held.valid_until;
+        let mut lease = ServerLease::new(owner, &granted, request.is_astray, terms.renew, cx);
+        let ends = lease.valid_until;
         if self.queue.length() > 1 {
-            cx.actions.push(held.prefetch(cx.now));
+            cx.actions.push(lease.prefetch(cx.now));
         }
-        self.phase = Phase::Held(held);
+        self.phase = Phase::Held(lease);
         if was_busy {
             cx.actions.push(Action::HandedOn(HandOff::Remote));
         }

@@ -95,7 +95,7 @@ where
         &mut self,
         owner: &O,
         sent: Moment,
-        result: Result<Renewed, Failure>,
+        result: &Result<Renewed, Failure>,
         retry_in: Duration,
         cx: &mut Transition<'_, W, L, O>,
     ) {
@@ -127,7 +127,7 @@ where
     pub(crate) fn prefetched(
         &mut self,
         owner: &O,
-        result: Result<Prefetched, Failure>,
+        result: &Result<Prefetched, Failure>,
         cx: &mut Transition<'_, W, L, O>,
     ) {
         self.expire(cx);
@@ -137,8 +137,8 @@ where
             match result {
                 Ok(Prefetched::Tokens { tokens, contended }) => {
                     cx.actions.push(Action::Learn(tokens.last()));
-                    held.next_tokens = tokens;
-                    held.batch.note(contended, cx.now);
+                    held.next_tokens = *tokens;
+                    held.batch.note(*contended, cx.now);
                     let valid_until = validity(sent, held.ttl);
                     self.extend(valid_until, cx);
                 }

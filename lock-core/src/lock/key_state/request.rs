@@ -36,9 +36,7 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) failures: u32,
     pub(super) last_reply: Option<Refusal>,
     pub(super) step: RequestStep,
-    /// What came while a request was in flight.
-    pub(super) pushed: Option<FencingToken>,
-    pub(super) reconnected: bool,
+    pub(super) meanwhile: Meanwhile,
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +54,15 @@ pub(crate) enum RequestStep {
     Confirming { sent: Moment, granted: Granted },
     /// Nothing is in flight. The next request leaves at `until`, or when a message or a new connection is a reason for it.
     Waiting { until: Moment, wake_ups: WakeUps },
+}
+
+/// What came while a request was in flight. A grant is worth more than a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Meanwhile {
+    #[default]
+    Nothing,
+    Reconnected,
+    Granted(FencingToken),
 }
 
 /// What is a reason for the next request before its time.
@@ -112,8 +119,7 @@ impl<O> AcquireRequest<O> {
                 until: Moment::from_nanos(0),
                 wake_ups: WakeUps::GrantsAndConnections,
             },
-            pushed: None,
-            reconnected: false,
+            meanwhile: Meanwhile::Nothing,
         }
     }
 
@@ -129,7 +135,11 @@ impl<O> AcquireRequest<O> {
                 wake_ups: WakeUps::GrantsAndConnections,
             } => *until = now.min(*until),
             RequestStep::Waiting { .. } => {}
-            RequestStep::Asking { .. } | RequestStep::Confirming { .. } => self.reconnected = true,
+            RequestStep::Asking { .. } | RequestStep::Confirming { .. } => {
+                if matches!(self.meanwhile, Meanwhile::Nothing) {
+                    self.meanwhile = Meanwhile::Reconnected;
+                }
+            }
         }
     }
 

@@ -1,6 +1,9 @@
 //! The same state at another time, with other names, is one.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Write as _},
+};
 
 use super::{
     server::{OTHER, Reply, Request},
@@ -8,7 +11,11 @@ use super::{
 };
 use crate::{
     fencing::FencingBlock,
-    lock::key_state::{Phase, request::RequestStep, server_lease::HolderStage},
+    lock::key_state::{
+        Phase,
+        request::{Meanwhile, RequestStep},
+        server_lease::{HolderStage, RenewalPlan},
+    },
     runtime::clock::Moment,
     store::{AcquireOutcome, Prefetched},
 };
@@ -74,9 +81,12 @@ impl World {
     pub(super) fn canonical(&self) -> String {
         let names = self.names();
         let mut text = String::new();
-        self.write_surroundings(&names, &mut text);
-        self.write_network(&names, &mut text);
-        self.write_key(&names, &mut text);
+        let written = self
+            .write_surroundings(&names, &mut text)
+            .and_then(|()| self.write_network(&names, &mut text))
+            .and_then(|()| self.write_waiters(&names, &mut text))
+            .and_then(|()| self.write_phase(&names, &mut text));
+        written.expect("a string takes all");
         text
     }
 
@@ -107,7 +117,9 @@ impl World {
             Phase::Acquiring(request) => {
                 owners.insert(request.owner);
                 tokens.insert(request.known_since);
-                tokens.extend(request.pushed.map(u64::from));
+                if let Meanwhile::Granted(token) = request.meanwhile {
+                    tokens.insert(token.into());
+                }
             }
             Phase::Held(held) => {
                 owners.insert(held.owner);
@@ -144,7 +156,7 @@ impl World {
         }
     }
 
-    fn write_surroundings(&self, names: &Names, text: &mut String) {
+    fn write_surroundings(&self, names: &Names, text: &mut String) -> fmt::Result {
         let tokens = [self.server.counter, self.known, self.largest_taken];
         let holder = self
             .server
@@ -161,7 +173,7 @@ impl World {
             .iter()
             .filter(|owner| names.owners.contains(owner));
         let astray: Vec<_> = astray.map(|owner| names.owner(*owner)).collect();
-        let _ = write!(
+        write!(
             text,
             "{:?} {holder:?} {queue:?} {astray:?} {} {} {:?} {:?} {:?}",
             tokens.map(|token| names.token(token)),
@@ -170,9 +182,9 @@ impl World {
             self.rounds,
             self.left,
             self.timer.map(|at| names.due(at)),
-        );
+        )?;
         for task in &self.tasks {
-            let _ = match task {
+            match task {
                 Task::Away => write!(text, "A "),
                 Task::Waiting { id, is_woken } => write!(text, "W{}{is_woken} ", names.task(*id)),
                 Task::Holding {
@@ -189,11 +201,12 @@ impl World {
                     names.token(*token),
                     names.due(*valid_until)
                 ),
-            };
+            }?;
         }
+        Ok(())
     }
 
-    fn write_network(&self, names: &Names, text: &mut String) {
+    fn write_network(&self, names: &Names, text: &mut String) -> fmt::Result {
         for (request, is_late) in self
             .up
             .iter()
@@ -201,7 +214,7 @@ impl World {
             .chain(self.late.iter().map(|one| (one, true)))
         {
             let owner = names.owner(request.owner());
-            let _ = match request {
+            match request {
                 Request::Acquire(one) => write!(
                     text,
                     "a{owner}{is_late}{:?}{}{} ",
@@ -213,11 +226,11 @@ impl World {
                 Request::Renew(_, sent) => write!(text, "r{owner}{is_late}{} ", names.at(*sent)),
                 Request::Prefetch(_) => write!(text, "p{owner}{is_late} "),
                 Request::Release(_) => write!(text, "x{owner}{is_late} "),
-            };
+            }?;
         }
         for reply in &self.down {
             let owner = names.owner(reply.owner());
-            let _ = match reply {
+            match reply {
                 Reply::Acquired(_, Ok(outcome)) => {
                     write!(text, "A{owner}{} ", outcome_text(names, outcome))
                 }
@@ -231,7 +244,7 @@ impl World {
                 }
                 Reply::Prefetched(_, result) => write!(text, "P{owner}{} ", result.is_ok()),
                 Reply::Pushed(_, token) => write!(text, "m{owner}{} ", names.token(*token)),
-            };
+            }?;
         }
         if let Some(polled) = &self.polled {
             let outcome = match &polled.arrived {
@@ -239,18 +252,19 @@ impl World {
                 Some(Ok(outcome)) => outcome_text(names, outcome),
                 Some(Err(_)) => "E".to_owned(),
             };
-            let _ = write!(
+            write!(
                 text,
                 "s{}{}{outcome} ",
                 names.owner(polled.owner),
                 names.task(polled.by)
-            );
+            )?;
         }
+        Ok(())
     }
 
-    fn write_key(&self, names: &Names, text: &mut String) {
+    fn write_waiters(&self, names: &Names, text: &mut String) -> fmt::Result {
         for (id, waiter) in self.key.queue.iter() {
-            let _ = write!(
+            write!(
                 text,
                 "w{}{:?}{}{}{} ",
                 names.task(id.0),
@@ -258,17 +272,21 @@ impl World {
                 self.key.queue.impatient.contains(&id),
                 self.key.queue.awake.contains_key(&id),
                 waiter.waker.is_some()
-            );
+            )?;
         }
         for id in self.key.refused.keys() {
-            let _ = write!(text, "f{} ", names.task(id.0));
+            write!(text, "f{} ", names.task(id.0))?;
         }
+        Ok(())
+    }
+
+    fn write_phase(&self, names: &Names, text: &mut String) -> fmt::Result {
         match &self.key.phase {
             Phase::Idle => text.push('I'),
             Phase::Acquiring(request) => {
-                let _ = write!(
+                write!(
                     text,
-                    "Q{} {:?} {:?} {:?} {} {} {} {} {} {:?} {} {} ",
+                    "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} ",
                     names.owner(request.owner),
                     request.queue_mode,
                     request.ttl,
@@ -278,12 +296,15 @@ impl World {
                     request.was_busy,
                     request.failures.min(3),
                     names.token(request.known_since),
-                    request.pushed.map(|token| names.token(token.into())),
-                    request.reconnected,
+                    match request.meanwhile {
+                        Meanwhile::Nothing => "-".to_owned(),
+                        Meanwhile::Reconnected => "r".to_owned(),
+                        Meanwhile::Granted(token) => names.token(token.into()).to_string(),
+                    },
                     request.last_reply.is_some(),
-                );
-                let _ = write!(text, "{} ", names.at(request.waits_since));
-                let _ = match &request.step {
+                )?;
+                write!(text, "{} ", names.at(request.waits_since))?;
+                match &request.step {
                     RequestStep::Asking {
                         sent,
                         queue_mode,
@@ -306,10 +327,10 @@ impl World {
                     RequestStep::Waiting { until, wake_ups } => {
                         write!(text, ".{}{wake_ups:?}", names.due(*until))
                     }
-                };
+                }?;
             }
             Phase::Held(held) => {
-                let _ = write!(
+                write!(
                     text,
                     "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} ",
                     names.owner(held.owner),
@@ -322,21 +343,21 @@ impl World {
                     held.batch.contended,
                     names.at(held.batch.told_at).max(-40),
                     held.is_astray,
-                );
-                let _ = match held.renewal {
-                    crate::lock::key_state::server_lease::RenewalPlan::At(at) => {
+                )?;
+                match held.renewal {
+                    RenewalPlan::At(at) => {
                         write!(text, "@{} ", names.due(at))
                     }
                     other => write!(text, "{other:?} "),
-                };
+                }?;
                 for holder in &held.holders {
-                    let _ = write!(
+                    write!(
                         text,
                         "h{} {} ",
                         names.task(holder.id.0),
                         names.token(holder.fencing.into())
-                    );
-                    let _ = match &holder.stage {
+                    )?;
+                    match &holder.stage {
                         HolderStage::Granted { until, waiter } => write!(
                             text,
                             "G{}{:?}",
@@ -344,11 +365,12 @@ impl World {
                             waiter.deadline.map(|at| names.due(at))
                         ),
                         HolderStage::Taken { .. } => write!(text, "T"),
-                    };
+                    }?;
                 }
             }
         }
-        let _ = write!(text, " m{:?}", self.key.armed.map(|at| names.due(at)));
+        write!(text, " m{:?}", self.key.armed.map(|at| names.due(at)))?;
+        Ok(())
     }
 }
 

@@ -86,6 +86,6 @@ fn every_state_of_two_tasks_another_process_and_the_timer_keeps_the_invariants()
     ];
     for scenario in scenarios {
         let states = explore(scenario, 4_000_000);
-        println!("{scenario:?}: {states} states");
+        eprintln!("{scenario:?}: {states} states");
     }
 }

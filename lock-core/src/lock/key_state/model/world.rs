@@ -428,9 +428,9 @@ impl World {
             return Ok(());
         };
         let reply = self.take_arrived(id);
-        let taken = Cell::new(None);
+        let made = Cell::new(None);
         let lease = |held: &ServerLease<u64, u64, u64>, holder: &Holder<u64, u64>| {
-            taken.set(Some((
+            made.set(Some((
                 held.owner,
                 u64::from(holder.fencing),
                 held.valid_until,
@@ -444,7 +444,7 @@ impl World {
             }
             key.poll(TaskId(id), id, lease, cx)
         });
-        match (polled, taken.take()) {
+        match (polled, made.take()) {
             (Polled::Pending, _) => {
                 self.tasks[index] = Task::Waiting {
                     id,
@@ -522,11 +522,11 @@ impl World {
             Reply::Renewed(owner, sent, result) => {
                 let result = result.map_err(Failure::from);
                 let retry_in = Duration::from_millis(200);
-                self.event(|key, cx| key.renewed(&owner, sent, result, retry_in, cx));
+                self.event(|key, cx| key.renewed(&owner, sent, &result, retry_in, cx));
             }
             Reply::Prefetched(owner, result) => {
                 let result: Result<Prefetched, _> = result.map_err(Failure::from);
-                self.event(|key, cx| key.prefetched(&owner, result, cx));
+                self.event(|key, cx| key.prefetched(&owner, &result, cx));
             }
             Reply::Pushed(owner, token) => {
                 let fencing = FencingToken::new(token);
