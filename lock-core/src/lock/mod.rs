@@ -5,8 +5,6 @@ mod actions;
 pub(crate) mod context;
 mod grant_listener;
 pub(crate) mod hold;
-#[cfg(test)]
-mod interleavings;
 pub(crate) mod key_state;
 pub(crate) mod lease_state;
 pub(crate) mod reentry;

@@ -38,6 +38,8 @@ mod acquiring;
 mod action;
 mod batch;
 mod holding;
+#[cfg(test)]
+mod interleavings;
 #[cfg(all(test, feature = "redis"))]
 mod model;
 mod refusal;

@@ -10,7 +10,7 @@ use crate::store::{
         address::{Address, Endpoint, transport::Transport},
         connection::{
             NoReply,
-            redirect::Redirect,
+            wire::redirect::Redirect,
             wire::resp::{ServerError, Value},
         },
     },
@@ -300,7 +300,7 @@ pub(crate) fn source(message: String) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::connection::redirect::RedirectScope;
+    use crate::store::redis::connection::wire::redirect::RedirectScope;
 
     fn error(line: &str) -> ServerError {
         ServerError::new(line)

@@ -41,8 +41,6 @@ mod once;
 pub(crate) mod opening;
 pub(crate) mod pub_sub;
 pub(crate) mod reconnecting;
-pub(crate) mod redirect;
-mod round_trip;
 pub(crate) mod sentinel;
 #[cfg(feature = "cluster")]
 pub(crate) mod subscribed_channels;

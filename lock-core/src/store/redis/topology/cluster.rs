@@ -24,7 +24,7 @@ use crate::{
             connection::{
                 capabilities, errors,
                 reconnecting::ReconnectingConnection,
-                redirect::{Redirect, RedirectScope, SLOTS},
+                wire::redirect::{Redirect, RedirectScope, SLOTS},
                 wire::resp::{
                     Arg::{Number, Text},
                     ServerError, Value,

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::{
     options::RESERVED,
-    store::redis::connection::{pub_sub::GRANTS, redirect::SLOTS},
+    store::redis::connection::{pub_sub::GRANTS, wire::redirect::SLOTS},
 };
 
 /// The names of a lock's companions.

@@ -13,7 +13,7 @@ const NEAR: u64 = 1_000_000;
 
 /// In nanoseconds.
 #[derive(Debug)]
-pub(super) struct RoundTrip {
+pub(crate) struct RoundTrip {
     /// Zero if not known.
     smoothed: AtomicU64,
     /// The shortest one of late.
@@ -34,17 +34,17 @@ impl Default for RoundTrip {
 
 impl RoundTrip {
     /// Zero if not known.
-    pub(super) fn smoothed(&self) -> Duration {
+    pub(crate) fn smoothed(&self) -> Duration {
         Duration::from_nanos(self.smoothed.load(Ordering::Relaxed))
     }
 
     /// Whether answers come so soon that it pays to wait for them.
-    pub(super) fn is_near(&self) -> &Arc<AtomicBool> {
+    pub(crate) fn is_near(&self) -> &Arc<AtomicBool> {
         &self.is_near
     }
 
     /// An eighth of each new measurement, as TCP does.
-    pub(super) fn note(&self, took: Duration) {
+    pub(crate) fn note(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = self.smoothed.load(Ordering::Relaxed);
         let after = if before == 0 {
