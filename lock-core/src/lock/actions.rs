@@ -10,7 +10,7 @@ use crate::{
     key::LockKey,
     lock::{
         acquire_in_flight::AcquireInFlight,
-        key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK},
+        key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK, request::AcquireReply},
         registry::{Registry, StateAction},
         release,
         renewal::RenewalDue,
@@ -122,6 +122,19 @@ impl Registry {
             return self.acquired(key, &owner, Err(Failure::unanswered("its task has left")));
         }
         self.finish(key, owner, reply);
+    }
+
+    /// The server replied to a request for a key, which the executor waited for.
+    fn acquired(
+        self: &Arc<Self>,
+        key: &LockKey,
+        owner: &Arc<Owner>,
+        result: Result<Acquired, Failure>,
+    ) {
+        let reply = read_reply(owner, result);
+        self.event(key, |entry, cx| {
+            entry.state.acquired(owner, reply, cx);
+        });
     }
 
     /// Has the executor wait for the reply to a request.
@@ -264,6 +277,20 @@ fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
             }
         }
     });
+}
+
+/// What the reply to an acquire says, and what is known of its copies.
+pub(super) fn read_reply(owner: &Owner, result: Result<Acquired, Failure>) -> AcquireReply {
+    let is_settled = owner.note_reply(&result);
+    if let Err(failure) = &result {
+        tracing::debug!(key = %owner.full_key, ?failure, "an acquire failed");
+    }
+    AcquireReply {
+        result: result.map(|acquired| acquired.outcome),
+        is_settled,
+        has_not_left: owner.in_flight.is_empty(),
+        is_astray: !owner.in_flight.is_on_one_connection(),
+    }
 }
 
 /// Tells the reply once: if the runtime ends that waits for it, as a failure.

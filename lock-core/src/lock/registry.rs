@@ -18,11 +18,11 @@ use crate::{
     key::LockKey,
     lock::{
         acquire_in_flight::AcquireInFlight,
-        actions::Todo,
+        actions::{Todo, read_reply},
         context::Context,
         key_state::{
             AcquireAction, Action, AfterRelease, KeyState, Limits, Polled, Refusal, TaskId,
-            Transition, request::AcquireReply,
+            Transition,
         },
         lease_state::LeaseState,
         release::{self, Releasing},
@@ -232,19 +232,6 @@ impl Registry {
         entry.is_some_and(|entry| entry.state.is_held())
     }
 
-    /// The server replied to a request for a key, which the executor waited for.
-    pub(crate) fn acquired(
-        self: &Arc<Self>,
-        key: &LockKey,
-        owner: &Arc<Owner>,
-        result: Result<Acquired, Failure>,
-    ) {
-        let reply = read_reply(owner, result);
-        self.event(key, |entry, cx| {
-            entry.state.acquired(owner, reply, cx);
-        });
-    }
-
     /// The server replied to a renewal, or did not within its time.
     pub(crate) fn renewed(
         self: &Arc<Self>,
@@ -397,18 +384,5 @@ impl Drop for Registry {
     /// Ends the task of the timers.
     fn drop(&mut self) {
         self.renewal.wake();
-    }
-}
-
-fn read_reply(owner: &Owner, result: Result<Acquired, Failure>) -> AcquireReply {
-    let is_settled = owner.note_reply(&result);
-    if let Err(failure) = &result {
-        tracing::debug!(key = %owner.full_key, ?failure, "an acquire failed");
-    }
-    AcquireReply {
-        result: result.map(|acquired| acquired.outcome),
-        is_settled,
-        has_not_left: owner.in_flight.is_empty(),
-        is_astray: !owner.in_flight.is_on_one_connection(),
     }
 }
