@@ -8,9 +8,9 @@ use crate::key::LockKey;
 ///
 /// | variant | means | a caller would |
 /// | --- | --- | --- |
-/// | [`Busy`](Self::Busy) | somebody else has it: normal | answer 409, or try again later |
-/// | [`Lost`](Self::Lost) | it was ours and is not any more | stop, and undo or re-check what was done |
-/// | [`Unavailable`](Self::Unavailable) | the backend did not answer or cannot serve: nobody knows | answer 503 |
+/// | [`Busy`](Self::Busy) | another holder has it: normal | answer 409, or try again later |
+/// | [`Lost`](Self::Lost) | this process held it and does not any more | stop, and undo or re-check what was done |
+/// | [`Unavailable`](Self::Unavailable) | the backend did not reply or cannot serve; the state is unknown | answer 503 |
 /// | [`Invalid`](Self::Invalid) | the request itself is wrong | mend the program or its configuration |
 /// | [`NotConfigured`](Self::NotConfigured) | no manager was given | call [`set_global`](crate::set_global) |
 ///
@@ -18,7 +18,7 @@ use crate::key::LockKey;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another holder has the lock, or others stood in line before.
+    /// Another holder has the lock, or others waited for it before.
     Busy {
         /// What is locked.
         key: LockKey,
@@ -34,7 +34,7 @@ pub enum LockError {
         /// How it ended.
         reason: LeaseLost,
     },
-    /// The backend did not answer, or answered that it cannot serve now. Whether the lock is free is unknown.
+    /// The backend did not reply, or replied that it cannot serve now. Whether the lock is free is unknown.
     Unavailable {
         /// What was to be locked; `None` where no key is involved, as while connecting.
         key: Option<LockKey>,
@@ -63,7 +63,7 @@ impl LockError {
         }
     }
 
-    /// Returns whether somebody else has the lock: the one failure that is part of normal work.
+    /// Returns whether another holder has the lock: the one failure that is part of normal work.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. })
@@ -83,7 +83,7 @@ impl LockError {
         }
     }
 
-    /// Names the key, where the error did not know it.
+    /// Adds the key to an error that has none.
     pub(crate) fn about(mut self, about: &LockKey) -> Self {
         if let Self::Unavailable { key, .. } | Self::Invalid { key, .. } = &mut self {
             key.get_or_insert_with(|| about.clone());
@@ -126,7 +126,7 @@ impl fmt::Display for LockError {
     }
 }
 
-/// For what speaks of nothing but input and output, as the body of a response does.
+/// For interfaces that know only input and output errors, such as the body of a response.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> Self {
         Self::other(error)
@@ -174,8 +174,8 @@ pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
 
-    // For the attribute: of a closure whose error is large clippy warns, and of a path that does not fit the compiler
-    // tells twice.
+    // For the attribute: clippy warns of a closure with a large error, and the compiler reports a path that does not fit
+    // twice.
     #[doc(hidden)]
     #[must_use]
     fn __conversion() -> fn(LockError) -> Self {
@@ -232,7 +232,7 @@ pub enum LeaseLost {
     Shutdown,
     /// Another key that was taken at once with this one was lost, and this one with it.
     OtherKey,
-    /// This process was forked from the one that holds it, and has a copy. The parent holds it on.
+    /// This process was forked from the one that holds it, and has a copy. The parent still holds it.
     Forked,
     /// It was released by its own guard. Only a clone that outlives the guard can see this.
     Released,

@@ -1,4 +1,4 @@
-//! The store's side of a fencing token: refusing whoever slept through the end of the lease.
+//! The store's side of a fencing token: refusing a holder that was paused beyond the end of its lease.
 
 use std::{error::Error, fmt, future::Future};
 
@@ -6,9 +6,9 @@ use crate::{fencing::FencingToken, lease::Lease};
 
 /// A store that remembers, for one resource, the largest fencing token it was shown, and refuses smaller ones.
 ///
-/// Refusing smaller tokens when writing is not enough. A holder that slept may read, then the next one reads too, then the
-/// sleeper writes before the next one has: its token is still the largest that wrote, and its change is lost when the next
-/// one writes. So a holder announces its token before it reads, and writes only if no larger one was announced since.
+/// Refusing smaller tokens when writing is not enough. An old holder that was paused may read, and then the next holder reads.
+/// If the old holder writes first, its token is still the largest that wrote, so the write succeeds. Its change is lost when the
+/// next holder writes. So a holder announces its token before it reads, and writes only if no larger one was announced since.
 /// [`Lease::update_fenced`] does the three steps in order.
 ///
 /// In SQLite and in PostgreSQL, on a table `account` with a column `fencing_token BIGINT NOT NULL DEFAULT 0`, one row for each
@@ -23,23 +23,24 @@ use crate::{fencing::FencingToken, lease::Lease};
 /// UPDATE account SET balance = $3 WHERE id = $1 AND fencing_token = $2;
 /// ```
 ///
-/// Each statement is a transaction of its own: two of them in one would keep the announcement from others until the end.
+/// Each statement is a transaction of its own. Two of them in one transaction would hide the announcement from others until the
+/// end.
 pub trait FencedStore {
-    /// What is read and written.
+    /// The type that is read and written.
     type Value;
-    /// Why the store does not answer.
+    /// The error of the store.
     type Error;
 
     /// Remembers the token, unless a larger one was announced.
     ///
     /// # Errors
     ///
-    /// What the store says if it does not answer; it reaches the caller of [`Lease::update_fenced`] as
+    /// The store's own error; it reaches the caller of [`Lease::update_fenced`] as
     /// [`FencedError::Store`], here and below. A refusal is no error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the token remembered or not. Either is safe: it is its holder's own.
+    /// Dropping the future may leave the token remembered or not. Either is safe: the token is the holder's own.
     fn announce(
         &mut self,
         token: FencingToken,
@@ -60,7 +61,7 @@ pub trait FencedStore {
     ///
     /// # Errors
     ///
-    /// [`FencedError::Store`], as with [`announce`](Self::announce): whether it was written, nobody knows.
+    /// [`FencedError::Store`], as with [`announce`](Self::announce): whether the write was done is unknown.
     ///
     /// # Cancel safety
     ///
@@ -72,7 +73,7 @@ pub trait FencedStore {
     ) -> impl Future<Output = Result<Fenced, Self::Error>> + Send;
 }
 
-/// What a store says to a token.
+/// The store's reply to a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fenced {
     /// It is the largest so far: done.
@@ -82,7 +83,7 @@ pub enum Fenced {
 }
 
 impl Fenced {
-    /// Says what a statement means that changes a row only if the token may: as above.
+    /// Interprets the result of a statement that changes a row only if the token allows it: as above.
     #[must_use]
     pub fn from_rows_changed(rows: u64) -> Self {
         if rows == 0 {
@@ -96,9 +97,9 @@ impl Fenced {
 /// Why a fenced change was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FencedError<E> {
-    /// Somebody else has held the lock since. The store is right: never raise a token and try again. Acquire the lock again.
+    /// Another holder has had the lock since. The store is right: never raise a token and try again. Acquire the lock again.
     Refused(FencingToken),
-    /// The store did not answer. Whether it made the change, only it knows.
+    /// The store did not reply. Whether it made the change is unknown.
     Store(E),
 }
 
@@ -130,10 +131,10 @@ impl<E: Error + 'static> Error for FencedError<E> {
 }
 
 impl Lease {
-    /// Changes what the lock protects, in a store that refuses whoever lost the lock without knowing it.
+    /// Changes what the lock protects, in a store that refuses a holder that lost the lock without noticing.
     ///
     /// Announces the fencing token, reads, and writes what `change` makes of it. Nothing else that happens while a lease is
-    /// held is safe from a process that was stopped; this is, whatever clocks do.
+    /// held is safe from a process that was stopped. This is safe, whatever clocks do.
     ///
     /// # Errors
     ///
@@ -142,7 +143,7 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the token announced, which harms nobody, and the change made or not.
+    /// Dropping the future leaves the token announced, which is harmless, and the change made or not.
     pub async fn update_fenced<S: FencedStore>(
         &self,
         store: &mut S,
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
     use crate::{LockManager, LockOptions};
 
-    /// A store in which somebody else may announce a token between a read and the write that follows.
+    /// A store in which another holder may announce a token between a read and the write that follows.
     #[derive(Default)]
     struct Store {
         largest: u64,

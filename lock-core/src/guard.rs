@@ -9,9 +9,9 @@ use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 /// # What dropping does, and what it cannot do
 ///
 /// Dropping the guard releases the lock in the background, within one round trip: on an early return, on `?`, on a panic,
-/// when the future that owns it is dropped, outside a runtime and while one shuts down. It never blocks. What it cannot do
-/// is tell how the release went; [`release`](Self::release) can. And a process that ends at once takes the message with
-/// it: then the lock is free after what is left of its ttl, unless
+/// when the future that owns it is dropped, outside a runtime and while one shuts down. It never blocks. The drop cannot report
+/// how the release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock is
+/// then free after the rest of its ttl, unless
 /// [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
@@ -42,18 +42,18 @@ impl LockGuard {
 
     /// Releases the lock and waits until the backend has done it; several keys are released at the same time.
     ///
-    /// A guard that re-entered a lease lets go of its own share only; the last one releases.
+    /// A guard that re-entered a lease releases its own share only; the last one releases the lock.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if the lease had ended before: somebody else may have held the lock meanwhile. Of several keys
-    ///   it names the one that was lost;
-    /// - [`LockError::Unavailable`] if the backend gave no answer within its time-out; the release goes on in the
-    ///   background, at most until the lease has ended by itself.
+    /// - [`LockError::Lost`] if the lease had ended before: another holder may have had the lock meanwhile. Of several keys it
+    ///   names the one that was lost;
+    /// - [`LockError::Unavailable`] if the backend did not reply within its time-out; the release goes on in the background, at
+    ///   most until the lease has ended by itself.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the release under way, as dropping the guard does.
+    /// Dropping the future leaves the release in flight, as dropping the guard does.
     pub async fn release(self) -> Result<(), LockError> {
         self.hold.release().await
     }

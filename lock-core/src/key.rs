@@ -12,8 +12,8 @@ use crate::template::Template;
 
 /// What is locked: a short text that every process spells alike.
 ///
-/// A clone is cheap. Anything can be a `LockKey`; whether it can be locked (at most 512 bytes, and not empty) is checked
-/// where it is used, and answered with [`LockError::Invalid`](crate::LockError::Invalid).
+/// A clone is cheap. Anything can be a `LockKey`. Whether it can be locked (at most 512 bytes, and not empty) is checked
+/// where it is used; if not, the call returns [`LockError::Invalid`](crate::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -27,10 +27,10 @@ use crate::template::Template;
 #[derive(Clone)]
 pub struct LockKey(Arc<Made>);
 
-/// Behind one thin pointer, because keys stand in errors, and in the futures of thousands that wait.
+/// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
     text: Box<str>,
-    /// For those who count, and of no meaning to the lock: keys with one text are one key.
+    /// For telemetry only, without meaning for the lock: keys with one text are one key.
     from: Option<&'static Template>,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Debug for LockKey {
 
 /// Turns a text into a [`LockKey`], byte for byte.
 ///
-/// Implemented for texts and keys only: a number is no key by itself, because it does not say of what.
+/// Implemented for texts and keys only: a number is no key by itself, because it does not say what it identifies.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected a text or a `LockKey`",
@@ -196,9 +196,9 @@ pub enum Part<'a> {
 /// Joins the parts of a template.
 ///
 /// No two lists of values make the same key. In front of each value but the first stands fixed text with at least one
-/// separator, a character that is neither a letter nor a digit nor `%`; the attribute refuses templates without. No
-/// separator of the template, and so not this one, survives [`Encoder`], which makes its first occurrence the end of the
-/// value before it. And what the encoder writes can be decoded, since it writes `%` in escapes only.
+/// separator, a character that is neither a letter nor a digit nor `%`; the attribute refuses templates without one.
+/// [`Encoder`] escapes every separator of the template. So the first occurrence of this separator is the end of the
+/// value before it. What the encoder writes can be decoded, since it writes `%` in escapes only.
 pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,
@@ -207,7 +207,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     for part in parts {
         match part {
             Part::Text(text) => encoder.key.push_str(text),
-            // As `ToString` does: a value whose `Display` fails has a bug that must not become a key.
+            // As `ToString` does: a `Display` that fails is a bug of the value, and must not become a key.
             Part::Value(value) => {
                 write!(encoder, "{value}")
                     .expect("a `Display` implementation returned an error unexpectedly");

@@ -11,10 +11,12 @@ use crate::{
 
 /// The time-limited right to hold a lock, as an observer sees it.
 ///
-/// A cheap clone that may be passed around and kept; it does not keep the lock. It is renewed in the background until its
-/// [`LockGuard`](crate::LockGuard) goes, and lost when renewing fails for too long or somebody takes the key away.
+/// A cheap clone that may be passed around and kept; it does not keep the lock. The lease is renewed in the background until its
+/// [`LockGuard`](crate::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client takes
+/// the
+/// key away.
 ///
-/// Of several keys that were taken [at once](crate::LockManager::acquire_all) there is one lease. It is lost as soon as one
+/// Several keys that were acquired [at once](crate::LockManager::acquire_all) have one lease. It is lost as soon as one
 /// of them is.
 #[derive(Clone)]
 pub struct Lease {
@@ -32,11 +34,11 @@ impl Lease {
         &self.leases.first().key
     }
 
-    /// Returns the number to hand to the store that the lock protects, so that it can refuse a holder that slept.
+    /// Returns the number to hand to the store that the lock protects, so that the store can refuse a holder that was paused.
     ///
-    /// It is that of [`key`](Self::key). What another key of the lease protects needs that key's own, from
-    /// [`fencing_tokens`](Self::fencing_tokens): tokens grow from one holder of a key to the next, and tell nothing about
-    /// the holders of another key.
+    /// It is that of [`key`](Self::key). What another key of the lease protects needs that key's own token, from
+    /// [`fencing_tokens`](Self::fencing_tokens): tokens grow from one holder of a key to the next, and are not comparable with
+    /// the tokens of another key.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.leases.first().fencing
@@ -53,7 +55,7 @@ impl Lease {
 
     /// Returns for how long the lease is certain to last, renewals to come not counted; zero once it has ended.
     ///
-    /// Never says more than the truth: it counts from before the request was sent, minus an allowance of 1 % of the ttl
+    /// The value is a lower bound: it counts from before the request was sent, minus an allowance of 1 % of the ttl
     /// and 2 ms for clocks that run at different rates. Of several keys it is the least.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -62,7 +64,7 @@ impl Lease {
 
     /// Returns whether the lease has ended. Once true, it stays true.
     ///
-    /// A local check without a message. It cannot know what the server has not told yet; [`verify`](Self::verify) asks.
+    /// A local check without a message. It cannot know what the server has not reported yet; [`verify`](Self::verify) asks.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.leases.ended().is_some()
@@ -74,7 +76,7 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> LeaseLost {
-        // Before it waits: what it would wait for is the parent's, in a forked child.
+        // Before it waits: in a forked child, what it would wait for is the parent's.
         match self.leases.ended() {
             Some((_, reason)) => reason,
             None => self.leases.lost().await,
@@ -103,7 +105,7 @@ impl Lease {
     /// # Errors
     ///
     /// - [`LockError::Lost`] if it has ended, or the server says that the key is gone or another's;
-    /// - [`LockError::Unavailable`] if the server did not answer: nobody knows.
+    /// - [`LockError::Unavailable`] if the server did not reply: whether the lease holds is unknown.
     ///
     /// # Cancel safety
     ///
@@ -114,8 +116,9 @@ impl Lease {
             .check_process()
             .map_err(|error| error.about(self.key()))?;
         self.leases.check()?;
-        // A renewal never shortens, so one by what is left only compares the token; and it gives a key whose expiry somebody
-        // took away the one that it should have.
+        // A renewal never shortens. So a renewal by the remaining time only compares the token. It also restores the expiry of a
+        // key
+        // from which another client removed it.
         let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
             let left = lease.valid_until().since(now);
@@ -134,8 +137,8 @@ impl Lease {
             let result = lease.note_renewal(answers.next());
             known = known.and(result);
         }
-        // A key that is lost comes before one of which nothing is known. And the lease may have run out while the answer
-        // was on its way.
+        // A lost key is reported before a key of which nothing is known. The lease may also have run out while the reply
+        // was in flight.
         self.leases.check()?;
         known
     }

@@ -10,7 +10,7 @@ const TTL_RANGE: (Duration, Duration) = (
     Duration::from_secs(24 * 60 * 60),
 );
 
-/// The longest bounded wait. Whoever wants more means no bound.
+/// The longest bounded wait. A longer one counts as no bound.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The most bytes in a key, without the manager's prefix.
@@ -73,11 +73,11 @@ pub enum OnLost {
 }
 
 impl LockOptions {
-    /// Creates options with a ttl: how long a crash of the holder blocks everybody else.
+    /// Creates options with a ttl: how long a crash of the holder blocks all others.
     ///
     /// It does not bound how long the lock may be held, because the lease is renewed while it is. 100 ms to 24 h.
-    /// A short ttl frees the lock sooner after a crash, but is lost in a shorter outage of the network or the server; a
-    /// long one the other way round. Defaults to the manager's ttl.
+    /// A short ttl frees the lock sooner after a crash, but is lost in a shorter outage of the network or the server. A
+    /// long ttl survives longer outages and blocks others for longer after a crash. Defaults to the manager's ttl.
     pub const fn new(ttl: Duration) -> Self {
         Self {
             ttl: Some(ttl),
@@ -89,7 +89,7 @@ impl LockOptions {
         }
     }
 
-    /// Sets the ttl, as [`new`](Self::new) does, where it stands what gets worse in each direction. Defaults to the manager's ttl.
+    /// Sets the ttl. See [`new`](Self::new) for what gets worse in each direction. Defaults to the manager's ttl.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -97,8 +97,8 @@ impl LockOptions {
 
     /// Sets how long an acquire may wait for a busy lock.
     ///
-    /// A short wait answers busy soon; a long one keeps more tasks standing in line. Zero is [`no_wait`](Self::no_wait).
-    /// Defaults to the manager's wait.
+    /// With a short wait, busy is returned sooner. With a long wait, more tasks are in the wait queues. Zero is
+    /// [`no_wait`](Self::no_wait). Defaults to the manager's wait.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(if wait.is_zero() {
             Wait::No
@@ -110,17 +110,17 @@ impl LockOptions {
 
     /// Lets an acquire wait without end. Defaults to the manager's wait.
     ///
-    /// Nothing is answered while the lock is busy or the backend is away; bound the future from outside if that matters. With
-    /// a bound, work is given up that would have had its turn.
+    /// The future stays pending while the lock is busy or the backend is away; bound it from outside if that matters. With
+    /// a bound, tasks give up that would have been granted the lock later.
     pub const fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
     }
 
-    /// Makes an acquire ask once and answer [`LockError::Busy`] at once. Defaults to the manager's wait.
+    /// Makes an acquire ask once and return [`LockError::Busy`] at once. Defaults to the manager's wait.
     ///
-    /// For work that somebody else does just as well. Whoever asks again in a loop instead of waiting has no place in the line,
-    /// and costs the server a command each time.
+    /// For work that another holder does just as well. A caller that retries in a loop instead of waiting has no position in the
+    /// wait queue, and costs the server a command each time.
     pub const fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -128,7 +128,7 @@ impl LockOptions {
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
     ///
-    /// For work that must not take longer than the ttl in any case: what takes longer is dropped, though nobody else wanted the
+    /// For work that must not take longer than the ttl in any case: what takes longer is dropped, even if no other task wants the
     /// lock. It saves one message each third of the ttl. With renewal, a body that hangs keeps the lock;
     /// [`max_hold`](Self::max_hold) bounds that, too.
     pub const fn without_renewal(mut self) -> Self {
@@ -138,8 +138,8 @@ impl LockOptions {
 
     /// Bounds how long the lock is held at all: then the lease is lost. Defaults to no bound.
     ///
-    /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow; with a long one, what hangs
-    /// blocks others for as long.
+    /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow. With a long bound, a body that
+    /// hangs blocks others for as long.
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -148,8 +148,8 @@ impl LockOptions {
     /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
     ///
     /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock
-    /// taken and does not run the job again. 100 ms to 24 h. Too short, and a late replica runs the job again; too long, and
-    /// the next run finds the lock of the last one.
+    /// taken and does not run the job again. 100 ms to 24 h. If it is too short, a late replica runs the job again. If it is too
+    /// long, the next run finds the lock of the last one.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self
@@ -205,7 +205,7 @@ impl Defaults {
         Ok(self)
     }
 
-    /// For what a server must remember: a lease, and a lock that is kept when its lease has ended.
+    /// For durations during which a server must remember something: a lease, and a lock that is kept after its lease has ended.
     fn check_most(&self, option: &str, value: Duration) -> Result<(), LockError> {
         match self.max_ttl {
             Some(most) if value > most => Err(LockError::invalid(format!(

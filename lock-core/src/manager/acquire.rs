@@ -17,9 +17,9 @@ use crate::{
     options::{Terms, check_key},
 };
 
-/// Takes a key, or what the task holds of it.
+/// Acquires a key, or shares the lease that the task already holds.
 ///
-/// Written by hand, since thousands of tasks may wait in one: an `async fn` keeps its arguments as they came, and what it
+/// Written by hand because thousands of tasks may wait in one. An `async fn` keeps its arguments as they came, and stores what it
 /// waits for twice.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct AcquireFuture<'a> {
@@ -28,7 +28,7 @@ pub(crate) struct AcquireFuture<'a> {
 }
 
 enum AcquireState {
-    /// The task that polls first is the one whose leases count.
+    /// The leases that count are those of the task that polls first.
     New(LockKey, Result<Terms, LockError>),
     Waiting(WaitFuture),
     Finished,
@@ -46,7 +46,7 @@ impl<'a> AcquireFuture<'a> {
         }
     }
 
-    /// Returns a guard if the task holds the key already, else takes a place in its line.
+    /// Returns a guard if the task holds the key already. Otherwise joins the key's wait queue.
     fn begin(
         &mut self,
         key: &LockKey,
@@ -54,7 +54,7 @@ impl<'a> AcquireFuture<'a> {
         waker: &Waker,
     ) -> Result<Option<LockGuard>, LockError> {
         let manager = self.manager;
-        // Before what the task holds is looked at: that is the parent's, in a forked child.
+        // Before the leases of the task are looked at: in a forked child they belong to the parent.
         let deadline = manager
             .begin(terms.wait)
             .map_err(|error| error.about(key))?;
@@ -78,7 +78,7 @@ impl Future for AcquireFuture<'_> {
     type Output = Result<LockGuard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // A lock that is free at every turn must not keep its runtime from everything else.
+        // A lock that is free at every poll must not starve the other tasks of its runtime.
         let coop = ready!(coop::poll_proceed(context));
         let this = &mut *self;
         if matches!(this.state, AcquireState::New(..))

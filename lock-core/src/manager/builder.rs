@@ -1,4 +1,4 @@
-//! Making a manager with other settings than the defaults.
+//! Making a manager with settings other than the defaults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -75,10 +75,12 @@ impl Default for LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// Sets what stands before every key on the server. Defaults to `lock:`.
+    /// Sets the prefix of every key on the server. Defaults to `lock:`.
     ///
-    /// Processes exclude each other only if they use the same prefix. An empty one lets lock keys meet the other keys of
-    /// the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has those of other libraries, for locks that both are to respect.
+    /// Processes exclude each other only if they use the same prefix. With an empty prefix, lock keys can collide with the other
+    /// keys
+    /// of the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has the prefixes of other libraries, for locks that both are
+    /// to respect.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -87,20 +89,23 @@ impl LockManagerBuilder {
     /// Sets the key of the lock that connecting and [`LockManager::check`] try. Defaults to a random key,
     /// `{prefix}__check__:…`, and to none where the prefix is empty.
     ///
-    /// It is a key as for [`acquire`](LockManager::acquire): the prefix stands before it on the server. The lock is taken, renewed
-    /// and released, so that a right that is missing is found out then, and not by the first lock.
+    /// It is a key as for [`acquire`](LockManager::acquire): on the server, the prefix stands before it. The lock is acquired,
+    /// renewed and released, so that a missing right is found then, and not by the first lock.
     ///
-    /// Name one of your keys where the server's user may use only some of those under the prefix, or where the prefix is empty.
-    /// There a random key could be one of another service's, so without this only keys in the reserved name space are tried, and
-    /// a warning says so. The lock is held for a few round trips, and for 1 s at most; if it is busy, the rights are tried all
-    /// the same. With a key that work waits for, that work waits as long; a key that holds something else is an error. In a
-    /// cluster, nodes that do not have the key are tried with reserved ones. Locks in memory have no rights, so nothing is tried.
+    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty.
+    /// With an empty prefix a random key could belong to another service. Without this setting only keys in the reserved name
+    /// space
+    /// are tried then, and a warning says so. The lock is held for a few round trips, and for 1 s at most. If it is busy, the
+    /// rights
+    /// are tried all the same. Work that waits for the same key waits as long. A key that holds something else is an error.
+    /// In a cluster, nodes that do not have the key are tried with reserved keys. Locks in memory have no rights, so nothing is
+    /// tried.
     pub fn check_key(mut self, key: impl Into<String>) -> Self {
         self.check_key = Some(key.into());
         self
     }
 
-    /// Sets the ttl of locks whose options name none. Defaults to 10 s.
+    /// Sets the ttl of locks that set none in their options. Defaults to 10 s.
     ///
     /// See [`LockOptions::new`](crate::LockOptions::new) for what gets worse in each direction.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -108,9 +113,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long acquires wait whose options do not say. Defaults to 10 s.
+    /// Sets how long an acquire waits if its options do not say. Defaults to 10 s.
     ///
-    /// A short wait answers busy soon; a long one keeps more tasks standing in line.
+    /// With a short wait, busy is returned sooner. With a long wait, more tasks are in the wait queues.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = if wait.is_zero() {
             Wait::No
@@ -122,26 +127,27 @@ impl LockManagerBuilder {
 
     /// Sets how long making a connection may take. Defaults to 2 s.
     ///
-    /// Too short, and a slow network is never reached; too long, and a dead address is noticed late.
+    /// If it is too short, a server on a slow network is never reached. If it is too long, a dead address is noticed late.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.timing.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long the answer to one command may take. Defaults to 1 s.
+    /// Sets how long the reply to one command may take. Defaults to 1 s.
     ///
-    /// Too short, and a slow server counts as dead; too long, and a dead one is noticed late. A connection on which
-    /// nothing at all came back for two of these is replaced.
+    /// If it is too short, a slow server counts as dead. If it is too long, a dead server is noticed late. A connection that has
+    /// delivered no bytes for two of these is replaced.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.timing.command_timeout = timeout;
         self
     }
 
-    /// Sets how often a waiter asks for a lock of which nobody will tell it. Defaults to 50 ms, on average.
+    /// Sets how often a waiter polls for a lock of which the server sends no message. Defaults to 50 ms, on average.
     ///
-    /// That is one held by another library, or any where the server cannot send messages; else the server tells when it
-    /// is the waiter's turn. One waiter a key and process asks, however many tasks wait. A short pause costs the server
-    /// commands, a long one leaves such a lock idle for longer.
+    /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the server
+    /// sends a message when the waiter is granted the lock. One waiter a key and process polls, however many tasks wait. A short
+    /// pause
+    /// costs the server commands; a long one leaves such a lock idle for longer.
     pub fn polling_pause(mut self, pause: Duration) -> Self {
         self.timing.polling_pause = pause;
         self
@@ -149,8 +155,9 @@ impl LockManagerBuilder {
 
     /// Caps how many leases this manager may hold at a time. Defaults to 100,000.
     ///
-    /// Beyond it an acquire is [`LockError::Unavailable`]. A cap that is too low refuses honest work; none lets one caller
-    /// take all memory.
+    /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, valid requests are refused. Without a cap, one
+    /// caller
+    /// can use up all memory.
     pub fn max_leases(mut self, most: usize) -> Self {
         self.limits.held = most;
         self
@@ -158,8 +165,9 @@ impl LockManagerBuilder {
 
     /// Caps how many tasks may wait in this manager at a time. Defaults to 100,000.
     ///
-    /// Beyond it an acquire is [`LockError::Unavailable`]. A cap that is too low refuses what would have had its turn; without
-    /// any, a lock that hangs gathers tasks until memory is full.
+    /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, tasks are refused that would have been granted
+    /// the
+    /// lock. Without a cap, tasks that wait for a lock that hangs gather until memory is full.
     pub fn max_waiting(mut self, most: usize) -> Self {
         self.limits.waiting = most;
         self
@@ -167,7 +175,7 @@ impl LockManagerBuilder {
 
     /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 64.
     ///
-    /// Handing on inside the process costs no message, so many in a row are fast; other processes wait for as long.
+    /// A hand-off inside the process costs no message, so a high bound is fast. Other processes wait for that much longer.
     pub fn max_handoffs(mut self, most: u32) -> Self {
         self.limits.handoffs = most;
         self
@@ -175,8 +183,9 @@ impl LockManagerBuilder {
 
     /// Bounds for how long a lock is handed on inside this process while other processes wait for it. Defaults to 20 ms.
     ///
-    /// As [`max_handoffs`](Self::max_handoffs), and whichever comes first. It is also how often a lock that is handed on
-    /// is asked for others who wait.
+    /// As [`max_handoffs`](Self::max_handoffs); the bound that is reached first counts. It is also the interval at which the
+    /// server is
+    /// asked whether other processes wait for a lock that is handed on.
     pub fn max_handoff_time(mut self, most: Duration) -> Self {
         self.limits.handoff_time = most;
         self
@@ -185,8 +194,8 @@ impl LockManagerBuilder {
     /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to none otherwise.
     ///
     /// One of several servers that restarts may have forgotten locks, so it does not vote until it has been up for twice this
-    /// time and 5 s. A short one has it vote again sooner; a long one allows long ttls. All processes that share locks must
-    /// have the same.
+    /// time and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must
+    /// have the same value.
     pub fn max_ttl(mut self, most: Duration) -> Self {
         self.defaults.max_ttl = Some(most);
         self
@@ -195,8 +204,9 @@ impl LockManagerBuilder {
     /// Sets for how long one of several servers does not vote after a restart. Defaults to twice
     /// [`max_ttl`](Self::max_ttl) and 5 s.
     ///
-    /// For tests, whose servers have just been started. A shorter one than the default lets two processes have the same lock
-    /// after a server restarted without its data; a longer one keeps it out for longer than needed.
+    /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
+    /// same
+    /// lock after a server restarted without its data. With a longer time the server stays excluded for longer than needed.
     #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);
@@ -205,7 +215,7 @@ impl LockManagerBuilder {
 
     /// Sets the user and password for the servers; an empty user is the default one. Defaults to those in the url.
     ///
-    /// For secrets that are kept apart from the url: here they need no percent-encoding. They count more than the url's.
+    /// For secrets that are kept apart from the url: here they need no percent-encoding. They take precedence over the url's.
     #[cfg(feature = "redis")]
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.access.server = Some(Credentials::new(user.into(), password.into()));
@@ -226,13 +236,15 @@ impl LockManagerBuilder {
 
     /// Has an acquire count only once `replicas` replicas have the lock, which may take `within` (by `WAIT`). Defaults to none.
     ///
-    /// For a primary that fails over. With fewer in time, the lock is released, and the acquire is tried again until its wait
-    /// is over, and then [`LockError::Unavailable`]. It narrows the moment in which a fail-over forgets a lock, and closes
-    /// nothing: a replica that has not acknowledged may become the primary, and those that have keep the lock in memory, not
-    /// on disk. Renewals are not waited for. It costs one more round trip each acquire, and one more to the slowest of the
-    /// replicas needed; a wait in the line ends by asking, not by a message alone.
+    /// For a primary that fails over. If fewer acknowledge in time, the lock is released. The acquire is then tried again until
+    /// its
+    /// wait is over, and is [`LockError::Unavailable`] after that. This narrows the window in which a fail-over forgets a lock,
+    /// but
+    /// does not close it: a replica that has not acknowledged may become the primary, and the others keep the lock in memory, not
+    /// on disk. Renewals do not wait for replicas. Each acquire costs one more round trip, and one more to the slowest of the
+    /// replicas needed. A wait in the queue ends with a request, not with a message alone.
     ///
-    /// Too many replicas, and one that is down stops all locks; too short a time, and a busy one does.
+    /// With too many replicas, one that is down stops all locks. With too short a time, a busy replica does.
     #[cfg(feature = "redis")]
     pub fn min_replicas_acked(mut self, replicas: u32, within: Duration) -> Self {
         self.replicas = Some(Replicas {
@@ -268,7 +280,7 @@ impl LockManagerBuilder {
     /// Connects to a cluster of which these nodes are a part; the hosts are as in `host:6379`.
     ///
     /// The same as [`connect`](Self::connect) with `redis+cluster://host:6379,host2:6379`, for hosts that come as a list. One
-    /// that can be reached is enough: it tells of the others.
+    /// node that can be reached is enough: it reports the others.
     ///
     /// # Errors
     ///
@@ -286,10 +298,10 @@ impl LockManagerBuilder {
         self.connect(&url).await
     }
 
-    /// Says whom to trust over TLS, and who we are. Defaults to [`Tls::new`].
+    /// Sets which servers are trusted over TLS, and the certificate of this process. Defaults to [`Tls::new`].
     ///
-    /// For `rediss://` and `valkeys://` urls; the other urls of servers on a network are then refused, so that nothing
-    /// travels unprotected by mistake. What gets worse in each direction stands at the setters of [`Tls`].
+    /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that nothing
+    /// travels unprotected by mistake. The setters of [`Tls`] say what gets worse in each direction.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -347,7 +359,7 @@ impl LockManagerBuilder {
         self.with_the_caller(store, clock)
     }
 
-    /// Makes a manager whose locks are inside this process, and a handle that has things go wrong; see
+    /// Makes a manager whose locks are inside this process, and a handle that injects faults; see
     /// [`LockManager::in_memory_with_faults`].
     #[cfg(feature = "testing")]
     #[must_use]
@@ -567,7 +579,7 @@ where
     Ok(format!("{scheme}+{kind}://{}", list.join(",")))
 }
 
-/// The urls of a list, each with its scheme: a comma before a scheme parts two of them, and any other belongs to a password.
+/// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.
 fn split_list(text: &str) -> Vec<&str> {
     let mut urls = Vec::new();
     let mut start = 0;

@@ -1,4 +1,4 @@
-//! Which manager is meant where none is named: the task's, else the process's.
+//! Which manager is used where none is named: the task's, else the process's.
 
 use std::{
     future::Future,
@@ -13,7 +13,7 @@ tokio::task_local! {
     static OF_TASK: LockManager;
 }
 
-/// Makes a manager the one that annotated functions use where nothing else is said; returns the one before.
+/// Makes a manager the default of annotated functions that name no other; returns the previous one.
 ///
 /// Call it once, at the start of the process.
 pub fn set_global(manager: LockManager) -> Option<LockManager> {
@@ -25,8 +25,8 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
 
 /// Runs a future whose annotated functions use this manager instead of the global one: for tests in parallel.
 ///
-/// It holds for the task, not for what the task spawns: wrap that too, or hand it the manager (`locks = …`). An inner call counts
-/// before an outer one. With the feature `testing` the manager can come with faults on demand.
+/// It holds for the task, not for what the task spawns: wrap that too, or pass the manager (`locks = …`). An inner call takes
+/// precedence over an outer one. With the feature `testing` the manager can come with faults on demand.
 ///
 /// # Cancel safety
 ///
@@ -65,7 +65,7 @@ impl LockManager {
     }
 }
 
-/// Where a lock manager can be had from: what `locks = …` accepts.
+/// A source of a lock manager: what `locks = …` accepts.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no lock manager",
     label = "expected a `LockManager`, or a type that implements `LockSource`",

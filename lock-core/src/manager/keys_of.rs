@@ -1,9 +1,9 @@
-//! What other libraries put before their keys.
+//! The prefixes that other libraries put before their keys.
 
 /// The key prefixes of other libraries, for [`LockManagerBuilder::key_prefix`](crate::LockManagerBuilder::key_prefix).
 ///
-/// A lock of ours is a string that is set if there is none, with an expiry, and deleted after comparing. These libraries
-/// do the same, so that two services exclude each other while one is moved over, if both spell the key alike.
+/// A lock of this crate is a string that is set if there is none, with an expiry, and deleted after comparing. These libraries
+/// do the same. So two services exclude each other during a migration, if both spell the key alike.
 ///
 /// | of | the lock `orders` is the key | mind |
 /// | --- | --- | --- |
@@ -17,7 +17,7 @@
 /// | [`PythonRedisLock`](Self::PythonRedisLock): `python-redis-lock` | `lock:orders` | a release of ours does not wake its waiters |
 ///
 /// Some have no prefix of their own: Laravel's is in its configuration, `ShedLock`'s names an environment. Redisson's locks
-/// are hashes, which no string can exclude in good order: to it and to us the other's key is an error.
+/// are hashes, and a string cannot exclude a hash: each library reports an error for the other's key.
 ///
 /// ```
 /// use lock_core::{KeysOf, LockManager};
@@ -28,21 +28,21 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeysOf {
-    /// Nothing stands before the key.
+    /// No prefix.
     RedisPy,
-    /// Nothing stands before the key.
+    /// No prefix.
     RedlockPy,
-    /// Nothing stands before the key.
+    /// No prefix.
     PypiRedlock,
-    /// Nothing stands before the key.
+    /// No prefix.
     NpmRedlock,
-    /// Nothing stands before the key.
+    /// No prefix.
     Redsync,
-    /// Nothing stands before the key.
+    /// No prefix.
     Rslock,
-    /// `redlock:` does.
+    /// The prefix `redlock:`.
     Pottery,
-    /// `lock:` does, which is also the default.
+    /// The prefix `lock:`, which is also the default.
     PythonRedisLock,
 }
 

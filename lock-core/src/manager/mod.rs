@@ -1,4 +1,4 @@
-//! The front door: acquiring, running, and what operators do.
+//! The public entry point: acquiring, running, and the calls for operators.
 
 use std::{fmt, future::Future, sync::Arc, task::Waker, time::Duration};
 
@@ -37,24 +37,25 @@ pub use keys_of::KeysOf;
 /// Acquires locks on one backend.
 ///
 /// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one
-/// connection to each and one thread, on which everything runs that must go on while a handler blocks: renewals, clean-ups,
+/// connection to each and one thread. On that thread runs everything that must go on while a handler blocks: renewals, clean-ups,
 /// reconnecting. Both end with the last clone, guard and clean-up.
 ///
 /// # Forking
 ///
-/// A manager works only in the process that made it, one in memory too: **make it after the fork**, in each child. In a child
-/// each call on a manager that it inherited is [`LockError::Unavailable`] at once, which says so, and [`shutdown`](Self::shutdown)
-/// returns. Leases that it inherited are lost for it ([`LeaseLost::Forked`]), with the bodies that run under them. Dropping what it
-/// inherited releases nothing, and writes nothing to a server. The parent holds its locks on.
+/// A manager works only in the process that made it, one in memory too: **make it after the fork**, in each child. In a child,
+/// each call on an inherited manager is [`LockError::Unavailable`] at once, with this reason, and [`shutdown`](Self::shutdown)
+/// returns. Inherited leases are lost for the child ([`LeaseLost::Forked`]), with the bodies that run under them. Dropping an
+/// inherited value releases nothing, and writes nothing to a server. The parent still holds its locks.
 ///
-/// The child keeps the memory and the sockets of an inherited manager until it ends, or until it runs another program. While it
-/// has a socket of a parent that died, the server takes that parent for one that still listens, and a lock that is granted to it
-/// is free after one ttl.
+/// The child keeps the memory and the sockets of an inherited manager until it ends, or until it runs another program. If the
+/// parent dies and the child still has its socket, the server counts the parent as a subscriber. A lock that is then granted to
+/// the parent is free after one ttl.
 ///
-/// This holds for a child with threads of its own and a runtime of its own. One of tokio's that was made before the fork is shared
-/// with the parent, so let a thread fork that is in none. And a fork copies only the thread that calls it: what another thread had
-/// locked in that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a manager
-/// starts one.
+/// This holds for a child with threads of its own and a runtime of its own. A tokio runtime that was made before the fork is
+/// shared
+/// with the parent, so fork from a thread that is in no runtime. A fork copies only the thread that calls it. What another thread
+/// had locked at that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a
+/// manager starts one.
 #[derive(Clone)]
 pub struct LockManager {
     inner: Arc<ManagerState>,
@@ -62,7 +63,7 @@ pub struct LockManager {
 
 struct ManagerState {
     registry: Arc<Registry>,
-    /// Or what is wrong with the settings, for a manager that is made without a way to say so.
+    /// Or what is wrong with the settings, for a manager whose constructor cannot return an error.
     defaults: Result<Defaults, LockError>,
 }
 
@@ -70,16 +71,16 @@ impl LockManager {
     /// Connects to a backend, with default settings.
     ///
     /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
-    /// - `rediss://…`, `valkeys://…`: the same through TLS, with the feature `tls`; never without it if it fails. Whom to
-    ///   trust and who we are says the builder's `tls`;
+    /// - `rediss://…`, `valkeys://…`: the same through TLS, with the feature `tls`; if TLS fails, there is no connection without
+    ///   it. The builder's `tls` sets which servers are trusted and the certificate of this process;
     /// - `redis+unix:///path`, `unix:///path`: the same through a unix socket;
     /// - `redis+sentinel://[user:password@]host[:port],host2[:port]/service[/database]`: the primary that these sentinels know by
     ///   the name `service`, now and after each fail-over;
     /// - `redis+cluster://[user:password@]host[:port],host2[:port]`: a cluster of which these nodes are a part;
     /// - several single servers with commas between them: see [`redlock`](Self::redlock);
-    /// - `memory://`: locks inside this process, a world of their own for each call.
+    /// - `memory://`: locks inside this process, separate for each call.
     ///
-    /// Parameters stand behind a `?`, with a `&` between two:
+    /// Parameters follow a `?`, with a `&` between two:
     ///
     /// | parameter | of | says |
     /// | --- | --- | --- |
@@ -89,18 +90,18 @@ impl LockManager {
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel://` | the user and password for the sentinels themselves |
     ///
     /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment
-    /// (`#…`): what a url says is heeded or refused, since services that read one url differently do not exclude each other.
+    /// (`#…`). No part of a url is ignored, since services that read one url differently do not exclude each other.
     /// Special characters in a user or password are percent-encoded: `/` is `%2F`, `@` is `%40`.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the url is malformed (it says where), or the server is not Redis or refuses the user or password,
-    ///   if one side does not accept the other's certificate, or if the user lacks a right that locks take: then it names all
-    ///   that is missing, as a line for the server's administrator. A lock is tried for that; see the builder's
-    ///   [`check_key`](LockManagerBuilder::check_key);
-    /// - [`LockError::Unavailable`] if the server does not answer within the time-outs (2 s by default).
+    /// - [`LockError::Invalid`] if the url is malformed (the message says where), if the server is not Redis or refuses the user
+    ///   or password, if one side does not accept the other's certificate, or if the user lacks a right that locks need. The
+    ///   message then names all missing rights, as a line for the server's administrator. A lock is tried for that; see the
+    ///   builder's [`check_key`](LockManagerBuilder::check_key);
+    /// - [`LockError::Unavailable`] if the server does not reply within the time-outs (2 s by default).
     ///
-    /// No message contains the url's password, and none but the line for the administrator its user.
+    /// No message contains the url's password. Only the line for the administrator contains its user.
     ///
     /// # Cancel safety
     ///
@@ -122,22 +123,23 @@ impl LockManager {
     /// Connects to several independent servers, of which a majority has to agree (Redlock), with default settings.
     ///
     /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held
-    /// while a majority of them has it, so one of three, or two of five, may be down or hang without anybody waiting for it.
-    /// Mutual exclusion and fencing tokens hold while a majority keeps its data and clocks run at the same rate; a server that
-    /// was started lately may have forgotten locks, and has no part in new ones for 125 s, unless the builder's
-    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers answers
+    /// while a majority of them has it, so one of three, or two of five, may be down or hang without delaying a caller.
+    /// Mutual exclusion and fencing tokens hold while a majority keeps its data and clocks run at the same rate. A server that
+    /// was started lately may have forgotten locks. It has no part in new ones for 125 s, unless the builder's
+    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers is
     /// [`LockError::Unavailable`] for that long.
     ///
-    /// A server whose clock is more than a second from the others' cannot vote, and the user must be allowed to run scripts and
-    /// `INFO`, which is found out on each server that answers. Nobody is told when a lock is let go: waiters in other processes
-    /// ask every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come, first
+    /// A server whose clock is more than a second from the others' cannot vote. The user must be allowed to run scripts and
+    /// `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in other
+    /// processes poll every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come,
+    /// first
     /// served, without a message, as on a single server.
     ///
     /// # Errors
     ///
     /// - [`LockError::Invalid`] if the list is even, shorter than three, or names a server twice, if a url is malformed, or if a
     ///   server is not Redis or refuses the user or password;
-    /// - [`LockError::Unavailable`] if no majority answers within the time-outs.
+    /// - [`LockError::Unavailable`] if no majority replies within the time-outs.
     ///
     /// # Cancel safety
     ///
@@ -166,14 +168,14 @@ impl LockManager {
     /// Makes a manager whose locks are inside this process: for development and tests.
     ///
     /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run
-    /// on one of the runtimes that use it: while that one is blocked or not driven, leases may run out. The
+    /// on one of the runtimes that use it: while that runtime is blocked or not driven, leases may run out. The
     /// locks of two calls do not exclude each other; clone one manager instead.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::builder().in_memory()
     }
 
-    /// Makes a manager as [`in_memory`](Self::in_memory) does, and a handle that has things go wrong: for your tests.
+    /// Makes a manager as [`in_memory`](Self::in_memory) does, and a handle that injects faults: for your tests.
     ///
     /// See [`Faults`](crate::Faults) for what it can do, with an example of each.
     #[cfg(feature = "testing")]
@@ -189,24 +191,24 @@ impl LockManager {
 
     /// Acquires a lock, waiting for it as long as the options say.
     ///
-    /// The returned guard keeps the lock, and its lease is renewed, until it is released or dropped. It does not stop your
+    /// The returned guard keeps the lock, and its lease is renewed, until it is released or dropped. The guard does not stop your
     /// code when the lease is lost; [`run`](Self::run) does.
     ///
     /// Inside a body that holds the key already, succeeds at once with the same lease.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Busy`] if somebody else had it during the whole wait;
-    /// - [`LockError::Unavailable`] if the backend did not answer, or the manager was shut down or is at a cap;
+    /// - [`LockError::Busy`] if another holder had it during the whole wait;
+    /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
     /// - [`LockError::Invalid`] if the key or an option is out of bounds, or the key holds something that is no lock;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
     ///
-    /// It outlives its wait by three command time-outs at most (of 1 s by default), when an answer is still due; by more if
+    /// The call outlives its wait by three command time-outs at most (of 1 s by default), while a reply is in flight; by more if
     /// the server's user may not run scripts.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in line. If the lock had been granted in that moment, it is released in the
+    /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in the
     /// background within one round trip; if the connection is gone too, it ends with its ttl.
     ///
     /// # Examples
@@ -240,7 +242,7 @@ impl LockManager {
 
     /// Acquires a lock if it is free: asks once, and does not wait whatever the options say.
     ///
-    /// Returns `None` if somebody else has it, or stands in line for it in this process.
+    /// Returns `None` if another holder has it, or if another task of this process waits for it.
     ///
     /// # Errors
     ///
@@ -263,12 +265,13 @@ impl LockManager {
 
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
-    /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside it, taking the
-    /// same key again succeeds at once; [`current`] returns the lease. It is never polled once the lease has ended, unless
+    /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
+    /// the
+    /// same key again succeeds at once; [`current`] returns the lease. The body is never polled once the lease has ended, unless
     /// the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
     ///
-    /// A body that came to its end is never taken back: its value is returned even if the lease turns out to have been
-    /// lost in its last step, which is logged as a warning. Side effects that must not happen then need the fencing token.
+    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then.
+    /// Side effects that must not happen in that case need the fencing token.
     ///
     /// # Errors
     ///
@@ -315,13 +318,13 @@ impl LockManager {
         self.run_under(guard, terms.on_lost, body).await
     }
 
-    /// Looks at a lock: who has it, and for how long. `None` if nobody has.
+    /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free.
     ///
-    /// The answer is old when it arrives. Do not decide by it whether to take the lock; take it.
+    /// The result is old when it arrives. Do not use it to decide whether to take the lock; take the lock.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] if the backend did not answer, [`LockError::Invalid`] if the key is out of bounds or
+    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or
     /// holds something that is no lock.
     ///
     /// # Cancel safety
@@ -339,15 +342,15 @@ impl LockManager {
         let tasks = self.inner.registry.waiters(&key);
         Ok(sighting.map(|sighting| LockInfo {
             remaining: sighting.remaining,
-            // This process is one of those that wait, if some of its tasks do.
+            // If tasks of this process wait, this process is among the waiting ones.
             waiters: sighting.waiting.saturating_sub(usize::from(tasks > 0)) + tasks,
             holder: sighting.holder,
         }))
     }
 
-    /// Takes a lock away from whoever has it: for operators, when the holder is known to be gone.
+    /// Takes a lock away from its holder: for operators, when the holder is known to be gone.
     ///
-    /// A holder that is not gone loses its lease at its next renewal; until then two may believe to hold the lock.
+    /// A holder that is not gone loses its lease at its next renewal. Until then, two holders can act as if each held the lock.
     ///
     /// # Errors
     ///
@@ -369,20 +372,23 @@ impl LockManager {
 
     /// Tries everything that the manager needs from its backend: for a health check.
     ///
-    /// On each server that has locks it takes, renews and releases one with a ttl of 1 s, on a random key under the prefix or on
-    /// the builder's [`check_key`](LockManagerBuilder::check_key), and reads the settings that can hurt locks: five commands a
-    /// server where scripts run. It leaves no key behind, and many processes may ask each second. What works and may hurt is
-    /// told by [`Health::warnings`].
+    /// On each server that has locks it acquires, renews and releases one with a ttl of 1 s, on a random key under the prefix or
+    /// on
+    /// the builder's [`check_key`](LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
+    /// five
+    /// commands a server where scripts run. It leaves no key behind, and many processes may call it each second. What works but
+    /// may
+    /// cause trouble is in [`Health::warnings`].
     ///
     /// # Errors
     ///
     /// - [`LockError::Invalid`] if the server's user lacks a right that locks take, with the line that grants all that is
     ///   missing, or if the `check_key` holds something that is no lock;
-    /// - [`LockError::Unavailable`] with what the backend said, or why it did not answer.
+    /// - [`LockError::Unavailable`] with what the backend said, or why it did not reply.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take back what was asked. The check goes on and releases its lock; if it cannot, the key
+    /// Dropping the future does not take back what was sent. The check goes on and releases its lock; if it cannot, the key
     /// ends with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
         self.context().ask(|store| store.check()).await
@@ -391,8 +397,8 @@ impl LockManager {
     /// Ends the manager in order: before a process ends.
     ///
     /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still
-    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. What their tasks let
-    /// go is released; what a task that does not stop keeps is renewed no more and ends with its ttl. Waits for the
+    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock whose guard goes
+    /// is released. A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the
     /// releases, at most for two command time-outs.
     ///
     /// # Cancel safety
@@ -441,7 +447,7 @@ impl LockManager {
         Ok(value)
     }
 
-    /// Takes a place in the line of a key.
+    /// Joins the wait queue of a key.
     fn join_queue(
         &self,
         key: &LockKey,
@@ -454,7 +460,7 @@ impl LockManager {
             .inspect_err(|error| telemetry::refused(key, error))
     }
 
-    /// Begins to take something: returns when its wait is over.
+    /// Starts an acquire: returns when its wait is over.
     fn begin(&self, wait: Wait) -> Result<Option<Moment>, LockError> {
         let context = self.context();
         let now = context.clock.now();

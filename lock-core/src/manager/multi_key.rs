@@ -1,4 +1,4 @@
-//! Taking several keys at once.
+//! Acquiring several keys at once.
 
 use std::{
     future::{Future, poll_fn},
@@ -19,40 +19,42 @@ use crate::{
 impl LockManager {
     /// Acquires the locks of several keys: all of them within one wait, or none.
     ///
-    /// They are taken one after the other, in the order of their bytes whatever the order they are written in, so that
-    /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key, and those
-    /// that were taken are held, and renewed, while the others are waited for. A key that is given twice is taken once.
-    /// There may be 64 different ones; more of them are better served by one lock on what they have in common.
+    /// The keys are acquired one after the other, in the order of their bytes, whatever the order they are written in. So
+    /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key. Keys that were
+    /// acquired are held, and renewed, while the others are waited for. A key that is given twice is taken once.
+    /// There may be 64 different keys; for more of them, use one lock on what they have in common.
     ///
     /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the
-    /// loss of all. What then becomes of the others is as with every lease that is lost while its guard is there: they are
-    /// renewed no more, and go when the guard goes, or with their ttl. [`run_all`](Self::run_all) lets them go at once,
+    /// loss of all. The other keys are then treated as with every lease that is lost while its guard exists: they are
+    /// renewed no more, and are released with the guard, or end with their ttl. [`run_all`](Self::run_all) releases them at once,
     /// since it drops its body. Each option means the same as for one key, for all keys together: `max_hold`, `min_hold`
     /// and [`without_renewal`](LockOptions::without_renewal) count from when the last key was taken. Each key counts as
     /// a lease of its own for the manager's bounds.
     ///
     /// # Inside a body
     ///
-    /// A body that holds all of the keys gets them at once, with the same leases, in whatever order and of however many
-    /// outer bodies. If it holds none of them, it waits for them as it would for another single key: locks inside locks
-    /// must be nested in one order everywhere, or two tasks wait for each other until one of their waits is over. If it
-    /// holds some of them and not others, that is refused: another task that takes all of them at once could hold the
-    /// others and wait for ours. Take all of them where the first is taken.
+    /// A body that holds all of the keys gets them at once, with the same leases. Their order does not matter, nor in how many
+    /// outer bodies they were acquired. If it holds none of them, it waits for them as it would for another single key: locks
+    /// inside
+    /// locks must be nested in one order everywhere, or two tasks wait for each other until one of their waits is over. If it
+    /// holds some of them and not others, the call is refused: another task that acquires all of them at once could hold the
+    /// others and wait for these. Acquire all of them where the first is acquired.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Busy`], naming the first key that somebody else had until the wait was over;
-    /// - [`LockError::Unavailable`] if the backend did not answer, or the manager was shut down or is at a cap;
+    /// - [`LockError::Busy`], naming the first key that another holder had until the wait was over;
+    /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
     /// - [`LockError::Invalid`] if there are no keys or too many, if a key or an option is out of bounds, if a key holds
     ///   something that is no lock, or if the running body holds some of the keys and not others;
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
     ///
-    /// When the wait is over, each key that is left is still asked for once, until one is not free. An answer that is due
+    /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight
     /// is awaited for three command time-outs at most.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in line and releases the keys that were taken, in the background and within
+    /// Dropping the future gives up the position in the wait queue. Keys that were acquired are released in the background,
+    /// within
     /// one round trip; what cannot be released because the connection is gone ends with its ttl.
     ///
     /// # Examples
@@ -86,8 +88,8 @@ impl LockManager {
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
     ///
     /// [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all): what both say holds. This is what the
-    /// attribute does with a list of keys. The error of a loss names the key that was lost; the other keys are released
-    /// behind the body, in the background and within one round trip.
+    /// attribute does with a list of keys. The error of a loss names the key that was lost. The other keys are released
+    /// after the body, in the background and within one round trip.
     ///
     /// # Errors
     ///
@@ -146,14 +148,14 @@ impl LockManager {
         for key in keys {
             check_key(&self.inner.registry.prefix, key)?;
         }
-        // While the others are waited for, those that were taken must not run out.
+        // While the others are waited for, the leases already acquired must not run out.
         let mut each = Terms {
             renew: AutoRenew::On,
             ..terms
         };
-        // Bounded: for each round a lease was lost while this task stood in line for another key, or was not polled.
+        // Bounded: each round lost a lease while this task waited in the queue of another key, or was not polled.
         loop {
-            // What was lost before they were joined is seen behind it.
+            // A lease that was lost before they were joined is noticed after the join.
             let hold = Hold::joined(self.take_each(keys, &mut each, deadline).await?);
             let leases = hold.leases();
             if leases.ended().is_none() {
@@ -169,9 +171,9 @@ impl LockManager {
         }
     }
 
-    /// Takes one key after the other, in the order of their bytes. Returns them in the order in which they are given.
+    /// Acquires one key after the other, in the order of their bytes. Returns them in the order in which they are given.
     ///
-    /// On a failure, and when the future is dropped, what was taken goes.
+    /// On a failure, and when the future is dropped, the keys acquired so far are released.
     async fn take_each(
         &self,
         keys: &[LockKey],
@@ -201,7 +203,7 @@ impl LockManager {
             return Ok(None);
         }
         if leases.len() < keys.len() {
-            // Waiting for the rest would break the order: somebody may hold it and wait for what is held here.
+            // Waiting for the rest would break the order: another task may hold it and wait for what is held here.
             let missing = keys.iter().find(|key| find(key).is_none());
             let refused = LockError::invalid(
                 "this task holds other keys of the list already, and not this one: a task that takes them all at once \
@@ -220,7 +222,7 @@ impl LockManager {
     }
 }
 
-/// Once the wait is over, what is left is asked for without one.
+/// Once the wait is over, the remaining keys are requested without a wait.
 fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     if deadline.is_some_and(|deadline| now >= deadline) {
         terms.wait = Wait::No;
