@@ -174,8 +174,7 @@ pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
 
-    // For the attribute: clippy warns of a closure with a large error, and the compiler reports a path that does not fit
-    // twice.
+    // For the attribute: clippy warns of a closure with a large error, and the compiler reports a path that does not fit twice.
     #[doc(hidden)]
     #[must_use]
     fn __conversion() -> fn(LockError) -> Self {

@@ -6,9 +6,9 @@ use crate::{fencing::FencingToken, lease::Lease};
 
 /// A store that remembers, for one resource, the largest fencing token it was shown, and refuses smaller ones.
 ///
-/// Refusing smaller tokens when writing is not enough. An old holder that was paused may read, and then the next holder reads.
-/// If the old holder writes first, its token is still the largest that wrote, so the write succeeds. Its change is lost when the
-/// next holder writes. So a holder announces its token before it reads, and writes only if no larger one was announced since.
+/// Refusing smaller tokens when writing is not enough. An old holder that was paused may read, and then the next holder reads. If
+/// the old holder writes first, its token is still the largest that wrote, so the write succeeds. Its change is lost when the next
+/// holder writes. So a holder announces its token before it reads, and writes only if no larger one was announced since.
 /// [`Lease::update_fenced`] does the three steps in order.
 ///
 /// In SQLite and in PostgreSQL, on a table `account` with a column `fencing_token BIGINT NOT NULL DEFAULT 0`, one row for each
@@ -35,8 +35,8 @@ pub trait FencedStore {
     ///
     /// # Errors
     ///
-    /// The store's own error; it reaches the caller of [`Lease::update_fenced`] as
-    /// [`FencedError::Store`], here and below. A refusal is no error.
+    /// The store's own error; it reaches the caller of [`Lease::update_fenced`] as [`FencedError::Store`], here and below. A
+    /// refusal is no error.
     ///
     /// # Cancel safety
     ///
@@ -133,8 +133,8 @@ impl<E: Error + 'static> Error for FencedError<E> {
 impl Lease {
     /// Changes what the lock protects, in a store that refuses a holder that lost the lock without noticing.
     ///
-    /// Announces the fencing token, reads, and writes what `change` makes of it. Nothing else that happens while a lease is
-    /// held is safe from a process that was stopped. This is safe, whatever clocks do.
+    /// Announces the fencing token, reads, and writes what `change` makes of it. Nothing else that happens while a lease is held
+    /// is safe from a process that was stopped. This is safe, whatever clocks do.
     ///
     /// # Errors
     ///

@@ -4,9 +4,8 @@ use std::fmt;
 
 /// A number that grows with each acquisition of a key, to be handed to the store that the lock protects.
 ///
-/// A store that remembers the largest token it has seen, and refuses smaller ones, cannot be written to by a holder that
-/// slept through the end of its lease. No lock alone can promise that. A store that refuses a token is right: never raise
-/// a token and try again.
+/// A store that remembers the largest token it has seen, and refuses smaller ones, is safe from a holder that was paused through
+/// the end of its lease. No lock alone can promise that. A store that refuses a token is right: never raise a token and try again.
 ///
 /// It fits in 53 bits until the year 2255, so it survives JavaScript and JSON.
 ///
@@ -32,7 +31,7 @@ impl FencingToken {
     }
 }
 
-/// Fencing tokens that follow each other, taken ahead for tasks to which a lease will be handed.
+/// Consecutive fencing tokens, prefetched for tasks to which a lease will be handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FencingBlock {
     next: u64,
@@ -61,7 +60,7 @@ impl FencingBlock {
         Some(token)
     }
 
-    /// The largest, which the process then knows.
+    /// The largest token, which this process knows from then on.
     pub(crate) const fn last(self) -> FencingToken {
         FencingToken((self.next + self.left as u64).saturating_sub(1))
     }

@@ -8,11 +8,10 @@ use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 ///
 /// # What dropping does, and what it cannot do
 ///
-/// Dropping the guard releases the lock in the background, within one round trip: on an early return, on `?`, on a panic,
-/// when the future that owns it is dropped, outside a runtime and while one shuts down. It never blocks. The drop cannot report
-/// how the release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock is
-/// then free after the rest of its ttl, unless
-/// [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
+/// Dropping the guard releases the lock in the background, within one round trip: on an early return, on `?`, on a panic, when the
+/// future that owns it is dropped, outside a runtime and while one shuts down. It never blocks. The drop cannot report how the
+/// release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock is then free
+/// after the rest of its ttl, unless [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
 ///

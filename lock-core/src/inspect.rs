@@ -1,8 +1,8 @@
-//! What operators see: who holds a key, and whether the backend is fit for use.
+//! What operators see: the holder of a key, and whether the backend is fit for use.
 
 use std::{fmt, time::Duration};
 
-/// Who holds a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+/// The holder of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
@@ -10,11 +10,11 @@ pub struct LockInfo {
     pub remaining: Option<Duration>,
     /// How many wait for the key: tasks of this manager, and other processes.
     pub waiters: usize,
-    /// Who has it.
+    /// The holder.
     pub holder: Holder,
 }
 
-/// Who has a lock.
+/// The kind of client that has a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
@@ -46,8 +46,8 @@ pub(crate) struct Sighting {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {
-    /// How long one request and its answer took.
+    /// How long one request and its reply took.
     pub round_trip: Duration,
-    /// What works today and may hurt one day, each with what to do about it; empty if nothing.
+    /// What works today and may cause trouble later, each with the remedy; empty if nothing.
     pub warnings: Vec<String>,
 }

@@ -12,8 +12,8 @@ use crate::template::Template;
 
 /// What is locked: a short text that every process spells alike.
 ///
-/// A clone is cheap. Anything can be a `LockKey`. Whether it can be locked (at most 512 bytes, and not empty) is checked
-/// where it is used; if not, the call returns [`LockError::Invalid`](crate::LockError::Invalid).
+/// A clone is cheap. Anything can be a `LockKey`. Whether it can be locked (at most 512 bytes, and not empty) is checked where it
+/// is used; if not, the call returns [`LockError::Invalid`](crate::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -195,10 +195,10 @@ pub enum Part<'a> {
 
 /// Joins the parts of a template.
 ///
-/// No two lists of values make the same key. In front of each value but the first stands fixed text with at least one
-/// separator, a character that is neither a letter nor a digit nor `%`; the attribute refuses templates without one.
-/// [`Encoder`] escapes every separator of the template. So the first occurrence of this separator is the end of the
-/// value before it. What the encoder writes can be decoded, since it writes `%` in escapes only.
+/// No two lists of values make the same key. In front of each value but the first stands fixed text with at least one separator, a
+/// character that is neither a letter nor a digit nor `%`; the attribute refuses templates without one. [`Encoder`] escapes every
+/// separator of the template. So the first occurrence of this separator is the end of the value before it. What the encoder writes
+/// can be decoded, since it writes `%` in escapes only.
 pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,

@@ -12,12 +12,11 @@ use crate::{
 /// The time-limited right to hold a lock, as an observer sees it.
 ///
 /// A cheap clone that may be passed around and kept; it does not keep the lock. The lease is renewed in the background until its
-/// [`LockGuard`](crate::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client takes
-/// the
+/// [`LockGuard`](crate::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client takes the
 /// key away.
 ///
-/// Several keys that were acquired [at once](crate::LockManager::acquire_all) have one lease. It is lost as soon as one
-/// of them is.
+/// Several keys that were acquired [at once](crate::LockManager::acquire_all) have one lease. It is lost as soon as one of them
+/// is.
 #[derive(Clone)]
 pub struct Lease {
     leases: Leases,
@@ -37,8 +36,8 @@ impl Lease {
     /// Returns the number to hand to the store that the lock protects, so that the store can refuse a holder that was paused.
     ///
     /// It is that of [`key`](Self::key). What another key of the lease protects needs that key's own token, from
-    /// [`fencing_tokens`](Self::fencing_tokens): tokens grow from one holder of a key to the next, and are not comparable with
-    /// the tokens of another key.
+    /// [`fencing_tokens`](Self::fencing_tokens): tokens grow from one holder of a key to the next, and are not comparable with the
+    /// tokens of another key.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.leases.first().fencing
@@ -55,8 +54,8 @@ impl Lease {
 
     /// Returns for how long the lease is certain to last, renewals to come not counted; zero once it has ended.
     ///
-    /// The value is a lower bound: it counts from before the request was sent, minus an allowance of 1 % of the ttl
-    /// and 2 ms for clocks that run at different rates. Of several keys it is the least.
+    /// The value is a lower bound: it counts from before the request was sent, minus an allowance of 1 % of the ttl and 2 ms for
+    /// clocks that run at different rates. Of several keys it is the least.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases.remaining()
@@ -117,8 +116,7 @@ impl Lease {
             .map_err(|error| error.about(self.key()))?;
         self.leases.check()?;
         // A renewal never shortens. So a renewal by the remaining time only compares the token. It also restores the expiry of a
-        // key
-        // from which another client removed it.
+        // key from which another client removed it.
         let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
             let left = lease.valid_until().since(now);
@@ -137,8 +135,8 @@ impl Lease {
             let result = lease.note_renewal(answers.next());
             known = known.and(result);
         }
-        // A lost key is reported before a key of which nothing is known. The lease may also have run out while the reply
-        // was in flight.
+        // A lost key is reported before a key of which nothing is known. The lease may also have run out while the reply was in
+        // flight.
         self.leases.check()?;
         known
     }

@@ -13,41 +13,41 @@
 //! # }
 //! ```
 //!
-//! Or without it: [`LockManager::run`] drops its body when the lease is lost, [`LockManager::acquire`] returns a
+//! Without the attribute: [`LockManager::run`] drops its body when the lease is lost, [`LockManager::acquire`] returns a
 //! [`LockGuard`].
 //!
 //! # What happens if …
 //!
-//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if it comes back in time; if not, they are
-//!   lost a little before the server would give them away, and their bodies are dropped. New acquires ask again until their
-//!   wait is over, and are then [`LockError::Unavailable`].
+//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if it comes back in time. If not, they are lost
+//!   a little before the server would give them away, and their bodies are dropped. New acquires try again until their wait is
+//!   over, and are then [`LockError::Unavailable`].
 //! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
 //! - **… the process forks?** A manager works only in the process that made it. In a child each call is
 //!   [`LockError::Unavailable`] at once, and nothing that the child does reaches the parent's locks: make a manager
 //!   [after the fork](LockManager#forking).
-//! - **… a future is dropped?** The lock is released in the background within one round trip, also if its acquire was still
-//!   in flight. If the connection is gone too, it ends with its ttl.
+//! - **… a future is dropped?** The lock is released in the background within one round trip, also if its acquire was still in
+//!   flight. If the connection is gone too, the lock ends with its ttl.
 //!
 //! # What a lock does not promise
 //!
-//! A process that is stopped in the middle of a step, sleeps through the end of its lease, and goes on, cannot be stopped by
-//! any lock. The store it writes to can refuse it: hand it the [`FencingToken`], and have it refuse smaller ones than it has
-//! seen. And a server that loses its data has forgotten its locks; fencing tokens grow all the same. With several servers
+//! No lock can stop a process that is paused in the middle of a step, through the end of its lease, and then continues. The store
+//! that it writes to can refuse the write: give it the [`FencingToken`], and have it refuse smaller ones than it has seen. A
+//! server that loses its data has forgotten its locks; fencing tokens grow all the same. With several servers
 //! ([`LockManager::redlock`]) a majority must lose them.
 //!
 //! # Telemetry
 //!
-//! By `tracing`: what needs somebody's attention is a warning, as a lease that is lost or a lock that is released late. At the
-//! level `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body, each with the `key`, the `template`
-//! that the key was made from, and the `fencing_token`, and an event at the end of each with how long it took.
+//! By `tracing`: what needs attention is a warning, for example a lease that is lost or a lock that is released late. At the level
+//! `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body. Each has the `key`, the `template` that
+//! the key was made from, and the `fencing_token`, and an event at its end with the time that it took.
 //!
 //! By `metrics`, if that feature is on: the histograms `lock_wait_seconds` and `lock_hold_seconds`, the gauges `lock_waiting` and
 //! `lock_held`, and the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total`, `lock_abandoned_total`,
 //! `lock_lost_total` (with its `reason`) and `lock_handoffs_total` (of the `kind` `local`, from task to task, or `remote`, from
-//! another process). Each has the template as its label `key`, or `other` for a key that was made from a text, never a value: there
-//! are only as many series as the program has templates.
+//! another process). Each has the template as its label `key`, or `other` for a key that was made from a text. The label is never
+//! a value of a key, so there are only as many series as the program has templates.
 //!
-//! While nobody listens, the first costs a look at a level, and the second is not there without its feature.
+//! Without a subscriber, `tracing` costs one check of a level. Without its feature, `metrics` is not compiled in.
 //!
 //! # Features
 //!
@@ -57,8 +57,8 @@
 //! - `redlock` (default): several independent servers; see [`LockManager::redlock`].
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code; belongs into `[dev-dependencies]`.
-//! - `tls`: `rediss://` and `valkeys://` urls, through rustls. It takes a C compiler to build.
-//! - `axum`, `actix`, `poem`, `tonic`: what a failed lock answers in each web framework, and annotated handlers that return
+//! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
+//! - `axum`, `actix`, `poem`, `tonic`: the response of each web framework for a failed lock, and annotated handlers that return
 //!   its `impl IntoResponse` or `impl Responder`.
 //! - `http` (with `axum` and `poem`): a [`LockError`] becomes a status code or a response of the crate `http`.
 //! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.

@@ -75,9 +75,9 @@ pub enum OnLost {
 impl LockOptions {
     /// Creates options with a ttl: how long a crash of the holder blocks all others.
     ///
-    /// It does not bound how long the lock may be held, because the lease is renewed while it is. 100 ms to 24 h.
-    /// A short ttl frees the lock sooner after a crash, but is lost in a shorter outage of the network or the server. A
-    /// long ttl survives longer outages and blocks others for longer after a crash. Defaults to the manager's ttl.
+    /// It does not bound how long the lock may be held, because the lease is renewed while it is. 100 ms to 24 h. A short ttl
+    /// frees the lock sooner after a crash, but is lost in a shorter outage of the network or the server. A long ttl survives
+    /// longer outages and blocks others for longer after a crash. Defaults to the manager's ttl.
     pub const fn new(ttl: Duration) -> Self {
         Self {
             ttl: Some(ttl),
@@ -110,8 +110,8 @@ impl LockOptions {
 
     /// Lets an acquire wait without end. Defaults to the manager's wait.
     ///
-    /// The future stays pending while the lock is busy or the backend is away; bound it from outside if that matters. With
-    /// a bound, tasks give up that would have been granted the lock later.
+    /// The future stays pending while the lock is busy or the backend is away; bound it from outside if that matters. With a
+    /// bound, tasks give up that would have been granted the lock later.
     pub const fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
@@ -147,9 +147,9 @@ impl LockOptions {
 
     /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
     ///
-    /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock
-    /// taken and does not run the job again. 100 ms to 24 h. If it is too short, a late replica runs the job again. If it is too
-    /// long, the next run finds the lock of the last one.
+    /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock taken
+    /// and does not run the job again. 100 ms to 24 h. If it is too short, a late replica runs the job again. If it is too long,
+    /// the next run finds the lock of the last one.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self

@@ -23,12 +23,12 @@ pub use crate::{
     template::Template,
 };
 
-/// Where the annotated function and [`locked`] meet.
+/// The exchange between the annotated function and [`locked`].
 ///
 /// The whole function is one future: arguments, key and body, in this order, in one scope, as they stand in the source. It
-/// stops in [`acquire`](Self::acquire) and leaves its request here; `locked`, which polls it, takes the lock, leaves the
-/// lease here, and polls on. So nothing of the function is torn out of its place, and what the compiler says about it
-/// (inference, lints, drop order) stays the same.
+/// suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the lease
+/// here, and polls on. So no part of the function is moved, and what the compiler reports about it (inference, lints, drop order)
+/// stays the same.
 #[derive(Debug)]
 pub struct Entry(Arc<Mutex<State>>);
 
@@ -125,7 +125,7 @@ impl Entry {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is locked, and a half-written state does not exist.
+        // No code panics while it is locked, and a half-written state does not exist.
         self.0.lock()
     }
 }
@@ -171,8 +171,8 @@ enum Step<T> {
     Returned(T),
 }
 
-/// A pinned future that ends when this is dropped, although the place where it lies lives on: when the lease is lost,
-/// the body must be gone before the caller hears of it.
+/// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
+/// must be gone before the caller gets the error.
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
 impl<F: Future> Scoped<'_, F> {
@@ -291,17 +291,17 @@ mod responder {
     use crate::LockError;
     pub use crate::integrations::actix::Responding;
 
-    /// The body's value.
+    /// Wraps the body's value.
     pub fn responder<R, F>(body: R) -> Responding<R, F> {
         Responding::Body(body)
     }
 
-    /// That of `on_error`.
+    /// Wraps the value of `on_error`.
     pub fn responder_on_error<R, F: Responder>(value: F) -> Responding<R, F> {
         Responding::Failed(value)
     }
 
-    /// That of a failed lock.
+    /// The response of a failed lock.
     pub trait ActixAnswer {
         /// Converts the failure.
         fn answer(error: LockError) -> Self;
@@ -319,7 +319,7 @@ mod responder {
 mod responder {
     use crate::LockError;
 
-    /// That of a failed lock, which there is none of.
+    /// The response of a failed lock: without the framework there is none.
     #[diagnostic::on_unimplemented(
         message = "this `impl Responder` cannot carry a failed lock",
         label = "is actix's with the feature `actix` of `lock-core` only",
@@ -331,12 +331,12 @@ mod responder {
         fn answer(error: LockError) -> Self;
     }
 
-    /// The body's value.
+    /// Passes the body's value through.
     pub fn responder<R>(body: R) -> R {
         body
     }
 
-    /// That of `on_error`.
+    /// Passes the value of `on_error` through.
     pub fn responder_on_error<R>(value: R) -> R {
         value
     }
@@ -369,7 +369,7 @@ pub fn options() -> LockOptions {
     LockOptions::default()
 }
 
-/// Nothing, of the type that the function returns: by a `return` of it the compiler learns the type, as from a signature.
+/// No value, of the type that the function returns: by a `return` of it the compiler learns the type, as from a signature.
 #[must_use]
 pub const fn returns<T>() -> Option<T> {
     None
@@ -383,7 +383,7 @@ pub fn lease() -> Lease {
 
 pub use editor::*;
 
-/// What only an editor sees of the attribute. In this crate rather than under a `cfg` in the attribute's output, where it
+/// What only an editor sees of the attribute. It is in this crate rather than under a `cfg` in the attribute's output. There it
 /// would warn in every crate that does not know the name.
 #[allow(unexpected_cfgs, reason = "set by the editor, not by cargo")]
 mod editor {
@@ -412,7 +412,7 @@ mod editor {
         /// What is locked: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or
         /// several of both between brackets.
         pub const key: () = ();
-        /// How long a crash of the holder blocks everybody else: `"10s"`, or a `Duration`. Defaults to the manager's.
+        /// How long a crash of the holder blocks all others: `"10s"`, or a `Duration`. Defaults to the manager's.
         pub const ttl: () = ();
         /// How long to wait for a busy lock: `"2s"`, `"0s"` or a `Duration`. Defaults to the manager's.
         pub const wait: () = ();
@@ -422,7 +422,7 @@ mod editor {
         pub const max_hold: () = ();
         /// The shortest that the lock is held, even if the body ends sooner.
         pub const min_hold: () = ();
-        /// What a busy lock is: an `error`, the default, or a reason to `skip` the body.
+        /// The result of a busy lock: an `error`, the default, or a reason to `skip` the body.
         pub const on_busy: () = ();
         /// What a lost lease does to the body: `cancel`, the default, or `continue`.
         pub const on_lost: () = ();

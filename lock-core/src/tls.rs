@@ -1,4 +1,4 @@
-//! By what a server and this process know each other over TLS.
+//! How a server and this process authenticate each other over TLS.
 
 use std::{fmt, sync::Arc};
 
@@ -11,14 +11,14 @@ use rustls::{
 
 use crate::error::LockError;
 
-/// Says whom to trust over TLS, and who we are: for `rediss://` and `valkeys://` urls.
+/// Sets which servers are trusted over TLS, and the certificate of this process: for `rediss://` and `valkeys://` urls.
 ///
-/// Those urls need it only if the defaults do not fit, which are: trust whom the system trusts, expect the server to be the
-/// host in the url, and have no certificate. TLS 1.2 or 1.3 is spoken, with certificates that are verified; there is no way
-/// to switch that off, and none back to a connection without TLS. Everything is given as PEM in memory, wherever it is kept.
+/// Those urls need it only if the defaults do not fit: trust the system's authorities, expect the server to be the host in the
+/// url, and have no certificate. The protocol is TLS 1.2 or 1.3, with certificates that are verified. There is no way to switch
+/// that off, and no fallback to a connection without TLS. Everything is given as PEM in memory, wherever it is stored.
 ///
-/// Certificates are read when the manager connects, and not again: after they were replaced, make another manager. A server
-/// that is not accepted, or does not accept us, is [`LockError::Invalid`], and says why.
+/// Certificates are read when the manager connects, and not again: after they were replaced, make another manager. A server that
+/// is not accepted, or does not accept this process, is [`LockError::Invalid`], with the reason.
 ///
 /// # Examples
 ///
@@ -37,7 +37,7 @@ use crate::error::LockError;
 #[derive(Clone, Default)]
 #[must_use = "it does nothing until it is given to `LockManagerBuilder::tls`"]
 pub struct Tls {
-    /// In PEM. None of them: those of the system.
+    /// In PEM. If empty: the system's.
     authorities: Vec<Vec<u8>>,
     client: Option<ClientCertificate>,
     server_name: Option<String>,
@@ -57,17 +57,18 @@ impl Tls {
 
     /// Trusts the authorities in this PEM, one or more, and no longer those of the system. Callable several times.
     ///
-    /// Defaults to the system's. A private one admits only servers that you signed for; but whoever replaces it has to
-    /// reach every process, so give the old and the new one while it changes.
+    /// Defaults to the system's. A private one admits only servers that you signed for. A new one has to reach every process, so
+    /// give the old and the new one during the change.
     pub fn authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities.push(pem.into());
         self
     }
 
-    /// Shows this certificate to servers that ask for one: the PEM of its chain, our own first, and of its private key
+    /// Sends this certificate to servers that ask for one: the PEM of its chain, the own certificate first, and of its private key
     /// (PKCS #8, PKCS #1 or SEC 1, not encrypted).
     ///
-    /// Defaults to none. With it a stolen password alone opens nothing; but it expires, and then nothing opens.
+    /// Defaults to none. With it, a stolen password alone gives no access. When the certificate expires, no connection can be
+    /// made.
     pub fn client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,
@@ -82,14 +83,14 @@ impl Tls {
 
     /// Expects every server's certificate to be for this name or IP address, whatever host it is reached by.
     ///
-    /// Defaults to the host in the url. It is for servers that are reached by an address which is not in their certificate,
-    /// or through a tunnel; but then one server's certificate is as good as another's.
+    /// Defaults to the host in the url. It is for servers that are reached by an address which is not in their certificate, or
+    /// through a tunnel. With it, every server's certificate for this name is accepted for every server.
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Reads all of it. No message quotes what was given but the server's name: a key may stand where a certificate should.
+    /// Reads all of it. Error messages quote only the server's name: a key may have been given in place of a certificate.
     pub(crate) fn read(&self) -> Result<Trust, LockError> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])
@@ -133,7 +134,7 @@ impl Tls {
         }
         if self.authorities.is_empty() {
             let system = rustls_native_certs::load_native_certs();
-            // One that cannot be read does no harm beside those that can.
+            // A certificate that cannot be read does not affect the others.
             roots.add_parsable_certificates(system.certs);
             if roots.is_empty() {
                 return Err(LockError::invalid(
@@ -160,12 +161,12 @@ impl fmt::Debug for Tls {
 #[derive(Clone)]
 pub(crate) struct Trust {
     pub(crate) config: Arc<ClientConfig>,
-    /// Instead of the host in the url.
+    /// Replaces the host in the url.
     server_name: Option<ServerName<'static>>,
 }
 
 impl Trust {
-    /// Whom the certificate of the server at `host` must be for.
+    /// The name for which the certificate of the server at `host` must be valid.
     pub(crate) fn expected_at(&self, host: &str) -> Result<ServerName<'static>, LockError> {
         match &self.server_name {
             Some(name) => Ok(name.clone()),

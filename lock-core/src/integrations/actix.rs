@@ -72,13 +72,13 @@ impl FromLockError for (String, StatusCode) {
     }
 }
 
-/// What an annotated `-> impl Responder` returns: the body's responder, which needs the request to become a response, or
-/// that of a failed lock.
+/// What an annotated `-> impl Responder` returns: the body's responder, which needs the request to become a response, or the
+/// responder of a failed lock.
 #[derive(Debug)]
 pub enum Responding<R, F> {
     /// The body's.
     Body(R),
-    /// That of a failed lock.
+    /// The one of a failed lock.
     Failed(F),
 }
 
@@ -93,7 +93,7 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
     }
 }
 
-/// So that `locks = data` takes what the application shares.
+/// So that `locks = data` accepts the application's shared state.
 impl<T: LockSource + ?Sized> LockSource for Data<T> {
     fn lock_manager(&self) -> LockManager {
         (***self).lock_manager()

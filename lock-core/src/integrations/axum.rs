@@ -1,4 +1,4 @@
-//! A failed lock as axum's response. From `axum-core`, so that it goes with any axum that is built on it.
+//! A failed lock as axum's response. It uses `axum-core`, so that it fits any axum that is built on it.
 
 use axum_core::{
     body::Body,

@@ -1,4 +1,4 @@
-//! Answers in the types of the crate `http`, which axum and poem use.
+//! Responses in the types of the crate `http`, which axum and poem use.
 
 use http::{
     HeaderValue, Response, StatusCode,

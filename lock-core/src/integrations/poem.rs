@@ -38,7 +38,7 @@ impl FromLockError for Response {
     }
 }
 
-/// So that `locks = data` takes what the application shares.
+/// So that `locks = data` accepts the application's shared state.
 impl<T: LockSource> LockSource for Data<T> {
     fn lock_manager(&self) -> LockManager {
         self.0.lock_manager()

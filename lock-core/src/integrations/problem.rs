@@ -1,11 +1,11 @@
-//! What a client is told of a failed lock: the one place where each failure gets its status, whatever the framework.
+//! What a client is told of a failed lock. Only here does each failure get its status, whatever the framework.
 
 use std::{error::Error, time::Duration};
 
 use crate::error::LockError;
 
-/// A failed lock, as a client may know it: fixed texts, and neither the key, parts of which may be another client's, nor
-/// what the backend reported.
+/// A failed lock, in the form that a client may see: fixed texts. The key is not among them, since parts of it may be another
+/// client's. Nor is the backend's report.
 pub(crate) struct Problem {
     pub(super) status: Status,
     pub(super) detail: &'static str,
@@ -16,17 +16,17 @@ pub(crate) struct Problem {
 /// What a client can do about it.
 #[derive(Clone, Copy)]
 pub(super) enum Status {
-    /// Try again when the other one is done.
+    /// Try again when the other holder is done.
     Conflict,
-    /// Try again some time: nobody knows whether it was done.
+    /// Try again later: whether the work was done is unknown.
     Unavailable,
     /// Nothing: the server's program or configuration is wrong.
     Internal,
 }
 
 impl Problem {
-    /// For an answer from which nobody on this side will learn what failed: so that goes to the log, unless it is
-    /// somebody else's lock, or a loss, of which the lease has told.
+    /// For a response that does not tell this side what failed. So the failure is logged, unless it is a busy lock, or a loss,
+    /// which the lease has reported already.
     pub(super) fn answering(error: &LockError) -> Self {
         let problem = Self::of(error);
         if !matches!(error, LockError::Busy { .. } | LockError::Lost { .. }) {
@@ -79,7 +79,7 @@ impl Problem {
         }
     }
 
-    /// The body of an answer (RFC 9457).
+    /// The body of a response (RFC 9457).
     pub(super) fn json(&self) -> String {
         let title = match self.status {
             Status::Conflict => "Conflict",
@@ -87,14 +87,14 @@ impl Problem {
             Status::Internal => "Internal Server Error",
         };
         let (status, detail) = (self.code(), self.detail);
-        // All of it is ours, with nothing to escape.
+        // All texts are fixed here, with nothing to escape.
         format!(
             r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#
         )
     }
 
-    /// The header `Retry-After`, which knows whole seconds: rounded up, or clients would come too early; and never zero,
-    /// which would invite a busy loop.
+    /// The header `Retry-After`, in whole seconds: rounded up, or clients would retry too early; and never zero, which would cause
+    /// a busy loop.
     pub(super) fn retry_after_seconds(&self) -> Option<u64> {
         let wait = self.retry_after?;
         let started = u64::from(wait.subsec_nanos() > 0);

@@ -17,20 +17,19 @@ use crate::{
 
 /// A stream that ends with its lock: what [`LockGuard::hold_during`] returns.
 ///
-/// It yields the items of the stream in it. When the lease is lost, whoever waits for an item is woken, that stream is
-/// dropped, and the last item is `Err` of [`LockError::Lost`]; while nobody asks for one, it stays as it is. When the stream ends, or this is dropped, the lock is released in the background, within
-/// one round trip.
+/// It yields the items of the stream in it. When the lease is lost, a task that waits for an item is woken, that stream is
+/// dropped, and the last item is `Err` of [`LockError::Lost`]. While no task polls for an item, the stream stays as it is. When
+/// the stream ends, or this is dropped, the lock is released in the background, within one round trip.
 ///
-/// Like a body of [`LockManager::run`](crate::LockManager::run), the stream is not polled again once the lease has ended,
-/// also where the process slept through the end of it. Whoever reads slowly holds the lock for long: the guard's `max_hold`
-/// bounds that.
+/// Like a body of [`LockManager::run`](crate::LockManager::run), the stream is not polled again once the lease has ended, also if
+/// the process was paused through the end of it. A slow reader holds the lock for long; the guard's `max_hold` bounds that.
 #[must_use = "the lock is released as soon as the stream is dropped"]
 pub struct HeldStream<S> {
     /// None after the end.
     held: Option<Held<S>>,
 }
 
-/// Dropped in this order: nothing of the stream may be left when the lock is released.
+/// Dropped in this order: the stream must be gone before the lock is released.
 struct Held<S> {
     stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send>>,
@@ -92,7 +91,7 @@ impl<S> HeldStream<S> {
 }
 
 impl<S> Held<S> {
-    /// Looks at the clock before each poll of the stream, as for a body.
+    /// Checks the clock before each poll of the stream, as for a body.
     fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
         let leases = self.lease.leases();
         leases.check()?;
@@ -190,7 +189,7 @@ mod tests {
         let polls = Arc::default();
         let mut stream = held().await.hold_during(Counting(Arc::clone(&polls)));
         assert!(matches!(stream.next().await, Some(Ok(0))));
-        // Nothing has looked at the clock since: as after a pause of the whole process.
+        // The clock has not been read since: as after a pause of the whole process.
         tokio::time::advance(Duration::from_secs(2)).await;
         let lost = stream.next().await;
         assert!(matches!(

@@ -7,8 +7,8 @@ use crate::{
     integrations::problem::{self, Problem},
 };
 
-/// By this a server tells gRPC's own retries when to come back. Clients whose retry policy has `ABORTED` heed it by
-/// themselves, where a name of our own, or HTTP's, would be for nobody. In milliseconds, as a signed number of 32 bits.
+/// With this header a server tells gRPC's own retries how long to wait. Clients with `ABORTED` in their retry policy apply it by
+/// themselves. No client would read a name of our own, or HTTP's. In milliseconds, as a signed number of 32 bits.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts the failure to `ABORTED` if the lock is busy, `UNAVAILABLE` if it is lost or unavailable, `INTERNAL` if the
@@ -33,7 +33,7 @@ impl From<LockError> for Status {
 }
 
 impl Problem {
-    /// Rounded up, or clients would come too early; and never zero, which would invite a busy loop.
+    /// Rounded up, or clients would retry too early; and never zero, which would cause a busy loop.
     fn pushback_ms(&self) -> Option<i32> {
         let wait = self.retry_after?.as_nanos().div_ceil(1_000_000).max(1);
         Some(i32::try_from(wait).unwrap_or(i32::MAX))

@@ -78,9 +78,8 @@ impl LockManagerBuilder {
     /// Sets the prefix of every key on the server. Defaults to `lock:`.
     ///
     /// Processes exclude each other only if they use the same prefix. With an empty prefix, lock keys can collide with the other
-    /// keys
-    /// of the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has the prefixes of other libraries, for locks that both are
-    /// to respect.
+    /// keys of the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has the prefixes of other libraries, for locks that both
+    /// are to respect.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -92,14 +91,11 @@ impl LockManagerBuilder {
     /// It is a key as for [`acquire`](LockManager::acquire): on the server, the prefix stands before it. The lock is acquired,
     /// renewed and released, so that a missing right is found then, and not by the first lock.
     ///
-    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty.
-    /// With an empty prefix a random key could belong to another service. Without this setting only keys in the reserved name
-    /// space
-    /// are tried then, and a warning says so. The lock is held for a few round trips, and for 1 s at most. If it is busy, the
-    /// rights
-    /// are tried all the same. Work that waits for the same key waits as long. A key that holds something else is an error.
-    /// In a cluster, nodes that do not have the key are tried with reserved keys. Locks in memory have no rights, so nothing is
-    /// tried.
+    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty. With an
+    /// empty prefix a random key could belong to another service. Without this setting only keys in the reserved name space are
+    /// tried then, and a warning says so. The lock is held for a few round trips, and for 1 s at most. If it is busy, the rights
+    /// are tried all the same. Work that waits for the same key waits as long. A key that holds something else is an error. In a
+    /// cluster, nodes that do not have the key are tried with reserved keys. Locks in memory have no rights, so nothing is tried.
     pub fn check_key(mut self, key: impl Into<String>) -> Self {
         self.check_key = Some(key.into());
         self
@@ -146,8 +142,7 @@ impl LockManagerBuilder {
     ///
     /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the server
     /// sends a message when the waiter is granted the lock. One waiter a key and process polls, however many tasks wait. A short
-    /// pause
-    /// costs the server commands; a long one leaves such a lock idle for longer.
+    /// pause costs the server commands; a long one leaves such a lock idle for longer.
     pub fn polling_pause(mut self, pause: Duration) -> Self {
         self.timing.polling_pause = pause;
         self
@@ -156,8 +151,7 @@ impl LockManagerBuilder {
     /// Caps how many leases this manager may hold at a time. Defaults to 100,000.
     ///
     /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, valid requests are refused. Without a cap, one
-    /// caller
-    /// can use up all memory.
+    /// caller can use up all memory.
     pub fn max_leases(mut self, most: usize) -> Self {
         self.limits.held = most;
         self
@@ -166,8 +160,7 @@ impl LockManagerBuilder {
     /// Caps how many tasks may wait in this manager at a time. Defaults to 100,000.
     ///
     /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, tasks are refused that would have been granted
-    /// the
-    /// lock. Without a cap, tasks that wait for a lock that hangs gather until memory is full.
+    /// the lock. Without a cap, tasks that wait for a lock that hangs gather until memory is full.
     pub fn max_waiting(mut self, most: usize) -> Self {
         self.limits.waiting = most;
         self
@@ -184,8 +177,7 @@ impl LockManagerBuilder {
     /// Bounds for how long a lock is handed on inside this process while other processes wait for it. Defaults to 20 ms.
     ///
     /// As [`max_handoffs`](Self::max_handoffs); the bound that is reached first counts. It is also the interval at which the
-    /// server is
-    /// asked whether other processes wait for a lock that is handed on.
+    /// server is asked whether other processes wait for a lock that is handed on.
     pub fn max_handoff_time(mut self, most: Duration) -> Self {
         self.limits.handoff_time = most;
         self
@@ -193,9 +185,9 @@ impl LockManagerBuilder {
 
     /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to none otherwise.
     ///
-    /// One of several servers that restarts may have forgotten locks, so it does not vote until it has been up for twice this
-    /// time and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must
-    /// have the same value.
+    /// One of several servers that restarts may have forgotten locks, so it does not vote until it has been up for twice this time
+    /// and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must have
+    /// the same value.
     pub fn max_ttl(mut self, most: Duration) -> Self {
         self.defaults.max_ttl = Some(most);
         self
@@ -205,8 +197,7 @@ impl LockManagerBuilder {
     /// [`max_ttl`](Self::max_ttl) and 5 s.
     ///
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same
-    /// lock after a server restarted without its data. With a longer time the server stays excluded for longer than needed.
+    /// same lock after a server restarted without its data. With a longer time the server stays excluded for longer than needed.
     #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);
@@ -237,12 +228,10 @@ impl LockManagerBuilder {
     /// Has an acquire count only once `replicas` replicas have the lock, which may take `within` (by `WAIT`). Defaults to none.
     ///
     /// For a primary that fails over. If fewer acknowledge in time, the lock is released. The acquire is then tried again until
-    /// its
-    /// wait is over, and is [`LockError::Unavailable`] after that. This narrows the window in which a fail-over forgets a lock,
-    /// but
-    /// does not close it: a replica that has not acknowledged may become the primary, and the others keep the lock in memory, not
-    /// on disk. Renewals do not wait for replicas. Each acquire costs one more round trip, and one more to the slowest of the
-    /// replicas needed. A wait in the queue ends with a request, not with a message alone.
+    /// its wait is over, and is [`LockError::Unavailable`] after that. This narrows the window in which a fail-over forgets a
+    /// lock, but does not close it: a replica that has not acknowledged may become the primary, and the others keep the lock in
+    /// memory, not on disk. Renewals do not wait for replicas. Each acquire costs one more round trip, and one more to the slowest
+    /// of the replicas needed. A wait in the queue ends with a request, not with a message alone.
     ///
     /// With too many replicas, one that is down stops all locks. With too short a time, a busy replica does.
     #[cfg(feature = "redis")]
@@ -279,8 +268,8 @@ impl LockManagerBuilder {
 
     /// Connects to a cluster of which these nodes are a part; the hosts are as in `host:6379`.
     ///
-    /// The same as [`connect`](Self::connect) with `redis+cluster://host:6379,host2:6379`, for hosts that come as a list. One
-    /// node that can be reached is enough: it reports the others.
+    /// The same as [`connect`](Self::connect) with `redis+cluster://host:6379,host2:6379`, for hosts that come as a list. One node
+    /// that can be reached is enough: it reports the others.
     ///
     /// # Errors
     ///
@@ -300,8 +289,8 @@ impl LockManagerBuilder {
 
     /// Sets which servers are trusted over TLS, and the certificate of this process. Defaults to [`Tls::new`].
     ///
-    /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that nothing
-    /// travels unprotected by mistake. The setters of [`Tls`] say what gets worse in each direction.
+    /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that nothing travels
+    /// unprotected by mistake. The setters of [`Tls`] say what gets worse in each direction.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);

@@ -36,9 +36,9 @@ pub use keys_of::KeysOf;
 
 /// Acquires locks on one backend.
 ///
-/// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one
-/// connection to each and one thread. On that thread runs everything that must go on while a handler blocks: renewals, clean-ups,
-/// reconnecting. Both end with the last clone, guard and clean-up.
+/// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one connection to each
+/// and one thread. On that thread runs everything that must go on while a handler blocks: renewals, clean-ups, reconnecting. Both
+/// end with the last clone, guard and clean-up.
 ///
 /// # Forking
 ///
@@ -52,9 +52,8 @@ pub use keys_of::KeysOf;
 /// the parent is free after one ttl.
 ///
 /// This holds for a child with threads of its own and a runtime of its own. A tokio runtime that was made before the fork is
-/// shared
-/// with the parent, so fork from a thread that is in no runtime. A fork copies only the thread that calls it. What another thread
-/// had locked at that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a
+/// shared with the parent, so fork from a thread that is in no runtime. A fork copies only the thread that calls it. What another
+/// thread had locked at that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a
 /// manager starts one.
 #[derive(Clone)]
 pub struct LockManager {
@@ -89,9 +88,9 @@ impl LockManager {
     /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, since no host stands behind them |
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel://` | the user and password for the sentinels themselves |
     ///
-    /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment
-    /// (`#…`). No part of a url is ignored, since services that read one url differently do not exclude each other.
-    /// Special characters in a user or password are percent-encoded: `/` is `%2F`, `@` is `%40`.
+    /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment (`#…`).
+    /// No part of a url is ignored, since services that read one url differently do not exclude each other. Special characters in
+    /// a user or password are percent-encoded: `/` is `%2F`, `@` is `%40`.
     ///
     /// # Errors
     ///
@@ -122,18 +121,17 @@ impl LockManager {
 
     /// Connects to several independent servers, of which a majority has to agree (Redlock), with default settings.
     ///
-    /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held
-    /// while a majority of them has it, so one of three, or two of five, may be down or hang without delaying a caller.
-    /// Mutual exclusion and fencing tokens hold while a majority keeps its data and clocks run at the same rate. A server that
-    /// was started lately may have forgotten locks. It has no part in new ones for 125 s, unless the builder's
-    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers is
-    /// [`LockError::Unavailable`] for that long.
+    /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held while a
+    /// majority of them has it, so one of three, or two of five, may be down or hang without delaying a caller. Mutual exclusion
+    /// and fencing tokens hold while a majority keeps its data and clocks run at the same rate. A server that was started lately
+    /// may have forgotten locks. It has no part in new ones for 125 s, unless the builder's
+    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers is [`LockError::Unavailable`] for that
+    /// long.
     ///
     /// A server whose clock is more than a second from the others' cannot vote. The user must be allowed to run scripts and
     /// `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in other
     /// processes poll every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come,
-    /// first
-    /// served, without a message, as on a single server.
+    /// first served, without a message, as on a single server.
     ///
     /// # Errors
     ///
@@ -167,9 +165,9 @@ impl LockManager {
 
     /// Makes a manager whose locks are inside this process: for development and tests.
     ///
-    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run
-    /// on one of the runtimes that use it: while that runtime is blocked or not driven, leases may run out. The
-    /// locks of two calls do not exclude each other; clone one manager instead.
+    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run on
+    /// one of the runtimes that use it: while that runtime is blocked or not driven, leases may run out. The locks of two calls do
+    /// not exclude each other; clone one manager instead.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::builder().in_memory()
@@ -266,12 +264,11 @@ impl LockManager {
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
     /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
-    /// the
-    /// same key again succeeds at once; [`current`] returns the lease. The body is never polled once the lease has ended, unless
-    /// the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
+    /// the same key again succeeds at once; [`current`] returns the lease. The body is never polled once the lease has ended,
+    /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
     ///
-    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then.
-    /// Side effects that must not happen in that case need the fencing token.
+    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
+    /// effects that must not happen in that case need the fencing token.
     ///
     /// # Errors
     ///
@@ -324,8 +321,8 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or
-    /// holds something that is no lock.
+    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or holds
+    /// something that is no lock.
     ///
     /// # Cancel safety
     ///
@@ -373,12 +370,9 @@ impl LockManager {
     /// Tries everything that the manager needs from its backend: for a health check.
     ///
     /// On each server that has locks it acquires, renews and releases one with a ttl of 1 s, on a random key under the prefix or
-    /// on
-    /// the builder's [`check_key`](LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
-    /// five
-    /// commands a server where scripts run. It leaves no key behind, and many processes may call it each second. What works but
-    /// may
-    /// cause trouble is in [`Health::warnings`].
+    /// on the builder's [`check_key`](LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
+    /// five commands a server where scripts run. It leaves no key behind, and many processes may call it each second. What works
+    /// but may cause trouble is in [`Health::warnings`].
     ///
     /// # Errors
     ///
@@ -388,18 +382,18 @@ impl LockManager {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take back what was sent. The check goes on and releases its lock; if it cannot, the key
-    /// ends with its ttl, within 1 s.
+    /// Dropping the future does not take back what was sent. The check goes on and releases its lock; if it cannot, the key ends
+    /// with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
         self.context().ask(|store| store.check()).await
     }
 
     /// Ends the manager in order: before a process ends.
     ///
-    /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still
-    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock whose guard goes
-    /// is released. A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the
-    /// releases, at most for two command time-outs.
+    /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still held are
+    /// marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock whose guard goes is released.
+    /// A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the releases, at most for two command
+    /// time-outs.
     ///
     /// # Cancel safety
     ///

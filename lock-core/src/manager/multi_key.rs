@@ -19,25 +19,24 @@ use crate::{
 impl LockManager {
     /// Acquires the locks of several keys: all of them within one wait, or none.
     ///
-    /// The keys are acquired one after the other, in the order of their bytes, whatever the order they are written in. So
-    /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key. Keys that were
-    /// acquired are held, and renewed, while the others are waited for. A key that is given twice is taken once.
-    /// There may be 64 different keys; for more of them, use one lock on what they have in common.
+    /// The keys are acquired one after the other, in the order of their bytes, whatever the order they are written in. So callers
+    /// with keys in common never wait for each other in a circle. It takes one round trip for each key. Keys that were acquired
+    /// are held, and renewed, while the others are waited for. A key that is given twice is taken once. There may be 64 different
+    /// keys; for more of them, use one lock on what they have in common.
     ///
-    /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the
-    /// loss of all. The other keys are then treated as with every lease that is lost while its guard exists: they are
-    /// renewed no more, and are released with the guard, or end with their ttl. [`run_all`](Self::run_all) releases them at once,
-    /// since it drops its body. Each option means the same as for one key, for all keys together: `max_hold`, `min_hold`
-    /// and [`without_renewal`](LockOptions::without_renewal) count from when the last key was taken. Each key counts as
-    /// a lease of its own for the manager's bounds.
+    /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the loss of
+    /// all. The other keys are then treated as with every lease that is lost while its guard exists: they are renewed no more, and
+    /// are released with the guard, or end with their ttl. [`run_all`](Self::run_all) releases them at once, since it drops its
+    /// body. Each option means the same as for one key, for all keys together: `max_hold`, `min_hold` and
+    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was taken. Each key counts as a lease of its
+    /// own for the manager's bounds.
     ///
     /// # Inside a body
     ///
     /// A body that holds all of the keys gets them at once, with the same leases. Their order does not matter, nor in how many
     /// outer bodies they were acquired. If it holds none of them, it waits for them as it would for another single key: locks
-    /// inside
-    /// locks must be nested in one order everywhere, or two tasks wait for each other until one of their waits is over. If it
-    /// holds some of them and not others, the call is refused: another task that acquires all of them at once could hold the
+    /// inside locks must be nested in one order everywhere, or two tasks wait for each other until one of their waits is over. If
+    /// it holds some of them and not others, the call is refused: another task that acquires all of them at once could hold the
     /// others and wait for these. Acquire all of them where the first is acquired.
     ///
     /// # Errors
@@ -48,13 +47,12 @@ impl LockManager {
     ///   something that is no lock, or if the running body holds some of the keys and not others;
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
     ///
-    /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight
-    /// is awaited for three command time-outs at most.
+    /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight is
+    /// awaited for three command time-outs at most.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the position in the wait queue. Keys that were acquired are released in the background,
-    /// within
+    /// Dropping the future gives up the position in the wait queue. Keys that were acquired are released in the background, within
     /// one round trip; what cannot be released because the connection is gone ends with its ttl.
     ///
     /// # Examples
@@ -87,9 +85,9 @@ impl LockManager {
 
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
     ///
-    /// [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all): what both say holds. This is what the
-    /// attribute does with a list of keys. The error of a loss names the key that was lost. The other keys are released
-    /// after the body, in the background and within one round trip.
+    /// [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all): what both say holds. This is what the attribute
+    /// does with a list of keys. The error of a loss names the key that was lost. The other keys are released after the body, in
+    /// the background and within one round trip.
     ///
     /// # Errors
     ///

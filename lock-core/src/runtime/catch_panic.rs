@@ -1,11 +1,11 @@
-//! Calling code that is not ours: the wakers of the user's executor, and whoever listens to telemetry.
+//! Calling code of the user: the wakers of the user's executor, and subscribers of telemetry.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls it. If that panics, it ends here: nothing of ours is undone by it, and nobody else goes without.
+/// Calls it. A panic ends here: it interrupts no work of this crate, and the other tasks are still woken.
 pub(crate) fn catch_panic(call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
-        // Whoever listens to this may be the one that panics.
+        // The panic hook or a subscriber may panic while it reports the panic.
         drop(catch_unwind(|| {
             tracing::error!("a waker, or a listener to telemetry, panicked");
         }));

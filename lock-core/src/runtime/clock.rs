@@ -10,9 +10,9 @@
 //! | Windows | std's `Instant`, the performance counter | yes, says its documentation |
 //! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not for certain; FreeBSD has no clock that does |
 //!
-//! Where it does not, a machine that slept finds out only from the server: at its next renewal, which the server answers with
-//! "not yours". Until then its body may take steps. That is for laptops; servers are not suspended, and a virtual machine that is
-//! stopped by its host does not know it by any clock.
+//! Where it does not, a machine that was suspended finds out only from the server: at its next renewal, to which the server
+//! replies "not yours". Until then its body may take steps. That concerns laptops; servers are not suspended. A virtual machine
+//! that is stopped by its host cannot notice it by any clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -57,7 +57,7 @@ fn nanos(span: Duration) -> u64 {
 /// Where a manager reads the time.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The machine's clock since boot, suspended time included: a laptop that slept through its lease must know it.
+    /// The machine's clock since boot, suspended time included: a laptop that was suspended through its lease must notice.
     Boot,
     /// tokio's clock, which tests pause and advance.
     Tokio(tokio::time::Instant),
@@ -77,8 +77,8 @@ impl Clock {
 
     /// Waits until `moment` on the runtime that polls it, which must have a timer.
     ///
-    /// tokio's timer stands still while the machine sleeps, so a long sleep is cut into slices: after a suspend the
-    /// jump of the clock is noticed within one of them.
+    /// tokio's timer stands still while the machine is suspended, so a long sleep is cut into slices: after a suspend the jump of
+    /// the clock is noticed within one of them.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         const SLICE: Duration = Duration::from_millis(250);
         loop {
@@ -134,7 +134,7 @@ fn timespec_nanos(time: rustix::time::Timespec) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// Elsewhere std's clock has to do. On Windows it is the performance counter.
+/// Elsewhere std's clock is used. On Windows it is the performance counter.
 #[cfg(not(unix))]
 fn since_boot() -> u64 {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -9,7 +9,7 @@ use crate::runtime::Work;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
-    /// On whatever runtime the caller is in, virtual time included. For the in-memory backend.
+    /// On the caller's runtime, virtual time included. For the in-memory backend.
     #[default]
     Caller,
     /// On the manager's own thread, which no handler can block. For servers.
@@ -53,14 +53,14 @@ impl Executor {
     {
         let (sender, answer) = tokio::sync::oneshot::channel();
         self.spawn(async move {
-            // The caller may have gone.
+            // The receiver may have been dropped.
             drop(sender.send(work.await));
         });
         async move { answer.await.ok() }
     }
 }
 
-/// Starts a task beside the one that runs, on the same runtime. It goes on when whoever started it is dropped.
+/// Starts a task beside the running one, on the same runtime. It goes on when the task that started it is dropped.
 #[cfg(feature = "redis")]
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
@@ -71,7 +71,7 @@ pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::spawn(work));
 }
 
-/// The in-memory backend answers at once, so nearly all work is done by one poll on the spot, without a task.
+/// The in-memory backend replies at once, so nearly all work is done by one poll on the spot, without a task.
 fn run_with_caller(mut work: Work) {
     // Polled inside a runtime only: a timer that is made outside one panics.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {

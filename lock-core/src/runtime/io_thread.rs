@@ -1,4 +1,4 @@
-//! The thread of a manager: connections, renewals, clean-ups and timers live here, apart from the user's runtime.
+//! The thread of a manager: connections, renewals, clean-ups and timers run here, apart from the user's runtime.
 //!
 //! A handler that blocks its thread stalls every timer of the runtime it runs on, and a runtime that ends (one
 //! `#[tokio::test]`, one worker of actix) takes its tasks with it. Neither may cost a lease, nor leave a lock behind.
@@ -11,8 +11,7 @@ use crate::runtime::process::OriginProcess;
 
 use crate::runtime::Work;
 
-/// How much work is taken over at a time, before the connection gets its turn to write: what was started together leaves
-/// in one packet.
+/// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
 const AT_A_TIME: usize = 128;
 
 #[derive(Debug)]
@@ -49,7 +48,7 @@ impl IoThread {
                             runtime.block_on(take_over(taken));
                         }
                     }
-                    // Nobody listens only if the caller is gone, who needs no answer then.
+                    // The receiver is missing only if the caller was dropped, which needs no result then.
                     Err(error) => drop(built.send(Err(error))),
                 },
             )?;
@@ -65,8 +64,8 @@ impl IoThread {
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
-            // The thread ends only after the last handle, so it is there; but not in a forked child, where it would be the
-            // parent's that is woken.
+            // The thread ends only after the last handle, so it exists. It does not exist in a forked child, in which the parent's
+            // thread would be woken.
             Self::Real(thread) => {
                 if thread.origin.is_here() {
                     drop(thread.work.send(Box::pin(work)));
@@ -78,8 +77,8 @@ impl IoThread {
     }
 }
 
-/// Starts what is sent, until there is no handle any more. A queue of our own, and not the runtime's for tasks from
-/// outside: that one wakes the thread by a system call for each task, and lets the connection write after each.
+/// Starts the work in the channel, until there is no handle any more. It has a queue of its own, since the runtime's queue for
+/// tasks from outside wakes the thread by a system call for each task, and lets the connection write after each.
 async fn take_over(mut taken: mpsc::UnboundedReceiver<Work>) {
     let mut works = Vec::with_capacity(AT_A_TIME);
     while taken.recv_many(&mut works, AT_A_TIME).await > 0 {

@@ -10,7 +10,7 @@ use std::{
 
 use crate::runtime::clock::Clock;
 
-/// Between 0.5 and 1.5 of `span`, so that those who were stopped together do not ask together again.
+/// Between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
 pub(crate) fn jittered(span: Duration) -> Duration {
     let fraction = u32::try_from(random_u64() >> 48).unwrap_or(0);
     span / 2 + span.saturating_mul(fraction) / 0x1_0000
@@ -24,8 +24,8 @@ fn random_u64() -> u64 {
     if let Some(number) = crate::runtime::simulation::ask(|world| world.random()) {
         return number;
     }
-    // Processes that were started together differ by their ids, hosts by when they start to count, and a forked child from its
-    // parent by the clock: they do not ask in the same nanosecond.
+    // Processes that were started together differ by their ids, hosts by the start of their clocks, and a forked child from its
+    // parent by the time: they do not call this in the same nanosecond.
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

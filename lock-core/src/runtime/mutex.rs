@@ -2,8 +2,8 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
-/// Nothing of the user's runs under a mutex of this crate, and nothing of ours that panics half way. So what a poisoned one guards is
-/// whole.
+/// No code of the user runs under a mutex of this crate, and no code of this crate panics half way. So the data of a poisoned
+/// mutex is consistent.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -30,11 +30,11 @@ pub(crate) mod interleaved {
     };
 
     thread_local! {
-        // All threads of the explorer are run by one of the system.
+        // All threads of the explorer run on one thread of the system.
         static EXPLORES: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Runs a test under so many schedules of its threads, at random.
+    /// Runs a test under this many random schedules of its threads.
     pub(crate) fn explore(schedules: usize, test: fn()) {
         EXPLORES.set(true);
         shuttle::check_random(test, schedules);
@@ -56,7 +56,7 @@ pub(crate) mod interleaved {
             match mutex.try_lock() {
                 Ok(guard) => return Some(guard),
                 Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                // Its holder runs on with another turn.
+                // The holder of the mutex runs on when it is scheduled again.
                 Err(TryLockError::WouldBlock) => {}
             }
         }

@@ -1,7 +1,7 @@
-//! Where the process ends, as seams: time, tasks, the network and chance can come from a simulated world.
+//! The points at which the process can be simulated: time, tasks, the network and random numbers can come from a simulated world.
 //!
-//! A world belongs to a thread. On a thread that is in none, every seam is what it is without this feature. In one, nothing
-//! that a manager does depends on anything but the world, so whatever happens there happens again in the same order.
+//! A world belongs to a thread. On a thread that is in none, every one of them behaves as without this feature. In a world, a
+//! manager depends on nothing but the world, so whatever happens there happens again in the same order.
 
 use std::{
     cell::RefCell,
@@ -109,7 +109,7 @@ impl Drop for Entered {
 
 /// Asks the world of this thread, if it is in one.
 pub(crate) fn ask<T>(question: impl FnOnce(&dyn World) -> T) -> Option<T> {
-    // Also while the thread ends, when what it kept for itself is gone already: then it is in no world.
+    // Also called while the thread ends, when its thread-local values are gone: then it is in no world.
     let world = WORLD.try_with(|world| world.borrow().clone()).ok()??;
     Some(question(&*world))
 }

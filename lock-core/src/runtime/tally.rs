@@ -32,7 +32,7 @@ impl Tally {
     pub(crate) async fn emptied(&self) {
         let mut emptied = std::pin::pin!(self.emptied.notified());
         loop {
-            // Listening before looking: the last one may close between the two.
+            // Register before the check: the last one may close between the two.
             emptied.as_mut().enable();
             if self.count() == 0 {
                 return;

@@ -1,7 +1,7 @@
-//! A timetable: things that come due, in order, for one task that waits for the next of them.
+//! A timer queue: items with a due time, in order, for one task that waits for the next of them.
 //!
-//! Inserting and removing are cheap and wake that task only when it would sleep too long: a hot lock sets and clears a
-//! timer half a million times a second, and none of them ever comes due.
+//! Inserting and removing are cheap, and wake that task only when it would sleep too long. A hot lock sets and clears a timer half
+//! a million times a second, and none of these timers comes due.
 
 use std::{collections::BTreeMap, sync::MutexGuard, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::runtime::clock::{Clock, Moment};
 use crate::runtime::mutex::Mutex;
 
-/// The place of an entry; unique for the life of the schedule.
+/// The key of an entry; unique for the life of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerId {
     at: Moment,
@@ -112,7 +112,7 @@ impl<T> TimerQueue<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Timers<T>> {
-        // No code of ours or the user's runs under this lock, so a poisoned one is still consistent.
+        // No other code runs under this lock, so the data of a poisoned one is still consistent.
         self.timers.lock()
     }
 }

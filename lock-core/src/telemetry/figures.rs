@@ -1,4 +1,4 @@
-//! Figures for whoever collects them, through the facade of the crate `metrics`.
+//! Figures for metrics recorders, through the facade of the crate `metrics`.
 //!
 //! Each has one label, the template of the key, which is a text of the program: there are never more of them than the
 //! program has templates, whatever its keys.
@@ -38,7 +38,7 @@ const HANDOFFS: &str = "lock_handoffs_total";
 
 static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
 
-/// Of keys that were not made from a template.
+/// The template of keys that were not made from one.
 static OTHER: Template = Template::new("other");
 
 pub(super) fn wait_begins(key: &LockKey) {
@@ -80,7 +80,7 @@ pub(super) fn lost(key: &LockKey, reason: LeaseLost) {
         LeaseLost::MaxHold => "max_hold",
         LeaseLost::Shutdown => "shutdown",
         LeaseLost::OtherKey => "other_key",
-        // The second is told to the child alone, and nothing has ended.
+        // The second is reported to the forked child only, and the lease has not ended.
         LeaseLost::Released | LeaseLost::Forked => return,
     };
     let labels = [("key", template(key).text()), ("reason", reason)];

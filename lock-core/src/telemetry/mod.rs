@@ -1,11 +1,11 @@
-//! What is told to those who listen: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
+//! What is reported to subscribers: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
 //!
 //! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::lock::waiting::WaitFuture) and the
-//! [`LeaseState`](crate::lock::lease_state::LeaseState). While nobody listens, watching is a look at whether somebody does, and eight empty
-//! bytes.
+//! [`LeaseState`](crate::lock::lease_state::LeaseState). Without a subscriber, watching costs one check for a subscriber, and
+//! eight empty bytes.
 //!
-//! Nothing is told under a lock of ours, so that whoever listens may take locks of his own and ask for ours. And a listener
-//! that panics in the middle of a hand-over must not end it half way: then the lock would be nobody's, or two tasks'.
+//! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
+//! crate. A subscriber that panics in the middle of a hand-over must not interrupt it: the lock would then have no holder, or two.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) struct WatchedWait(Watched);
 #[derive(Default)]
 pub(crate) struct WatchedHold(Watched);
 
-/// In a box, since thousands may wait: `None` if nobody listens, or when it is over.
+/// In a box, since thousands may wait: `None` without a subscriber, or when it is over.
 type Watched = Option<Box<Watch>>;
 
 struct Watch {
@@ -64,7 +64,7 @@ fn span(watched: &Watched) -> Span {
     }
 }
 
-/// Whether anybody listens to waits and holds.
+/// Whether a subscriber listens to waits and holds.
 fn listened_to() -> bool {
     figures::ARE_KEPT || tracing::enabled!(Level::DEBUG)
 }
@@ -122,7 +122,7 @@ impl WatchedWait {
 }
 
 impl Drop for WatchedWait {
-    /// The future was dropped: a time-out of its caller, or a client that hung up.
+    /// The future was dropped: a time-out of its caller, or a client that disconnected.
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let waited = watch.so_far();
@@ -154,7 +154,7 @@ impl Drop for WatchedHold {
                     .span
                     .in_scope(|| tracing::debug!(key = %watch.key, ?held, "released"));
                 figures::hold_ends(&watch.key, held);
-                // The span closes here, which may be told, too.
+                // The span closes here, and subscribers may be called.
                 drop(watch);
             });
         }
@@ -179,7 +179,7 @@ pub(crate) fn handed_on(key: &LockKey, how: HandOff) {
     catch_panic(|| figures::handed_on(key, how));
 }
 
-/// Says once what the figures mean, to a recorder that is there already.
+/// Describes the figures once, to a recorder that is installed already.
 pub(crate) fn describe() {
     figures::describe();
 }

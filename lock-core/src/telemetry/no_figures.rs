@@ -1,4 +1,4 @@
-//! What stands in for the figures where the feature `metrics` is off: nothing.
+//! The replacement for the figures if the feature `metrics` is off: it does nothing.
 
 use std::time::Duration;
 

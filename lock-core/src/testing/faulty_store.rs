@@ -1,7 +1,7 @@
 //! The in-memory backend with faults on demand: what stands behind [`Faults`](crate::Faults).
 //!
-//! A request is refused, or executed when it arrives; only its answer can be late. So what was asked first is done first,
-//! whatever the delays are, as on one connection.
+//! A request is refused, or executed when it arrives; only its reply can be late. So requests are executed in the order in which
+//! they were sent, whatever the delays are, as on one connection.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What the holder elsewhere renews its lease to, if no end was said.
+/// The ttl to which the holder elsewhere renews its lease, if no end was set.
 const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct FaultyStore {
     plan: Mutex<Plan>,
 }
 
-/// What is to go wrong.
+/// The faults that are switched on.
 #[derive(Debug, Default)]
 struct Plan {
     unavailable_until: Option<Moment>,
@@ -42,7 +42,7 @@ struct Plan {
     elsewhere: HashMap<Arc<str>, Moment>,
 }
 
-/// What becomes of a request that arrives now.
+/// The fate of a request that arrives now.
 enum Fate {
     Served,
     Late(Duration),
@@ -59,17 +59,17 @@ impl FaultyStore {
         }
     }
 
-    /// Nobody has the key any more.
+    /// The key has no holder any more.
     pub(crate) fn take_away(&self, full_key: Arc<str>) {
         self.lock().elsewhere.remove(&full_key);
         drop(self.memory.force_release(full_key, 0));
     }
 
-    /// A holder elsewhere has the key from now on, whoever had it.
+    /// A holder elsewhere has the key from now on, whether or not it was held.
     pub(crate) fn occupy(&self, full_key: Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
         self.lock().elsewhere.insert(full_key.clone(), until);
-        // Afterwards: nobody gets it in between.
+        // After the insertion: no waiter gets the key in between.
         drop(self.memory.force_release(full_key, 0));
     }
 
@@ -127,7 +127,7 @@ impl FaultyStore {
         let busy = Busy {
             expiry: Expiry::In(left),
             position: None,
-            // A holder elsewhere tells nobody here when it lets go.
+            // A release by the holder elsewhere sends no message.
             wake_up: WakeUpMode::Poll,
             counter: None,
         };
@@ -137,7 +137,7 @@ impl FaultyStore {
         })))
     }
 
-    /// Asks, and has the answer come as it is planned.
+    /// Sends the request, and delays its reply as planned.
     fn answer<T: Send + 'static>(
         &self,
         within: Duration,
@@ -155,7 +155,7 @@ impl FaultyStore {
     }
 }
 
-/// Nobody waits for an answer longer than `within`, as with a server.
+/// No caller waits for a reply longer than `within`, as with a server.
 fn late<T: Send + 'static>(
     answer: StoreFuture<T>,
     delay: Duration,

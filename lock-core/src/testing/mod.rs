@@ -1,4 +1,4 @@
-//! Faults on demand, for the tests of whoever uses locks.
+//! Faults on demand, for the tests of crates that use locks.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
 
 pub(crate) mod faulty_store;
 
-/// Has things go wrong for one in-memory manager: for your tests.
+/// Injects faults into one in-memory manager: for your tests.
 ///
-/// It comes with the manager, from [`LockManager::in_memory_with_faults`](crate::LockManager::in_memory_with_faults). All
-/// faults follow tokio's clock, so a test with `start_paused = true` takes no time. What your code sees is what it would see
-/// with a server: the same errors, the same times, bodies dropped in the same way.
+/// It comes with the manager, from [`LockManager::in_memory_with_faults`](crate::LockManager::in_memory_with_faults). All faults
+/// follow tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server: the same
+/// errors, the same times, bodies dropped in the same way.
 ///
 /// | fault | a body that runs | an acquire |
 /// | --- | --- | --- |
@@ -138,14 +138,14 @@ impl Faults {
         Self { registry, store }
     }
 
-    /// Takes a lock away from its holder, as an operator does who deletes the key.
+    /// Takes a lock away from its holder, as when an operator deletes the key.
     ///
-    /// The holder knows it at once, where with a server it is told at its next renewal: its lease is
-    /// [`LeaseLost::TakenAway`], its body is never polled again, and the lock is free.
+    /// The holder notices at once; with a server it would notice at its next renewal. Its lease is [`LeaseLost::TakenAway`], its
+    /// body is never polled again, and the lock is free.
     ///
     /// # Panics
     ///
-    /// If nobody holds it through this manager: a fault that hits nothing proves nothing.
+    /// If the key is not held through this manager: a fault without effect proves nothing.
     #[track_caller]
     pub fn lose(&self, key: impl IntoLockKey) {
         self.end(&key.into_lock_key(), LeaseLost::TakenAway);
@@ -153,7 +153,7 @@ impl Faults {
 
     /// Ends a lease, as if it could not be renewed in time.
     ///
-    /// As [`lose`](Self::lose), with [`LeaseLost::Expired`]: what a process sees that was stopped for longer than its ttl.
+    /// As [`lose`](Self::lose), with [`LeaseLost::Expired`]: the same as in a process that was stopped for longer than its ttl.
     ///
     /// # Panics
     ///
@@ -163,15 +163,15 @@ impl Faults {
         self.end(&key.into_lock_key(), LeaseLost::Expired);
     }
 
-    /// Gives a lock to a holder elsewhere, who keeps it until [`heal`](Self::heal).
+    /// Gives a lock to a holder elsewhere, which keeps it until [`heal`](Self::heal).
     ///
-    /// It renews a lease of 10 s, so that is what `retry_after` says. Whoever holds the lock through this manager loses it at
-    /// once. [`LockManager::force_release`](crate::LockManager::force_release) takes it from the holder elsewhere.
+    /// That holder renews a lease of 10 s, so `retry_after` says 10 s. A holder of this manager loses the lock at once.
+    /// [`LockManager::force_release`](crate::LockManager::force_release) takes it from the holder elsewhere.
     pub fn busy(&self, key: impl IntoLockKey) {
         self.occupy(&key.into_lock_key(), None);
     }
 
-    /// Gives a lock to a holder elsewhere, for so long.
+    /// Gives a lock to a holder elsewhere, for this long.
     ///
     /// As [`busy`](Self::busy), with an end.
     pub fn busy_for(&self, key: impl IntoLockKey, span: Duration) {
@@ -180,27 +180,27 @@ impl Faults {
 
     /// Has every request refused until [`heal`](Self::heal), as when there is no connection to the server.
     ///
-    /// Acquires ask again until their wait is over; leases that are held last until their ttl, and are renewed if it ends in
-    /// time.
+    /// Acquires try again until their wait is over. Leases that are held last until their ttl, and are renewed if the fault ends
+    /// in time.
     pub fn unavailable(&self) {
         self.store.go_away(None);
     }
 
-    /// Has every request refused for so long; see [`unavailable`](Self::unavailable).
+    /// Has every request refused for this long; see [`unavailable`](Self::unavailable).
     pub fn unavailable_for(&self, span: Duration) {
         self.store.go_away(Some(span));
     }
 
-    /// Has every answer come so much later than its request, until [`heal`](Self::heal).
+    /// Delays every reply by this much, until [`heal`](Self::heal).
     ///
-    /// An answer that takes as long as a command's time-out (1 s, see
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) is none, though the request was executed. A renewal has
-    /// less time: 500 ms at most, so from there on leases run out.
+    /// A reply that takes as long as a command's time-out (1 s, see
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) counts as none, though the request was executed. A renewal
+    /// has less time: 500 ms at most, so from there on leases run out.
     pub fn delay(&self, by: Duration) {
         self.store.delay(by);
     }
 
-    /// Ends what is going wrong: everybody elsewhere lets go, and the backend answers again, at once.
+    /// Ends all faults at once: holders elsewhere release their locks, and the backend replies again.
     ///
     /// A lease that was lost stays lost.
     pub fn heal(&self) {
@@ -213,14 +213,14 @@ impl Faults {
             self.registry.is_held(key),
             "nobody holds the lock `{key}` through this manager"
         );
-        // Before the holder knows: then the next waiter finds it free.
+        // Before the holder is notified: then the next waiter finds it free.
         self.store.take_away(self.registry.full_key(key));
         self.registry.lose_key(key, reason);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         self.store.occupy(self.registry.full_key(key), span);
-        // Afterwards: a task that took it in between has lost it too.
+        // After the store: a task that took it in between has lost it too.
         self.registry.lose_key(key, LeaseLost::TakenAway);
     }
 }
