@@ -1,4 +1,4 @@
-//! Where grants arrive: the server passes a lock straight to a waiter, and tells the waiter's process by a message.
+//! Where grants arrive: the server grants a lock to a waiter directly, and notifies the waiter's process by a message.
 
 use std::{
     collections::BTreeMap,
@@ -18,12 +18,12 @@ use crate::{
 /// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
 pub(crate) type EntryNumber = u64;
 
-/// What is told of the messages and the connections of a store. Called on the manager's thread, with no mutex held.
+/// Receives the messages and connection changes of a store. Called on the manager's thread, with no mutex held.
 pub(crate) trait GrantListener: Send + Sync {
     /// The server granted the lock to this entry.
     fn granted(&self, key: &LockKey, entry: EntryNumber, fencing: FencingToken);
 
-    /// A message may have been missed, or is no more than a hint: ask the server. The connection has been there since then.
+    /// A message may have been missed, or is no more than a hint: ask the server. The connection exists since then.
     fn reconnected(&self, key: &LockKey, since: Moment);
 
     /// The connection ended then. A lease that the server of the next one does not know is lost.
@@ -32,23 +32,23 @@ pub(crate) trait GrantListener: Send + Sync {
 
 /// The entries of a manager in the queues of its servers.
 pub(crate) struct Grants {
-    /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should its channel ever be
-    /// ours as well.
+    /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should both ever use the
+    /// same channel.
     last_number: AtomicU64,
-    /// In order, so that all are told of a new connection in the order in which they were made: first come, first served.
+    /// In order of joining, so that all are told of a new connection in that order: first come, first served.
     entries: Mutex<BTreeMap<EntryNumber, EntryRecord>>,
     listener: OnceLock<Weak<dyn GrantListener>>,
 }
 
 struct EntryRecord {
     key: LockKey,
-    /// By which a grant is known to be for this entry, and to come from the server.
+    /// Proves that a grant is for this entry, and comes from the server.
     token: OwnerToken,
     /// The largest fencing token of all messages so far: no grant is sent twice, and each later one has a larger token.
     newest: u64,
 }
 
-/// A grant, as a message tells it.
+/// A grant, as a message contains it.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantMessage<'a> {
@@ -57,7 +57,7 @@ pub(crate) struct GrantMessage<'a> {
     pub(crate) proof: &'a str,
 }
 
-/// What a message is worth.
+/// What a message is used for.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
@@ -84,7 +84,7 @@ impl Default for Grants {
 }
 
 impl Grants {
-    /// Has messages told to `listener`, which is the only one.
+    /// Sets the only listener of messages.
     pub(crate) fn listen(&self, listener: Weak<dyn GrantListener>) {
         self.listener.get_or_init(|| listener);
     }
@@ -103,8 +103,8 @@ impl Grants {
         }
     }
 
-    /// A message has arrived. If its entry is gone there is nothing to do: giving it up has the server take the grant back, which
-    /// gives the lock to the next waiter.
+    /// A message has arrived. If its entry is gone, nothing is done: giving up an entry makes the server take the grant back, and
+    /// the lock is granted to the next waiter.
     ///
     /// A message that the server's scripts did not write, or that came before, is dropped: it costs no command, however often it
     /// comes.

@@ -1,9 +1,8 @@
 //! Which connections a request left on, so that a clean-up knows when it may stop.
 //!
-//! Requests on one connection are executed in their order. So once a release has been answered on the connection that
-//! carried the acquire, no copy of the acquire can take the key any more. A copy that left on another connection may
-//! still be in a socket, and take the key after the release: then the release is repeated until the lease would have
-//! ended by itself.
+//! Requests on one connection are executed in their order. So once a release has a reply on the connection that carried the
+//! acquire, no copy of the acquire can take the key any more. A copy that left on another connection may still be in a socket,
+//! and take the key after the release. Then the release is repeated until the lease would have ended by itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "redlock")]
@@ -17,15 +16,15 @@ impl ConnectionId {
     /// The only "connection" of a backend inside this process.
     pub(crate) const LOCAL: Self = Self(1);
 
-    /// Those to all servers of a backend that has several: each has answered on its own, and no copy is astray.
+    /// Those to all servers of a backend that has several: each has replied on its own, and no copy is astray.
     #[cfg(feature = "redlock")]
     pub(crate) const ALL: Self = Self(u64::MAX - 1);
 
-    /// Those to some of the servers: on the others something may still be under way, or have been done.
+    /// Those to some of the servers: on the others a request may still be in flight, or have been executed.
     #[cfg(feature = "redlock")]
     pub(crate) const SOME: Self = Self(u64::MAX - 2);
 
-    /// One that no other connection of this process has, to whatever server, those that it inherited by a fork included.
+    /// A number that no other connection of this process has, to whatever server, inherited connections after a fork included.
     #[cfg(feature = "redis")]
     pub(crate) fn next() -> Self {
         // The first ones are those of tests and of backends inside the process.
@@ -44,7 +43,7 @@ impl ConnectionId {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     connection: AtomicU64,
-    /// What a store with several servers notes of each.
+    /// What a store with several servers records for each of them.
     #[cfg(feature = "redlock")]
     beside: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -54,7 +53,7 @@ const NONE: u64 = 0;
 const SEVERAL: u64 = u64::MAX;
 
 impl InFlight {
-    /// Notes a departure. Called before the first byte leaves, by whoever sends with this token, one
+    /// Notes that a request leaves on a connection. Called before the first byte leaves. Requests with one token are sent one
     /// after the other.
     pub(crate) fn note_sent_on(&self, connection: ConnectionId) {
         let before = self.connection.load(Ordering::Acquire);
@@ -66,17 +65,17 @@ impl InFlight {
         self.connection.store(after, Ordering::Release);
     }
 
-    /// Whether nothing has left yet.
+    /// Whether no request has left yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.connection.load(Ordering::Acquire) == NONE
     }
 
-    /// Forgets what left: all of it has a definite answer.
+    /// Forgets the requests that left: all of them have a definite reply.
     pub(crate) fn note_all_answered(&self) {
         self.connection.store(NONE, Ordering::Release);
     }
 
-    /// The only connection that something left on which is not settled.
+    /// The only connection with a request that is not settled.
     #[cfg(feature = "redis")]
     pub(crate) fn only_connection(&self) -> Option<ConnectionId> {
         let connection = self.connection.load(Ordering::Acquire);
@@ -88,7 +87,7 @@ impl InFlight {
         self.connection.load(Ordering::Acquire) != SEVERAL
     }
 
-    /// Whether an answer on `connection` means that every request that left was executed or never will be.
+    /// Whether a reply on `connection` means that every request that left was executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
         #[cfg(feature = "redlock")]
         if connection == ConnectionId::SOME {
@@ -98,7 +97,7 @@ impl InFlight {
         in_flight == NONE || in_flight == connection.0
     }
 
-    /// What the store notes beside, of which there is one kind.
+    /// What the store records beside, of which there is one kind.
     #[cfg(feature = "redlock")]
     pub(crate) fn beside<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let beside = self.beside.get_or_init(|| Box::new(make()));

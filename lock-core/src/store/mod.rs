@@ -1,4 +1,4 @@
-//! The port: what the runtime asks of the place where locks are kept.
+//! The port: the interface between the runtime and the place where locks are kept.
 //!
 //! Every reply comes within the time given in the request, or it is [`Failure::NoAnswer`]: the callers have no timers of their own.
 //!
@@ -30,15 +30,15 @@ pub(crate) mod redis;
 pub(crate) mod redlock;
 pub(crate) mod timing;
 
-/// What a backend returns.
+/// The future of a backend's reply.
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// Why there is no reply, if its runtime ends first.
+/// The failure of a request whose runtime ends first.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
 pub(crate) trait Store: fmt::Debug + Send + Sync {
-    /// Takes the key if it is free, or if it already holds this very token (an earlier request whose answer was lost). Else
-    /// takes a place in its queue, or checks on that place, as the request says.
+    /// Takes the key if it is free, or if it already holds this very token (an earlier request whose reply was lost). Otherwise
+    /// joins the key's queue, or checks on its position, as the request says.
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
 
     /// Renews leases, all in one message; never shortens one, never makes a missing key anew (except at a minority of several
@@ -49,22 +49,22 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>>;
 
-    /// Renews one lease and takes fencing tokens ahead, for tasks to which it is handed without a message.
+    /// Renews one lease and prefetches fencing tokens, for tasks to which it is handed without a message.
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched>;
 
-    /// Lets go of the key if it holds this token, and of the place in its queue; grants it to the next waiter.
+    /// Releases the key if it holds this token, and removes the entry in its queue; grants the key to the next waiter.
     fn release(&self, request: Release) -> StoreFuture<Released>;
 
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
 
-    /// Deletes a key, whoever holds it, and grants it to the next waiter.
+    /// Deletes a key, whichever holder it has, and grants it to the next waiter.
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
 
     /// Tries everything that the manager needs from the backend.
     fn check(&self) -> StoreFuture<Health>;
 
-    /// How long a request and its answer take, as measured lately; zero if not known.
+    /// How long a request and its reply take, as measured lately; zero if not known.
     fn round_trip(&self) -> Duration;
 }
 
@@ -75,12 +75,12 @@ pub(crate) struct Acquire {
     pub(crate) ttl: Duration,
     /// The largest fencing token that this process knows: the new ones are larger.
     pub(crate) known_fencing: u64,
-    /// How many fencing tokens would be of use.
+    /// How many fencing tokens are wanted.
     pub(crate) tokens: u32,
     pub(crate) queue_mode: QueueMode,
-    /// By which a grant names this entry.
+    /// The number by which a grant names this entry.
     pub(crate) entry: EntryNumber,
-    /// Where the backend notes each connection that the request leaves on, before its first byte does.
+    /// Where the backend notes each connection that the request leaves on, before the first byte is sent.
     pub(crate) in_flight: Arc<InFlight>,
 }
 
@@ -89,13 +89,13 @@ pub(crate) struct Acquire {
 pub(crate) enum QueueMode {
     /// Nothing.
     DoNotQueue,
-    /// Takes a place in the queue, for the first time with this entry.
+    /// Joins the queue, for the first time with this entry.
     JoinQueue,
-    /// Makes sure of its place, which is this one if it was told one.
+    /// Checks its position in the queue: the one given here, if the server told one.
     CheckPosition(QueuePosition),
 }
 
-/// A place in the queue of a backend; none is known before the first check.
+/// A position in the queue of a backend; none is known before the first check.
 pub(crate) type QueuePosition = Option<NonZeroU64>;
 
 #[derive(Clone, Copy, Debug)]
@@ -108,19 +108,19 @@ pub(crate) struct Acquired {
 pub(crate) enum AcquireOutcome {
     Granted(FencingBlock),
     Busy(Busy),
-    /// What was done is to be taken back: the key may have this owner token, which must not be asked with again. Another one is, at
-    /// once.
+    /// The request is to be undone: the key may have this owner token, which must not be used for another request. The next
+    /// request uses another one, at once.
     Undo,
 }
 
-/// Somebody else has the lock.
+/// Another holder has the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Busy {
     pub(crate) expiry: Expiry,
     pub(crate) position: QueuePosition,
     pub(crate) wake_up: WakeUpMode,
-    /// The fencing counter at the time of this word, if it was told: what was granted before has a token up to it, and what
-    /// is granted later a larger one.
+    /// The fencing counter at the time of this reply, if the reply had it: every earlier grant has a token up to it, and every
+    /// later grant a larger one.
     pub(crate) counter: Option<u64>,
 }
 
@@ -133,19 +133,19 @@ pub(crate) enum Expiry {
     Unknown,
 }
 
-/// How a waiter gets to know that a lock is free.
+/// How a waiter learns that a lock is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUpMode {
     /// By a grant.
     Push,
-    /// Only by asking: the holder is another library, or there is no way for a grant.
+    /// Only by polling: the holder is another library, or grants cannot be delivered.
     Poll,
-    /// By asking with another owner token each time: some of several servers may have taken this one.
+    /// By polling with another owner token each time: some of several servers may have taken this one.
     PollWithNewToken,
 }
 
 impl Busy {
-    /// Whether the token that was asked with is not to be asked with again.
+    /// Whether the token of the request must not be used for another request.
     pub(crate) fn needs_new_token(&self) -> bool {
         self.wake_up == WakeUpMode::PollWithNewToken
     }
@@ -182,7 +182,7 @@ pub(crate) struct Renew {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
-    /// That of the acquire: one of several servers may have the key made anew.
+    /// That of the acquire: one of several servers may have the key restored.
     pub(crate) acquire_in_flight: Arc<InFlight>,
 }
 
@@ -200,7 +200,7 @@ pub(crate) struct Release {
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
     pub(crate) known_fencing: u64,
-    /// The place in the queue that may be left for this token.
+    /// The position in the queue that this token may still have.
     pub(crate) entry: Option<EntryNumber>,
     /// As with an acquire.
     pub(crate) in_flight: Arc<InFlight>,
@@ -220,14 +220,14 @@ pub(crate) enum ReleaseOutcome {
     NotOurs,
 }
 
-/// Why there is no answer, or none of use.
+/// Why there is no reply, or none that can be used.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// Nobody knows whether the request was executed.
+    /// It is unknown whether the request was executed.
     NoAnswer(Source),
-    /// Not executed, and perhaps later: the server is loading, out of memory, read-only.
+    /// Not executed, but a retry may succeed: the server is loading, out of memory, read-only.
     NotNow(Source),
-    /// Not executed, and asking again is of no use: no right to, or an unknown command.
+    /// Not executed, and a retry cannot succeed: a missing right, or an unknown command.
     Refused(Source),
     /// Not executed, because the request itself is wrong.
     Invalid(Arc<str>),
@@ -273,7 +273,7 @@ impl Failure {
         !matches!(self, Self::NoAnswer(_))
     }
 
-    /// Whether asking again can help.
+    /// Whether a retry can succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::NoAnswer(_) | Self::NotNow(_))
     }

@@ -1,4 +1,4 @@
-//! One owner token, and what is kept beside it as long as a request or a lease has it.
+//! One owner token, and the records kept beside it as long as a request or a lease has it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Owner {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
-    /// By which a message finds the request again.
+    /// Assigns a message to the request.
     pub(crate) entry: QueueEntry,
     pub(crate) in_flight: Arc<InFlight>,
 }

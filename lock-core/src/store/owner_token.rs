@@ -11,12 +11,12 @@ use crate::{
 
 /// A random value that proves who may renew or release a lease.
 ///
-/// Whoever reads it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
-/// random part it carries the holder's label, by which operators recognise the holder of a key.
+/// A client that knows it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
+/// random part it contains the holder's label, by which operators recognise the holder of a key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OwnerToken(Arc<str>);
 
-/// What every owner token of ours begins with. Another library's token never matters to us beyond being different.
+/// The prefix of every owner token of ours. Of another library's token it matters only that it is different.
 const SCHEME: &str = "lc1:";
 
 impl OwnerToken {
@@ -25,7 +25,7 @@ impl OwnerToken {
         &self.0
     }
 
-    /// What a message has to end with that grants the lock to this token with that fencing token. A user who may publish, but
+    /// The proof at the end of a message that grants the lock to this token with that fencing token. A user who may publish, but
     /// not read the queue, cannot make it.
     #[cfg(feature = "redis")]
     pub(crate) fn proof_of(&self, fencing: FencingToken) -> String {
@@ -36,12 +36,12 @@ impl OwnerToken {
 
 /// Makes the owner tokens of a manager.
 ///
-/// They are the manager's, and not those of the process or a thread: a fork copies what was drawn, and children that used it
-/// would have the same tokens. A manager works only in the process that made it.
+/// The random values belong to the manager, not to the process or a thread: a fork copies them, and children that used them would
+/// have the same tokens. A manager works only in the process that made it.
 pub(crate) struct OwnerTokens {
     label: HolderLabel,
-    /// Random bytes for the next ones. The system's generator is asked for many at a time: a call costs more than all the rest
-    /// of making one.
+    /// Random bytes for the next tokens. The system's generator is asked for many at a time: a call costs more than the rest of
+    /// making a token.
     drawn: Mutex<Vec<[u8; 16]>>,
 }
 
@@ -74,7 +74,7 @@ impl OwnerTokens {
     }
 }
 
-/// A name that nothing else has: 122 random bits of the system's generator.
+/// A unique name: 122 random bits of the system's generator.
 pub(crate) fn random_name() -> String {
     name(random_bytes())
 }
@@ -90,7 +90,7 @@ fn name(bytes: [u8; 16]) -> String {
     random.simple().to_string()
 }
 
-/// Random bytes of the system's generator, asked for them alone.
+/// Random bytes of the system's generator, by a call of their own.
 fn random_bytes() -> [u8; 16] {
     #[cfg(feature = "simulation")]
     if let Some(bytes) = crate::runtime::simulation::ask(simulated_bytes) {
@@ -116,7 +116,7 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
-/// What a look at a key shows, whose value is `token`.
+/// The result of a look at a key whose value is `token`.
 pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
     let ours = label_of(token).map(|label| Holder::Ours(label.to_owned()));
     Sighting {
@@ -148,7 +148,7 @@ pub(crate) fn redact(message: &str) -> String {
     clean
 }
 
-/// Who holds a lock, for people: host and process.
+/// The holder of a lock, for people: host and process.
 #[derive(Clone, Debug)]
 pub(crate) struct HolderLabel(String);
 

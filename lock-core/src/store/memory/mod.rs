@@ -74,7 +74,7 @@ impl MemoryStore {
             Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
                 expiry: Expiry::In(entry.expires.since(now)),
                 position: None,
-                // All who could hold it are in the same registry. What is left is a lock that is kept for its `min_hold`.
+                // All possible holders are in the same registry. The remaining case is a lock that is kept for its `min_hold`.
                 wake_up: WakeUpMode::Push,
                 counter: None,
             }),
@@ -105,7 +105,7 @@ impl MemoryStore {
                 match request.keep {
                     Some(keep) => {
                         entry.expires = now.after(keep);
-                        // It is nobody's any more: a renewal that comes behind must not prolong it.
+                        // It has no owner any more: a later renewal must not prolong it.
                         entry.token.push('.');
                     }
                     None => drop(state.entries.remove(&request.full_key)),
@@ -140,8 +140,8 @@ impl Locks {
             .filter(|entry| entry.expires > now)
     }
 
-    /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that
-    /// outlives the process accepts the tokens of the next one. As a server does, gives out no more than the clock is ahead.
+    /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that outlives the
+    /// process accepts the tokens of the next run. As on a server, no more tokens are given out than the clock is ahead.
     fn take_fencing(&mut self, known: u64, count: u32) -> FencingBlock {
         let since_epoch = wall_clock();
         let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(0);
@@ -160,7 +160,7 @@ impl Locks {
     }
 }
 
-/// Everything is answered at once.
+/// Every reply is ready at once.
 fn at_once<T: Send + 'static>(answer: T) -> StoreFuture<T> {
     Box::pin(std::future::ready(Ok::<T, Failure>(answer)))
 }

@@ -1,4 +1,4 @@
-//! Asking several servers for a lock, and for what its next holders in this process will need.
+//! Asking several servers for a lock, and for the tokens of its next holders in this process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -87,7 +87,7 @@ fn block(number: u64, count: u32) -> FencingBlock {
     FencingBlock::new(number + 1 - u64::from(count), count)
 }
 
-/// The block is proposed as the first token is, so that a majority has it all behind its counters before any of it is used.
+/// The block is proposed as the first token is, so that the counters of a majority are past all of it before any of it is used.
 pub(super) async fn prefetch(
     servers: &Arc<RedlockServers>,
     request: Prefetch,

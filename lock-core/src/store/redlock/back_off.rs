@@ -1,6 +1,6 @@
-//! Letting others in. On several servers nobody is told when a lock is let go: waiters ask every now and then, and whoever lets
-//! go and asks again at once would always come first. So the servers remember for a moment who asked, and a process that was
-//! told so while it had the lock waits for about as long as the others do before it asks again.
+//! The back-off that keeps several servers fair. They send no message when a lock is released: waiters poll. A process that
+//! releases and asks again at once would always come first. So the servers remember for a moment which process asked. A process
+//! that learns this while it has the lock waits for about one polling pause before it asks again.
 
 use std::{
     collections::HashMap,
@@ -11,10 +11,10 @@ use std::{
 use crate::runtime::clock::Moment;
 use crate::runtime::mutex::Mutex;
 
-/// What is older says nothing of who waits now.
+/// An older mark says nothing about the current waiters.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Stale entries are swept when there are so many more than after the last sweep.
+/// Stale entries are swept when there are this many more than after the last sweep.
 const SWEEP_EACH: usize = 256;
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct AskedKeys {
 }
 
 impl BackOff {
-    /// Another process was heard to ask for a key that this one has.
+    /// Notes that another process asked for a key that this process has.
     pub(super) fn note(&self, full_key: &Arc<str>, now: Moment) {
         let mut asked = self.lock();
         if asked.last.len() >= asked.sweep_at {
@@ -37,7 +37,7 @@ impl BackOff {
         asked.last.insert(full_key.clone(), now);
     }
 
-    /// Whether another process is to be let in first; once for each time that one was heard.
+    /// Whether another process is to be let in first; once for each time that one asked.
     pub(super) fn is_due(&self, full_key: &str, now: Moment) -> bool {
         let noted = self.lock().last.remove(full_key);
         noted.is_some_and(|at| now.since(at) < FRESH)

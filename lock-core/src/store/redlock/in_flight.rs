@@ -1,4 +1,4 @@
-//! What left for one of several servers, so that a release knows where it has to be repeated.
+//! The requests that left for one of several servers, so that a release knows where it has to be repeated.
 
 use std::sync::MutexGuard;
 
@@ -6,11 +6,11 @@ use crate::runtime::mutex::Mutex;
 use crate::store::ReleaseOutcome;
 use crate::store::in_flight::{ConnectionId, InFlight};
 
-/// What left for one of several servers with one owner token, and whether it has been taken back.
+/// The requests that left for one of several servers with one owner token, and whether they have been undone.
 ///
-/// A round over several servers ends with the majority's word. What is under way to the others goes on, and may take the
-/// key there after a release was answered, unless the release knows of it. So each request that may take a key is a
-/// [`PendingRequest`]: none begins once the release has begun, and the release is repeated where one was not over.
+/// A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may take the key there after
+/// a release has its reply, unless the release knows of them. So each request that may take a key is a [`PendingRequest`]: none
+/// begins once the release has begun, and the release is repeated where one was not over.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInFlight {
     pub(crate) in_flight: InFlight,
@@ -20,27 +20,27 @@ pub(crate) struct ServerInFlight {
 #[derive(Debug, Default)]
 struct PendingRequests {
     open: u32,
-    /// Whether a request left that is over.
+    /// Whether a request left and is over.
     left: bool,
     /// Whether the release has begun.
     closed: bool,
     released: Option<ReleaseOutcome>,
 }
 
-/// A request that may take the key of one server, from before it leaves until its answer.
+/// A request that may take the key of one server, from before it leaves until its reply.
 #[derive(Debug)]
 pub(crate) struct PendingRequest<'a>(&'a ServerInFlight);
 
 /// What a release has to do at one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseDuty {
-    /// Nothing ever left for it.
+    /// No request ever left for it.
     NothingSent,
-    /// It was let go, for good.
+    /// It was released, for good.
     AlreadyReleased(ReleaseOutcome),
-    /// To ask for it. Its answer is the last word, if it comes on the right connection.
+    /// To send a release. Its reply is final, if it comes on the right connection.
     ReleaseOnce,
-    /// To ask for it, and to ask again: something that may take the key was not over.
+    /// To send a release, and to repeat it: a request that may take the key was not over.
     ReleaseAgain,
 }
 
@@ -50,7 +50,7 @@ impl ReleaseDuty {
     }
 }
 
-/// What left for each of so many servers.
+/// The records of this many servers.
 pub(crate) fn of_servers(in_flight: &InFlight, servers: usize) -> &[ServerInFlight] {
     let make =
         || -> Box<[ServerInFlight]> { (0..servers).map(|_| ServerInFlight::default()).collect() };
@@ -58,7 +58,7 @@ pub(crate) fn of_servers(in_flight: &InFlight, servers: usize) -> &[ServerInFlig
 }
 
 impl ServerInFlight {
-    /// Begins a request that may take the key; none is to leave any more if this is `None`.
+    /// Begins a request that may take the key; `None` if no request may leave any more.
     pub(crate) fn begin_request(&self) -> Option<PendingRequest<'_>> {
         let mut pending = self.lock();
         if pending.closed {
@@ -68,7 +68,7 @@ impl ServerInFlight {
         Some(PendingRequest(self))
     }
 
-    /// Whether every request has a definite answer.
+    /// Whether every request has a definite reply.
     pub(crate) fn is_settled(&self) -> bool {
         self.lock().open == 0 && self.in_flight.is_empty()
     }
@@ -79,7 +79,7 @@ impl ServerInFlight {
         pending.left || pending.open > 0
     }
 
-    /// Begins the release, or goes on with it: no visit begins any more.
+    /// Begins the release, or goes on with it: no request begins any more.
     pub(crate) fn begin_release(&self) -> ReleaseDuty {
         let mut pending = self.lock();
         pending.closed = true;
@@ -91,7 +91,7 @@ impl ServerInFlight {
         }
     }
 
-    /// Notes the answer to a release that was sent for this duty.
+    /// Notes the reply to a release that was sent for this duty.
     pub(crate) fn note_released(
         &self,
         duty: ReleaseDuty,
@@ -109,11 +109,11 @@ impl ServerInFlight {
 }
 
 impl PendingRequest<'_> {
-    /// It was answered. That settles what left before it on the same connection, too.
+    /// It has a reply. That settles earlier requests on the same connection, too.
     pub(crate) fn answered(self, connection: ConnectionId) {
         let mut pending = self.0.lock();
         pending.left = true;
-        // Another one that is under way has its own answer to wait for.
+        // Another one that is in flight has its own reply to wait for.
         if pending.open == 1 && self.0.in_flight.is_settled_by(connection) {
             self.0.in_flight.note_all_answered();
         }

@@ -1,4 +1,4 @@
-//! What operators ask several servers.
+//! The calls for operators, on several servers.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(super) async fn inspect(
     }
 }
 
-/// Waits for all servers, since whoever forces a release looks next whether it is free.
+/// Waits for all servers, since the caller of a forced release checks next whether the lock is free.
 pub(super) async fn force_release(
     servers: &Arc<RedlockServers>,
     full_key: Arc<str>,
@@ -79,7 +79,7 @@ pub(super) async fn force_release(
     }
 }
 
-/// A minority that does not work is worth a warning, since one more is an outage.
+/// A minority that does not work is worth a warning, since one more failure is an outage.
 pub(super) async fn check(servers: &Arc<RedlockServers>) -> Result<Health, Failure> {
     let mut answers = servers.ask_all(|_, member| async move {
         let waits = member.greet().await?;

@@ -1,15 +1,16 @@
 //! Locks on several independent primaries, of which a majority has to agree (Redlock, by Salvatore Sanfilippo), with fencing
 //! tokens that grow.
 //!
-//! Every question goes to all servers at the same time, and is answered as soon as a majority has: one that is down or hangs
-//! costs nobody time. What is still under way then goes on, and is noted on the trail of the request, so that a release knows
-//! what it has to take back. There is no queue: a waiter asks every now and then.
+//! Every request goes to all servers at the same time, and is decided as soon as a majority has replied: a server that is down or
+//! hangs delays no caller. Requests still in flight then go on. They are noted in the in-flight record of the request, so that a
+//! release knows what it has to undo. There is no queue: waiters poll.
 //!
 //! - `ballot`: which fencing token to propose, and what the votes add up to;
 //! - `voting_round`: a ballot with real servers;
 //! - `server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `servers`: all of them;
+//! - `in_flight`: which requests left for one of them;
 //! - `back_off`: letting other processes in;
-//! - `acquire`, `renew`, `release`, `inspect`: what the port asks for.
+//! - `acquire`, `renew`, `release`, `inspect`: the requests of the port.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -79,8 +80,8 @@ impl RedlockStore {
         })
     }
 
-    /// Makes the first connections, and makes sure of whom they lead to. A majority must answer, and no server may be listed
-    /// twice. Servers that may not vote yet do no harm here.
+    /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
+    /// twice. Servers that may not vote yet are no failure here.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let mut answers = self
             .0
@@ -116,7 +117,7 @@ fn in_place(place: usize, error: LockError) -> LockError {
     }
 }
 
-/// The same server twice is found out when it answers; the same url here.
+/// The same server twice is found out when it replies; the same url here.
 fn check_list(urls: &[String]) -> Result<(), LockError> {
     let count = urls.len();
     if count < 3 {
@@ -162,7 +163,7 @@ impl Store for RedlockStore {
         let servers = self.0.clone();
         Box::pin(async move {
             let (tell, told) = oneshot::channel();
-            // Apart from whoever asked: what comes after the majority's word is of use, too.
+            // In a task of its own: replies after the majority's decision are used, too.
             spawn_beside(renew::renew(servers, batch, within, tell));
             told.await
                 .map_err(|_| Failure::no_answer("the renewal ended without a word"))

@@ -1,4 +1,4 @@
-//! Letting go of a lock on several servers.
+//! Releasing a lock on several servers.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::store::{
     },
 };
 
-/// Asks all servers that may have it and have not answered for good, and returns as soon as a majority let go. What is known of
-/// one server is kept on the trail of the acquire, so that a repeated release asks the others only.
+/// Sends a release to all servers that may have the lock and have no final reply, and returns as soon as a majority released it.
+/// The state of each server is kept in the in-flight record of the acquire, so that a repeated release goes to the others only.
 pub(super) async fn release(
     servers: &Arc<RedlockServers>,
     request: Release,
@@ -35,7 +35,7 @@ pub(super) async fn release(
             ReleaseDuty::ReleaseOnce | ReleaseDuty::ReleaseAgain => {}
         }
     }
-    // Whoever waits for the word has it: this is for those that have not answered.
+    // The caller has its result: this is for the servers without a reply.
     let was_decided = tally.verdict().is_some();
     if duties.iter().any(|duty| duty.is_open()) {
         request.in_flight.note_sent_on(ConnectionId::ALL);
@@ -89,7 +89,7 @@ async fn release_at(
         return None;
     }
     let acquired = request.acquire_in_flight.clone();
-    // The way of this request is nobody's concern: what it may have done is what was asked for.
+    // The connection of this request does not matter: releasing the key is what it may have done.
     let request = Release {
         entry: None,
         in_flight: Arc::default(),

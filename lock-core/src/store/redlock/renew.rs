@@ -14,7 +14,7 @@ use crate::store::{
     },
 };
 
-/// Tells the word of the majorities as soon as there is one for each; then makes the keys anew at servers that have lost them.
+/// Reports the majorities' results as soon as there is one for each; then restores the keys at servers that have lost them.
 pub(super) async fn renew(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
@@ -56,7 +56,7 @@ pub(super) async fn renew(
                     &failures,
                 ))),
             };
-            // Nobody listens any more if the manager ended.
+            // The receiver is gone if the manager ended.
             drop(tell.send(tallies.iter().map(word).collect()));
         }
     }
@@ -67,11 +67,11 @@ pub(super) async fn renew(
     }
 }
 
-/// A majority has just renewed it, so nobody else can have it: a server that lost it, or was not reached before, counts for it
-/// from the next renewal on.
+/// A majority has just renewed it, so no other client can have it. A server that lost it, or was not reached before, counts for
+/// it from the next renewal on.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) {
     let record = &of_servers(&request.acquire_in_flight, servers.servers.len())[server];
-    // Not after its release has begun: nobody would take it back.
+    // Not after its release has begun: the restored key would never be released.
     let Some(pending) = record.begin_request() else {
         return;
     };

@@ -1,8 +1,8 @@
-//! Who may vote: a server that has been up for so long that nothing it may have forgotten is of any consequence.
+//! Which server may vote: one that has been up for so long that all locks it may have forgotten have ended.
 //!
-//! A server that restarts without its data has forgotten which locks it had a part in. Its vote, with those of servers that
-//! never heard of such a lock, would make a second majority. So it does not vote until every lease that it may have had a part
-//! in has ended: one lasts for `max_ttl` at most, and a request for one may have been under way for as long.
+//! A server that restarts without its data has forgotten in which locks it had a part. Its vote, with those of servers that never
+//! had such a lock, would make a second majority. So it does not vote until every lease that it may have had a part in has ended:
+//! one lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::runtime::clock::Moment;
 /// The longest ttl of a lock on several servers, unless the builder says otherwise.
 pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
 
-/// Beyond twice the longest ttl: for clocks, and for what waits in sockets.
+/// Beyond twice the longest ttl: for clocks, and for requests that wait in sockets.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// A server tells its uptime as the difference of two times in whole seconds.
+/// A server reports its uptime as the difference of two times in whole seconds.
 const COARSE: Duration = Duration::from_secs(1);
 
 /// For how long a server that restarted does not vote.
@@ -22,7 +22,7 @@ pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
     max_ttl.saturating_mul(2).saturating_add(MARGIN)
 }
 
-/// From when on a server votes that was up for `uptime` at this moment or later.
+/// The time from which a server votes that was up for `uptime` at this moment or later.
 pub(crate) fn votes_from(now: Moment, uptime: Duration, needed: Duration) -> Moment {
     if needed.is_zero() {
         return now;
@@ -31,11 +31,11 @@ pub(crate) fn votes_from(now: Moment, uptime: Duration, needed: Duration) -> Mom
     now.after(needed).before(certain).max(Moment::from_nanos(0))
 }
 
-/// Which server is which, by the random names that they have from start to end.
+/// Identifies servers by the random names that they have from start to end.
 #[derive(Debug, Default)]
 pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
 
-/// What a name says of a server.
+/// What a name shows about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunIdSeen {
     First,
@@ -47,7 +47,7 @@ pub(crate) enum RunIdSeen {
 }
 
 impl RunIds {
-    /// Notes the name that the server in this place of the list gave.
+    /// Notes the name that the server at this position of the list gave.
     pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> RunIdSeen {
         let twin = self
             .0

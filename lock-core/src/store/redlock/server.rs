@@ -1,4 +1,4 @@
-//! One of the servers, as this process knows it: who it is, since when it may vote, what its clock says.
+//! One of the servers, as this process knows it: its identity, since when it may vote, what its clock says.
 
 use std::{
     sync::{
@@ -33,16 +33,16 @@ const CLOCK: Clock = Clock::Boot;
 
 #[derive(Debug)]
 pub(super) struct RedlockServer {
-    /// In the list.
+    /// Its position in the list.
     place: usize,
     pub(super) node: VotingServer,
     timing: Timing,
     /// How long it must have been up.
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
-    /// What it said when it was last greeted, and on which connection.
+    /// What it reported when it was last greeted, and on which connection.
     voting_right: Mutex<Option<VotingRight>>,
-    /// How far its clock is ahead of ours, in microseconds; `i64::MIN` if not known.
+    /// How far its clock is ahead of this process's, in microseconds; `i64::MIN` if not known.
     ahead: AtomicI64,
 }
 
@@ -73,14 +73,14 @@ impl RedlockServer {
         })
     }
 
-    /// Connects, if need be, and makes sure of whom it talks to; returns for how long it will not vote.
+    /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
         let within = self.timing.connect_timeout + self.timing.command_timeout;
         let voting_right = self.ask_voting_right(within).await?;
         Ok(voting_right.votes_from.since(CLOCK.now()))
     }
 
-    /// The same for the first time; also makes sure that its user may do what locks take.
+    /// The same for the first time; also verifies that its user has the rights that locks need.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
         let started = CLOCK.now();
         let within = self.timing.connect_timeout + self.timing.command_timeout;
@@ -93,12 +93,12 @@ impl RedlockServer {
 
     /// Has it vote, if its vote counts.
     ///
-    /// A vote counts only on a connection on which the server said, before or after, that it has been up for long enough: the
+    /// A vote counts only on a connection on which the server reported, before or after, that it has been up for long enough: the
     /// process at the other end of a connection is the same from its begin to its end.
     ///
     /// # Cancel safety
     ///
-    /// The track, if there is one, knows of what may have been done.
+    /// The in-flight record, if there is one, knows which requests may have been executed.
     pub(super) async fn vote(
         &self,
         proposal: &Proposal,
@@ -149,7 +149,7 @@ impl RedlockServer {
         Ok(vote)
     }
 
-    /// What its clock says now, in microseconds, if that is known.
+    /// The current time of its clock, in microseconds, if that is known.
     pub(super) fn clock(&self) -> Option<u64> {
         match self.ahead.load(Ordering::Relaxed) {
             UNKNOWN => None,
@@ -157,7 +157,7 @@ impl RedlockServer {
         }
     }
 
-    /// How far its clock is ahead of ours, if that is known.
+    /// How far its clock is ahead of this process's, if that is known.
     pub(super) fn ahead(&self) -> Option<i64> {
         Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
     }
@@ -218,7 +218,7 @@ impl RedlockServer {
         *self.lock_voting_right()
     }
 
-    /// Unless another one was learnt meanwhile.
+    /// Unless a newer one was learnt meanwhile.
     fn forget_voting_right(&self, old: VotingRight) {
         let mut voting_right = self.lock_voting_right();
         if voting_right.is_some_and(|voting_right| voting_right.connection == old.connection) {
@@ -227,7 +227,7 @@ impl RedlockServer {
     }
 
     fn learn_clock(&self, vote: Vote) {
-        // A refusal may tell a counter that is ahead of the clock.
+        // A refusal may report a counter that is ahead of the clock.
         if let Vote::Accepted { clock, .. } = vote {
             self.set_clock(clock);
         }

@@ -25,13 +25,13 @@ use crate::{
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 
-/// A waiter that asks again within so many of its pauses is remembered by the servers in between.
+/// A waiter that polls again within this many of its pauses is remembered by the servers in between.
 const MARK_PAUSES: u32 = 4;
 
-/// A number that is further ahead of the servers' clocks than this is not gone on from.
+/// The next number is not derived from a number that is further ahead of the servers' clocks than this.
 const FAR_AHEAD_MICROS: u64 = 500_000;
 
-/// Those that vote, and what this process knows of all of them together.
+/// The servers that vote, and what this process knows of all of them together.
 pub(super) struct RedlockServers {
     pub(super) servers: Vec<Arc<RedlockServer>>,
     pub(super) timing: Timing,
@@ -63,7 +63,8 @@ impl RedlockServers {
         VoteCount::of(self.servers.len())
     }
 
-    /// Asks every server, each apart from the others. The questions go on when nobody waits for the answers any more.
+    /// Sends a request to every server, each apart from the others. The requests go on when no caller waits for the replies any
+    /// more.
     pub(super) fn ask_all<T, F>(
         &self,
         question: impl Fn(usize, Arc<RedlockServer>) -> F,
@@ -76,15 +77,15 @@ impl RedlockServers {
         for (server, member) in self.servers.iter().enumerate() {
             let (tell, answer) = (tell.clone(), question(server, member.clone()));
             spawn_beside(async move {
-                // Nobody listens any more once it is decided.
+                // The receiver is gone once the result is decided.
                 drop(tell.send((server, answer.await)));
             });
         }
         answers
     }
 
-    /// The first number to propose: the time at which the servers will hear of it, but above all that this process knows or
-    /// has proposed, for the last of `count` tokens.
+    /// The first number to propose: the time at which the servers will receive it, but above all numbers that this process knows
+    /// or has proposed, for the last of `count` tokens.
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|member| member.clock());
         let time = reached_by_majority(self.servers.len(), clocks.collect())
@@ -93,7 +94,7 @@ impl RedlockServers {
         let count = u64::from(count);
         let mut last = self.last_number.lock();
         let mut number = time.max(known + count);
-        // A proposal that went astray, by a clock that was set back, must not keep the next ones astray.
+        // A wrong proposal, by a clock that was set back since, must not make the next ones wrong.
         if *last < number + FAR_AHEAD_MICROS {
             number = number.max(*last + count);
         }
@@ -101,7 +102,7 @@ impl RedlockServers {
         number
     }
 
-    /// Twice what a message takes, and what two clocks may be apart within a data centre.
+    /// Twice the time of a message, plus the difference of two clocks within a data centre.
     pub(super) fn slack(&self) -> u64 {
         micros(self.round_trip() * 2) + 500
     }
@@ -134,7 +135,7 @@ fn own_wall_clock() -> u64 {
     micros(wall_clock())
 }
 
-/// How long one server may take to answer about a lock with this ttl: a small part of it, but time enough for a few round
+/// How long one server may take to reply about a lock with this ttl: a small part of the ttl, but time enough for a few round
 /// trips.
 fn patience(ttl: Duration, round_trip: Duration, most: Duration) -> Duration {
     let enough = (round_trip * 4).max(Duration::from_millis(20));

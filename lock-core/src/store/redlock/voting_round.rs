@@ -1,4 +1,4 @@
-//! Putting a proposal to all servers at the same time, until a majority has spoken.
+//! Sending a proposal to all servers at the same time, until a majority has replied.
 
 use std::{error::Error, sync::Arc};
 
@@ -29,7 +29,7 @@ pub(super) struct RoundWon {
 /// Why there was no majority, and what each server said that did not vote.
 pub(super) struct RoundLost {
     pub(super) loss: NoMajority,
-    /// Whether a majority said that the lock is not the asking one's, which had to have it.
+    /// Whether a majority said that the asking client, which had to have the lock, does not have it.
     pub(super) is_definitely_not_ours: bool,
     failures: Vec<Failure>,
     /// Whether some server may have taken the lock for us.
@@ -38,11 +38,11 @@ pub(super) struct RoundLost {
 
 type VoteReceived = (usize, usize, Result<Vote, Failure>);
 
-/// Asks until it is decided. Answers that come later are noted on the trail, and are of no other consequence.
+/// Proposes until it is decided. Later replies are noted in the in-flight record, and have no other effect.
 ///
 /// # Cancel safety
 ///
-/// What is under way goes on. The trail knows of it, so that a release finds out.
+/// Requests in flight go on. They are in the in-flight record, so that a release finds them.
 pub(super) async fn run_voting_round(
     servers: &Arc<RedlockServers>,
     proposal: Proposal,
@@ -56,7 +56,7 @@ pub(super) async fn run_voting_round(
     let (mut failures, mut wanted, mut accepted) = (Vec::new(), false, false);
     let mut unanswered = 0;
     let mut step = ballot.begin();
-    // Bounded by the ballot: a few proposals, and an answer or a time-out of each server to each.
+    // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
     let loss = loop {
         step = match step {
             BallotStep::Propose { place, number } => {
@@ -88,7 +88,7 @@ pub(super) async fn run_voting_round(
                 // The sender is here, in `tell`.
                 None => break NoMajority::Silence,
             },
-            // A majority with clocks far behind would give out a number that is no larger than one before.
+            // A majority with clocks far behind would give out a number that is no larger than an earlier one.
             BallotStep::Won { number } if number - u64::from(proposal.count) < known => {
                 break NoMajority::Overtaken;
             }
@@ -97,7 +97,7 @@ pub(super) async fn run_voting_round(
         };
     };
     let traces = |in_flight: &Arc<InFlight>| {
-        // What has not been answered may not even have left, and will unless the release forbids it.
+        // A request without a reply may not even have left, and will leave unless the release forbids it.
         let records = of_servers(in_flight, count);
         // An earlier round with this token, or this one.
         !in_flight.is_empty()
@@ -114,7 +114,7 @@ pub(super) async fn run_voting_round(
     })
 }
 
-/// Sends it to all. Each server has its own time, since one that hangs must not keep the others.
+/// Sends it to all. Each server has a time-out of its own, since one that hangs must not delay the others.
 fn propose(
     servers: &Arc<RedlockServers>,
     place: usize,
@@ -132,14 +132,14 @@ fn propose(
                 .as_ref()
                 .map(|in_flight| &of_servers(in_flight, count)[server]);
             let answer = member.vote(&proposal, within, record).await;
-            // Nobody listens any more once it is decided.
+            // The receiver is gone once the result is decided.
             drop(tell.send((server, place, answer)));
         });
     }
 }
 
 impl RoundLost {
-    /// As a failure. Nobody knows what was done if some server may have taken the lock.
+    /// As a failure. If some server may have taken the lock, the outcome is unknown.
     pub(super) fn failure(&self, servers: usize) -> Failure {
         let what = match self.loss {
             NoMajority::Overtaken => {
@@ -162,7 +162,7 @@ impl RoundLost {
         Failure::not_now(what)
     }
 
-    /// The connections that the answers came on.
+    /// The connections that the replies came on.
     pub(super) fn connection(&self) -> ConnectionId {
         if self.leaves_traces {
             ConnectionId::SOME
@@ -172,7 +172,7 @@ impl RoundLost {
     }
 }
 
-/// What is said where too few servers answered.
+/// The message if too few servers replied.
 pub(super) fn no_majority(servers: usize, failures: &[Failure]) -> String {
     let mut reasons: Vec<String> = failures.iter().map(reason).collect();
     reasons.sort_unstable();

@@ -1,4 +1,4 @@
-//! What is to become of a key, if it holds what it is to hold.
+//! A change of a key on the condition that it holds a given value.
 
 use crate::store::{
     Failure,
@@ -16,7 +16,7 @@ use crate::store::{
 #[derive(Clone, Copy)]
 pub(super) struct Change<'a> {
     pub(super) key: &'a str,
-    /// Else it is left alone.
+    /// Otherwise the key is left alone.
     pub(super) holds: &'a str,
     pub(super) becomes: Becomes<'a>,
 }
@@ -25,9 +25,9 @@ pub(super) struct Change<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Becomes<'a> {
     Nothing,
-    /// What it is, for so long at least.
+    /// The same value, for this long at least.
     Same(u64),
-    /// Another value, which expires after so long, or never.
+    /// Another value, which expires after this long, or never.
     Other(Arg<'a>, Option<u64>),
 }
 
@@ -62,7 +62,7 @@ impl<'a> Change<'a> {
 
     fn is_due(&self, left: u64) -> bool {
         match self.becomes {
-            // Never shortened: a check asks for the shortest time there is.
+            // Never shortened: a check asks for the shortest possible time.
             Becomes::Same(ttl) => left < ttl,
             Becomes::Nothing | Becomes::Other(..) => true,
         }
@@ -74,17 +74,17 @@ fn with_expiry(mut command: Vec<Arg<'_>>, ttl: Option<u64>) -> Vec<Arg<'_>> {
     command
 }
 
-/// Whether each key held its value, and is changed now if that was due.
+/// Whether each key held its value, and was changed if a change was due.
 pub(super) type Changed = Result<bool, Failure>;
 
-/// What looking at the keys of some changes told.
+/// What a look at the keys of some changes found.
 pub(super) struct Looked {
     results: Vec<Changed>,
     due: Vec<usize>,
 }
 
 impl Looked {
-    /// Reads the answers to [`Change::look`].
+    /// Reads the replies to [`Change::look`].
     pub(super) fn read(changes: &[Change<'_>], answers: Vec<Value>) -> Result<Self, Failure> {
         if answers.len() != changes.len() * 2 {
             return Err(errors::nonsense("a look at some keys"));
@@ -106,7 +106,7 @@ impl Looked {
         self.due.iter().map(|number| &changes[*number]).collect()
     }
 
-    /// With the answers to those changes.
+    /// With the replies to those changes.
     pub(super) fn done(mut self, answers: impl IntoIterator<Item = Value>) -> Vec<Changed> {
         for (number, answer) in self.due.into_iter().zip(answers) {
             self.results[number] = is_done(Some(answer));
@@ -115,20 +115,20 @@ impl Looked {
     }
 }
 
-/// Whether a command that compares found what it looked for.
+/// Whether a command that compares found the value.
 pub(super) fn is_done(answer: Option<Value>) -> Changed {
     match answer {
         Some(Value::Int(1)) => Ok(true),
         Some(Value::SimpleString(okay)) if okay == "OK" => Ok(true),
         Some(Value::Int(0) | Value::Nil) => Ok(false),
-        // A key of another type is another's, too.
+        // A key of another type belongs to another client, too.
         Some(Value::ServerError(error)) if errors::code_of(&error) == "WRONGTYPE" => Ok(false),
         Some(Value::ServerError(error)) => Err(errors::answered(&error)),
         _ => Err(errors::nonsense("a comparison")),
     }
 }
 
-/// Reads what GET and PTTL say: how many milliseconds the key has left, if it holds the value.
+/// Reads the replies to GET and PTTL: how many milliseconds the key has left, if it holds the value.
 fn read_look(
     holder: Option<Value>,
     left: Option<Value>,
@@ -138,7 +138,7 @@ fn read_look(
         (Some(Value::BulkString(holder)), Some(Value::Int(left)))
             if *holder == *holds.as_bytes() =>
         {
-            // Without an expiry, it was taken away by another client: it gets one again.
+            // Another client removed its expiry: it gets one again.
             Ok(Some(u64::try_from(left).unwrap_or(0)))
         }
         (Some(Value::BulkString(_) | Value::Nil), Some(Value::Int(_))) => Ok(None),

@@ -36,19 +36,19 @@ pub(crate) struct Counter<'a> {
     pub(crate) fencing_counter: &'a FencingCounter,
 }
 
-/// What the counter said when it was counted one further.
+/// The counter's value after it was incremented.
 pub(super) struct CountedToken {
     pub(super) value: Value,
     pub(super) connection: ConnectionId,
 }
 
 impl Counter<'_> {
-    /// Than what a token must be larger that is counted up now.
+    /// The token must be larger than this if the counter is incremented now.
     fn floor(&self, connection: ConnectionId) -> Option<u64> {
         self.fencing_counter.last()?.floor(connection, CLOCK.now())
     }
 
-    /// Whether what was said is as good as a token from the server's time.
+    /// Whether the counter's value is as good as a token from the server's time.
     fn admits(&self, said: &CountedToken, known: u64) -> Result<Option<u64>, Failure> {
         let value = match errors::of_value(said.value.clone())? {
             Value::Int(value) => u64::try_from(value).unwrap_or(0),
@@ -61,7 +61,7 @@ impl Counter<'_> {
 }
 
 impl Commands {
-    /// The fencing token of a lock that was just taken: what the counter said, unless it may be behind.
+    /// The fencing token of a lock that was just taken: the counter's value, unless it may be behind.
     pub(super) async fn fencing(
         &self,
         by: Compare,
@@ -76,10 +76,10 @@ impl Commands {
         if let Some(token) = counter.admits(&said, known)? {
             return Ok(token);
         }
-        // The key is ours already. A token that comes when less than half of the ttl is left has the grant confirmed, or given
-        // up. If this ends here, the release of the dropped acquire takes the key back.
+        // This client has the key already. A token that comes when less than half of the ttl is left has the grant confirmed, or
+        // given up. If this ends here, the release of the dropped acquire gives the key back.
         let _turn = self.raising.lock().await;
-        // If another request has moved the counter meanwhile, one more will do.
+        // If another request has moved the counter meanwhile, one more increment will do.
         if counter.floor(said.connection).is_some() {
             let said = self.count(counter.fence).await?;
             if let Some(token) = counter.admits(&said, known)? {
@@ -94,7 +94,7 @@ impl Commands {
         Ok(token)
     }
 
-    /// Counts one further, where locks are taken.
+    /// Increments the counter, on the connection where locks are taken.
     async fn count(&self, fence: &str) -> Result<CountedToken, Failure> {
         let count: [&[Arg<'_>]; 1] = [&[Text("INCR"), Text(fence)]];
         let (connection, answers) = send(&self.holding, &count, self.within, None).await?;
@@ -109,7 +109,7 @@ impl Commands {
             let (_, answers) = send(&self.connection, &look, self.within, None).await?;
             let answers: Result<Vec<_>, _> = answers.into_iter().map(errors::of_value).collect();
             let [time, Value::BulkString(before)] = &answers?[..] else {
-                // It was lost since it was counted up: as if it had been changed meanwhile.
+                // It was lost since it was incremented: the same as if it had been changed meanwhile.
                 self.count(fence).await?;
                 continue;
             };
@@ -137,7 +137,7 @@ impl Commands {
     }
 }
 
-/// Reads the answer to TIME.
+/// Reads the reply to TIME.
 pub(crate) fn read_micros(time: &Value) -> Option<u64> {
     let Value::Array(parts) = time else {
         return None;

@@ -14,7 +14,7 @@ use crate::store::{
     },
 };
 
-/// Sends commands; one answer each.
+/// Sends commands; one reply each.
 pub(super) async fn send(
     connection: &Arc<ReconnectingConnection>,
     commands: &[&[Arg<'_>]],
@@ -27,7 +27,7 @@ pub(super) async fn send(
         .await
 }
 
-/// The same for a node that has the keys, or gets them just now.
+/// The same for a node that has the keys, or to which they are being moved.
 pub(super) async fn send_to(
     connection: &Arc<ReconnectingConnection>,
     node_role: NodeRole,
@@ -39,7 +39,7 @@ pub(super) async fn send_to(
         NodeRole::SlotOwner => send(connection, &commands, within, None).await,
         #[cfg(feature = "cluster")]
         NodeRole::MigrationTarget => {
-            // Each is about the command after it.
+            // Each ASKING applies to the command after it.
             let commands: Vec<&[Arg<'_>]> = commands
                 .into_iter()
                 .flat_map(|command| [&[Arg::Text("ASKING")][..], command])
@@ -50,7 +50,7 @@ pub(super) async fn send_to(
     }
 }
 
-/// Sends what ends a transaction, on the connection that watches. On a new one, nothing would keep it from the key of the next
+/// Sends the end of a transaction, on the connection that watches. On a new connection, it could change the key of the next
 /// holder.
 pub(super) async fn send_on(
     connection: &Arc<ReconnectingConnection>,

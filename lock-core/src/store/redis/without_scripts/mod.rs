@@ -1,9 +1,9 @@
 //! Locks for users who may not run scripts: slower than by scripts, and polled for.
 //!
-//! There is no queue. An acquire is one message of several commands, which is not atomic: the lock first, and then the
-//! counter, since the other order would hand out tokens that go back. A key that is ours is changed by a command that
-//! compares, or in a transaction on a connection of its own, one after the other: three round trips for each release, two for
-//! each batch of renewals. Renewals have a connection that nothing else delays.
+//! There is no queue. An acquire is one message of several commands, which is not atomic: the lock first, and then the counter,
+//! since the other order could hand out tokens that decrease. A key that is held is changed by a command that compares, or in a
+//! transaction on a connection of its own, one after the other: three round trips for each release, two for each batch of
+//! renewals. Renewals have a connection that nothing else delays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ pub(super) struct Commands {
     changes: Transactions,
     /// Hundreds of releases, one after the other, must not let a lease run out.
     renewals: Transactions,
-    /// Whoever moves a fencing counter: one at a time, since each move makes those of others fail.
+    /// Held while a fencing counter is moved: one request at a time, since each move makes those of others fail.
     raising: Mutex<()>,
     within: Duration,
 }
@@ -71,7 +71,7 @@ impl Commands {
         }
     }
 
-    /// Those that only transactions have.
+    /// The connections that only transactions use.
     pub(super) fn connections(&self) -> [&Arc<ReconnectingConnection>; 2] {
         [self.changes.connection(), self.renewals.connection()]
     }
@@ -89,8 +89,8 @@ impl Commands {
             &[Text("PTTL"), key],
             &[Text("INCR"), Text(counter.fence)],
         ];
-        // A request that checks found the lock busy before, and mostly finds it so again. If all of them counted, the counter
-        // would never stand still, as it has to for a moment while it is moved to the server's time.
+        // A request that checks found the lock busy before, and mostly finds it so again. If all of them incremented the counter,
+        // it would never stand still. It has to for a moment while it is moved to the server's time.
         let counts = !matches!(request.queue_mode, QueueMode::CheckPosition(_));
         let commands = &commands[..3 + usize::from(counts)];
         let (within, in_flight) = (self.holding.timing().command_timeout, &*request.in_flight);
@@ -115,7 +115,7 @@ impl Commands {
         if !is_ours {
             return Ok(busy(read_expiry(&left)?, connection));
         }
-        // Set by an earlier request whose answer was lost: then its time counts from there.
+        // Set by an earlier request whose reply was lost: then its time counts from there.
         if !is_set
             && self
                 .prolong(by, (&request.full_key, &request.token, request.ttl))
@@ -153,7 +153,7 @@ impl Commands {
         })
     }
 
-    /// All in two messages, however many they are.
+    /// All in two messages, however many leases there are.
     pub(super) async fn renew(
         &self,
         by: Compare,
@@ -182,7 +182,7 @@ impl Commands {
             holds: token,
             becomes: match request.keep {
                 None => Becomes::Nothing,
-                // The lease has ended: a renewal that comes behind must not prolong it.
+                // The lease has ended: a later renewal must not prolong it.
                 Some(keep) => Becomes::Other(Joined(token, "."), Some(millis(keep))),
             },
         };
@@ -235,7 +235,7 @@ impl Commands {
         Ok(())
     }
 
-    /// For a lock that is being taken or handed on. Not among the renewals, which must not wait for it.
+    /// For a lock that is being taken or handed on. Not on the connection of the renewals, which it must not delay.
     async fn prolong(
         &self,
         by: Compare,
@@ -245,7 +245,7 @@ impl Commands {
         is_renewed(self.change(by, &change).await)
     }
 
-    /// Changes a key that holds what it is to hold; returns whether it did.
+    /// Changes a key that holds the expected value; returns whether it did.
     async fn change(&self, by: Compare, change: &Change<'_>) -> Changed {
         let (role, changes) = (NodeRole::SlotOwner, std::slice::from_ref(change));
         let all = self.change_all(by, &self.changes, role, changes, self.within);
@@ -253,7 +253,7 @@ impl Commands {
         all.await?.into_iter().next().unwrap_or_else(none)
     }
 
-    /// Looks at keys, and changes those that hold what they are to hold.
+    /// Looks at keys, and changes those that hold the expected values.
     async fn change_all(
         &self,
         by: Compare,
@@ -289,7 +289,7 @@ pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
     ]
 }
 
-/// The change that has a lease last for its ttl from now on.
+/// The change that makes a lease last for its ttl from now on.
 fn prolonged<'a>(full_key: &'a str, token: &'a OwnerToken, ttl: Duration) -> Change<'a> {
     Change {
         key: full_key,
@@ -320,7 +320,7 @@ fn busy(expiry: Expiry, connection: ConnectionId) -> Acquired {
     }
 }
 
-/// Reads what PTTL says of a key that another has.
+/// Reads the reply to PTTL for a key of another holder.
 fn read_expiry(left: &Value) -> Result<Expiry, Failure> {
     match left {
         Value::Int(-1) => Ok(Expiry::Never),

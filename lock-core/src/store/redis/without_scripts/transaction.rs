@@ -1,4 +1,4 @@
-//! Changes by transactions, where no command compares.
+//! Changes by transactions, for servers without a command that compares.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::store::{
     },
 };
 
-/// How often a transaction is tried that others disturb.
+/// How often a transaction is tried that other clients disturb.
 pub(super) const MOST_TRIES: u32 = 8;
 
 /// A connection for transactions, of which there is one at a time.
@@ -68,8 +68,8 @@ impl Transactions {
         Ok(all)
     }
 
-    /// For the one that has the turn. `None` if no transaction can be about several keys: some of their slot are on their way to
-    /// another node.
+    /// Called by the holder of the connection. `None` if one transaction cannot contain all the keys: some keys of their slot are
+    /// being moved to another node.
     async fn together(
         &self,
         node_role: NodeRole,
@@ -93,22 +93,22 @@ impl Transactions {
                 {
                     return Ok(None);
                 }
-                // What is not watched may change hands before it is changed.
+                // A key that is not watched may get another holder before it is changed.
                 watch => errors::of_value(watch.unwrap_or(Value::Nil))?,
             };
             let looked = Looked::read(changes, seen)?;
-            // Outside a transaction, the next commands would act on whatever is there.
+            // Outside a transaction, the next commands would act on any value.
             errors::of_value(multi)?;
             let due = looked.due(changes);
             if due.is_empty() {
                 return Ok(Some(looked.done([])));
             }
-            // A transaction that was begun for a guest is about one until its end.
+            // A transaction that was begun with ASKING is about a slot in migration until its end.
             let mut commit: Vec<_> = due.iter().map(|change| change.watched()).collect();
             commit.push(vec![Text("EXEC")]);
             let answers = send_on(&self.connection, watching, &commit, within).await?;
             match answers.into_iter().next_back() {
-                // Something that it watched was changed.
+                // A key that it watched was changed.
                 Some(Value::Nil) => {}
                 Some(Value::Array(answers)) => return Ok(Some(looked.done(answers))),
                 Some(Value::ServerError(error)) => return Err(errors::answered(&error)),

@@ -1,8 +1,8 @@
-//! The client's side of a vote on a fencing token: which number to propose, and what the answers add up to. Without any I/O.
+//! The client's side of a vote on a fencing token: which number to propose, and what the replies add up to. Without any I/O.
 //!
 //! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
-//! accepts nothing that is not above what it accepted before: so whoever asks after another was told "yes" gets a larger
-//! number, whatever was lost, late, repeated or overtaken on the way. `model.rs` checks just this, with this very code.
+//! accepts nothing that is not above what it accepted before. So a client that asks after another was granted the lock gets a
+//! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks just this, with this very code.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use crate::store::{Expiry, redis::voting_server::Vote, redlock::ballot::quorum::
 
 pub(crate) mod quorum;
 
-/// Each refusal of a number leads to a new one, at most so often for one request.
+/// Each refusal of a number leads to a new one, at most this often for one request.
 const MOST_PROPOSALS: usize = 4;
 
-/// A clock that is further than this from a majority's is not followed. A server refuses what is twice as far from its own.
+/// A clock that is further than this from a majority's is not followed. A server refuses a number twice as far from its own
+/// clock.
 const STRAY_MICROS: u64 = 500_000;
 
 /// One request's votes.
@@ -24,19 +25,19 @@ pub(crate) struct Ballot {
     servers: Vec<ServerVotes>,
     /// How many fencing tokens a proposal stands for.
     count: u32,
-    /// How far a second proposal goes beyond what it must, so that others who propose meanwhile do not overtake it. The next
-    /// one goes twice as far.
+    /// How far a second proposal goes beyond the minimum, so that concurrent proposals of others do not overtake it. The next one
+    /// goes twice as far.
     slack: u64,
 }
 
-/// What one server said.
+/// What one server replied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ServerVotes {
     /// The proposals that it accepted, by their places.
     accepted: Vec<usize>,
-    /// What it said of the last proposal.
+    /// What it replied to the last proposal.
     last: LastVote,
-    /// The largest number that it told.
+    /// The largest number that it reported.
     least: Option<u64>,
 }
 
@@ -52,14 +53,14 @@ enum LastVote {
     Held {
         left: Option<Duration>,
     },
-    /// No answer, or none that counts. It is not waited for any more.
+    /// No reply, or none that counts. It is not waited for any more.
     Silent,
 }
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BallotStep {
-    /// Wait for the next answer.
+    /// Wait for the next reply.
     Wait,
     /// Propose this number to all servers, too.
     Propose {
@@ -73,14 +74,14 @@ pub(crate) enum BallotStep {
     Lost(NoMajority),
 }
 
-/// Why no majority can be had any more.
+/// Why there can be no majority any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMajority {
-    /// Too many servers have another's token in the lock; when enough of these end.
+    /// Too many servers have another client's token in the lock; when enough of these end.
     Busy(Expiry),
-    /// Too many servers said nothing that counts.
+    /// Too many servers gave no reply that counts.
     Silence,
-    /// Others were given higher numbers, again and again.
+    /// Other clients were given higher numbers, again and again.
     Overtaken,
 }
 
@@ -103,7 +104,7 @@ impl Ballot {
         }
     }
 
-    /// Takes a server's answer to the proposal of this place. An answer may come late, or twice.
+    /// Takes a server's reply to the proposal with this index. A reply may come late, or twice.
     pub(crate) fn hear(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
         let heard = &mut self.servers[server];
@@ -125,7 +126,7 @@ impl Ballot {
         self.next_step(place)
     }
 
-    /// A server did not answer in time, or its answer does not count.
+    /// A server did not reply in time, or its reply does not count.
     pub(crate) fn miss(&mut self, server: usize, place: usize) -> BallotStep {
         if place + 1 == self.proposals.len() {
             self.servers[server].last = LastVote::Silent;
@@ -133,7 +134,7 @@ impl Ballot {
         self.next_step(place)
     }
 
-    /// Whether a majority said that another has the lock.
+    /// Whether a majority said that another client has the lock.
     pub(crate) fn is_definitely_held(&self) -> bool {
         let held = |heard: &&ServerVotes| matches!(heard.last, LastVote::Held { .. });
         self.servers.iter().filter(held).count() >= self.majority()
@@ -169,8 +170,8 @@ impl Ballot {
             });
         }
         let is_hopeless = open < self.majority();
-        // A server with a clock of its own does not cost the others a second round. One that was overtaken does at once, even
-        // if the rest may still do: some of the rest may never answer.
+        // A server with a wrong clock does not cause a second round for the others. A proposal that was overtaken causes one at
+        // once, even if the remaining servers may still suffice: some of them may never reply.
         if (overtaken || is_hopeless) && self.proposals.len() < MOST_PROPOSALS {
             return self.propose_more();
         }
@@ -180,7 +181,7 @@ impl Ballot {
         BallotStep::Wait
     }
 
-    /// A number above all that was told by servers whose clocks are near those of a majority.
+    /// A number above all that were reported by servers with clocks near those of a majority.
     fn propose_more(&mut self) -> BallotStep {
         let mut told: Vec<u64> = self
             .servers
@@ -209,7 +210,7 @@ impl Ballot {
         BallotStep::Propose { place, number }
     }
 
-    /// Our own last number, which some may have accepted, unless it was far from the servers' clocks.
+    /// Our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
     fn told_by_ourselves(&self, middle: u64) -> u64 {
         let latest = self.latest();
         if latest.saturating_sub(middle) < STRAY_MICROS {
@@ -219,7 +220,7 @@ impl Ballot {
         }
     }
 
-    /// When so many of the servers are free that a majority can be had.
+    /// When so many of the servers are free that there can be a majority.
     fn busy_for(&self) -> Expiry {
         let mut left: Vec<Option<Duration>> = Vec::new();
         let mut open = 0;
@@ -230,7 +231,7 @@ impl Ballot {
                 _ => open += 1,
             }
         }
-        // Those without an end are behind all others.
+        // Locks without an expiry are sorted last.
         left.sort_unstable_by_key(|time| (time.is_none(), *time));
         let needed = self.majority().saturating_sub(open);
         match needed.checked_sub(1).and_then(|last| left.get(last)) {

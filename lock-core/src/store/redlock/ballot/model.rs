@@ -1,10 +1,10 @@
 //! All that can happen to two acquisitions on three servers, the second begun after the first was granted: with every order of
-//! messages, each of them lost, late, or delivered again and again. The clients' rule is the one that is shipped; the servers'
-//! is that of `propose.lua`, without its clock and without the lock itself: a server that has another's lock accepts nothing,
-//! which is as if the message were lost, and larger tokens do not depend on mutual exclusion.
+//! messages, each of them lost, late, or delivered again and again. The clients' rule is the shipped one. The servers' rule is
+//! that of `propose.lua`, without its clock and without the lock itself. A server that has another client's lock accepts nothing,
+//! which is the same as a lost message; and larger tokens do not depend on mutual exclusion.
 //!
-//! A message that was sent can be delivered from then on, any number of times: that is late, overtaken, and repeated. One that
-//! is never delivered is lost; the time-out that follows can only end a ballot without a token.
+//! A message that was sent can be delivered from then on, any number of times: that is late, overtaken, and repeated. One that is
+//! never delivered is lost; the time-out that follows can only end a ballot without a token.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -12,14 +12,14 @@ use crate::store::redlock::ballot::*;
 
 const SERVERS: usize = 3;
 
-/// Whoever asks first, and whoever asks after the first was granted.
+/// The client that asks first, and the client that asks after the first was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Client {
     First,
     Second,
 }
 
-/// The tokens of the two, the second of which is not larger.
+/// The tokens of the two clients, the second of which is not larger.
 type Counterexample = (u64, u64);
 
 /// Visits everything that can be reached from a state; stops at the first counterexample.
@@ -46,7 +46,7 @@ type Rule = fn(number: u64, counter: u64) -> bool;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ModelServer {
     counter: u64,
-    /// To the client that asks now, by the places of its proposals; not heard yet.
+    /// To the client that asks now, by the indexes of its proposals; not received yet.
     answers: BTreeSet<(usize, Vote)>,
     /// Which of its proposals were delivered.
     delivered: BTreeSet<usize>,
@@ -63,11 +63,11 @@ struct Proposing {
     repeats_left: usize,
 }
 
-/// So many proposals a client: each one more only repeats what the second one is to the first.
+/// This many proposals a client: each further one only repeats what the second one is to the first.
 const PROPOSALS: usize = 2;
 
-/// So many messages of each client are delivered once more, and answered once more. Those of the first client that arrive while
-/// the second asks are so without a bound: nobody hears the answers.
+/// This many messages of each client are delivered once more, and have a reply once more. Messages of the first client that
+/// arrive while the second asks are repeated without a bound: their replies are not received.
 const REPEATS: usize = 1;
 
 impl Proposing {
@@ -185,15 +185,14 @@ fn servers_that_accept_a_number_again_are_found_out() {
     assert!(found.is_some());
 }
 
-/// A protocol that suggests itself: each server counts for itself, and the largest count of a majority is the token.
+/// An obvious protocol: each server counts for itself, and the largest count of a majority is the token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CounterRule {
     counters: [u64; SERVERS],
     client: Client,
     first_token: u64,
     answers: BTreeSet<(usize, u64)>,
-    /// What the first client writes back when it has its token, without waiting for an answer, which would be a second round
-    /// trip.
+    /// What the first client writes back when it has its token, without waiting for a reply, which would be a second round trip.
     written_back: Option<u64>,
 }
 
@@ -206,7 +205,7 @@ enum WriteBack {
 impl CounterRule {
     fn next(&self, back: WriteBack, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         for server in 0..SERVERS {
-            // One request a server, without a repetition: it breaks all the same.
+            // One request a server, without a repetition: the protocol fails all the same.
             if self.answers.iter().all(|(other, _)| *other != server) {
                 let mut state = self.clone();
                 state.counters[server] += 1;

@@ -1,4 +1,4 @@
-//! Counting what several servers said of one question.
+//! Counting the replies of several servers to one request.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// The answers to one question so far.
+/// The replies to one request so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VoteCount {
     servers: usize,
@@ -18,7 +18,7 @@ pub(crate) struct VoteCount {
     silent: usize,
 }
 
-/// What the answers add up to.
+/// What the replies add up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// A majority said so.
@@ -46,12 +46,12 @@ impl VoteCount {
         self.no += 1;
     }
 
-    /// There is no answer, or none that counts.
+    /// There is no reply, or none that counts.
     pub(crate) fn silent(&mut self) {
         self.silent += 1;
     }
 
-    /// `None` while the answers that are still to come may decide.
+    /// `None` while missing replies may decide.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let needed = majority(self.servers);
         let open = self.servers - self.yes - self.no - self.silent;
@@ -73,8 +73,8 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
     known.get(majority(servers) - 1).copied()
 }
 
-/// Who has a lock, by what `seen` servers say and `silent` ones do not; for how long a majority has it. `None` while more
-/// answers may decide, or if they never will.
+/// The holder of a lock, by what `seen` servers reported and `silent` ones did not; for how long a majority has it. `None` while
+/// more replies may decide, or if they never will.
 #[expect(clippy::option_option, reason = "undecided, or nobody has it")]
 pub(crate) fn whose(
     servers: usize,
@@ -86,7 +86,7 @@ pub(crate) fn whose(
     let mut most = 0;
     for (token, _) in seen.iter().flatten() {
         let with_it = seen.iter().flatten().filter(|(other, _)| other == token);
-        // Without an end is longer than all.
+        // No expiry counts as longer than all.
         let mut left: Vec<_> = with_it
             .map(|(_, left)| left.unwrap_or(Duration::MAX))
             .collect();
@@ -100,7 +100,7 @@ pub(crate) fn whose(
             )));
         }
     }
-    // What the silent ones have may make a majority of it.
+    // The state of the silent servers may make a majority of it.
     (most + open + silent < needed).then_some(None)
 }
 
