@@ -1,4 +1,4 @@
-//! What this server lets this user do: found out by doing it, once a connection, and never from a version.
+//! What this server lets this user do: found out by trying, once a connection, and never from a version.
 
 use crate::{
     options::RESERVED,
@@ -15,16 +15,16 @@ use crate::{
     },
 };
 
-/// By which commands locks are kept.
+/// The commands by which locks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capabilities {
     /// Scripts: everything works.
     Scripts,
-    /// Commands alone: waiters ask again and again.
+    /// Commands alone: waiters poll.
     Commands(Compare),
 }
 
-/// By which commands a key is changed only if it holds a value.
+/// The commands that change a key only if it holds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
     /// `DELEX … IFEQ` and `SET … IFEQ`: Redis 8.4 and later.
@@ -35,7 +35,7 @@ pub(crate) enum Compare {
     Watch,
 }
 
-/// Tells in one call whether scripts may run, and which of the commands that they call are refused to them.
+/// Finds out in one call whether scripts may run, and which of the commands that they call are refused to them.
 const PROBE: &str = include_str!("../scripts/probe.lua");
 
 /// `channel`: where grants will be published, if that can be tried on this connection.
@@ -61,12 +61,12 @@ pub(crate) async fn capabilities(
             });
             grant(address, names).map(|()| Capabilities::Scripts)
         }
-        // What no server answers is found out by the first lock.
+        // Other replies are unknown from any server; the first lock finds out.
         _ => Ok(Capabilities::Scripts),
     }
 }
 
-/// An error that names the rights to commands that are missing, if any are.
+/// An error that names the missing rights to commands, if there are any.
 pub(crate) fn grant<'a>(
     address: &Address,
     missing: impl Iterator<Item = &'a str>,
@@ -75,7 +75,7 @@ pub(crate) fn grant<'a>(
         .map(|command| match command {
             "publish" | "spublish" => format!("+{command} &{RESERVED}grants:*"),
             "time" | "evalsha" | "discard" | "unwatch" => format!("+{command}"),
-            // Refused for its key, or for itself: not every server says which.
+            // Refused because of its key, or the command itself: not every server says which.
             _ => format!("+{command} ~{RESERVED}*"),
         })
         .collect();
@@ -96,7 +96,7 @@ async fn compare(handshake: &Handshake, address: &Address) -> Result<Capabilitie
 }
 
 async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare, Failure> {
-    // A key that is not there: nothing is changed.
+    // A key that does not exist: nothing is changed.
     let key = Arg::Joined(RESERVED, "probe");
     let set = [
         Arg::Text("SET"),
@@ -131,7 +131,7 @@ async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare,
     )))
 }
 
-/// Makes sure of the other commands that a lock takes: each is refused before anything is done, or harmless.
+/// Checks the other commands that a lock needs: each is refused before anything is done, or harmless.
 async fn others(handshake: &Handshake, address: &Address, by: Compare) -> Result<(), Failure> {
     let key = Arg::Joined(RESERVED, "probe");
     let expiry = Arg::Number(100);
@@ -167,7 +167,7 @@ async fn works(
     words: &[Arg<'_>],
 ) -> Result<bool, Failure> {
     match handshake.ask(address, words).await? {
-        // A node of a cluster knows the command and allows it, before it looks at where the key is.
+        // A node of a cluster checks the command and the right to it before it checks which node has the key.
         Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => Ok(true),
         Value::ServerError(error) => match errors::refused(&error, address) {
             Failure::NotNow(source) => Err(Failure::NotNow(source)),
@@ -177,7 +177,7 @@ async fn works(
     }
 }
 
-/// Whether the server refuses the command itself, to this user or to everybody.
+/// Whether the server refuses the command itself, to this user or to every user.
 fn may_not(error: &ServerError) -> bool {
     error.code() == "NOPERM" || error.details().contains("unknown command")
 }

@@ -1,4 +1,4 @@
-//! The task that drives a connection: reads, gives the answers, and writes what nobody else does.
+//! The task that drives a connection: it reads, dispatches the replies, and writes what no other task writes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::store::redis::connection::{
 /// How much is read at a time.
 const READ_SIZE: usize = 1 << 14;
 
-/// What came.
+/// What was received.
 enum Received {
     Answer(Value),
     Message(Vec<Value>),
@@ -27,8 +27,8 @@ enum Received {
 }
 
 impl Connection {
-    /// Reads, writes what nobody else does, and tells those who are late, until the connection is over. Returns why; the
-    /// caller then tells it to those who wait, by [`end`](Self::end).
+    /// Reads, writes what no other task writes, and fails the requests that are late, until the connection is over. Returns the
+    /// reason. The caller then passes it to the pending requests, by [`end`](Self::end).
     ///
     /// `late` is called after handlers were told that nothing came within `patience`.
     pub(super) async fn drive(
@@ -55,10 +55,10 @@ impl Connection {
                     if let Err(nonsense) = self.take_in(&mut buffer, &dispatch) {
                         break nonsense;
                     }
-                    // What the handlers gave.
+                    // What the handlers queued.
                     self.flush();
                 }
-                // Later than reading: what the server said last comes before its end.
+                // After reading: the server's last messages come before its end.
                 () = self.kick.notified() => match self.unwritable() {
                     Some(why) => break NoReply::Broken(why),
                     None => self.flush(),
@@ -84,10 +84,10 @@ impl Connection {
         }
     }
 
-    /// Takes what is complete out of the buffer.
+    /// Takes complete frames out of the buffer.
     ///
-    /// First finds out to whom each answer belongs, and only then gives them: whoever gets one may ask again at once, and
-    /// must not be given what was here before.
+    /// First assigns each reply to its request, and only then calls the handlers: a handler may send a new request at once, and
+    /// that request must not get a reply that was here before.
     fn take_in(&self, buffer: &mut Vec<u8>, dispatch: &PubSubDispatch) -> Result<(), NoReply> {
         let mut answers = Vec::new();
         let mut taken = 0;
@@ -115,7 +115,7 @@ impl Connection {
                 let Some(answer) = answers.next() else {
                     break false;
                 };
-                // An answer that nobody asked for: then no later one can be trusted either.
+                // A reply without a request: then no later one can be trusted either.
                 let Some(oldest) = flow.waiting.front_mut() else {
                     break true;
                 };
@@ -139,7 +139,8 @@ impl Connection {
 
     fn sort(&self, frame: Frame) -> Received {
         match frame {
-            // The answer to a subscription has the form of a message. That a node ends one by itself is a message.
+            // The reply to a subscription has the form of a message. A subscription that a node ends by itself is reported by a
+            // message.
             Frame::Push(words) if is(&words, b"subscribe") || is(&words, b"ssubscribe") => {
                 Received::Answer(Value::Array(words))
             }
@@ -160,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether somebody was told.
+    /// Returns whether a handler was called.
     fn tell_the_late(&self) -> bool {
         let now = CLOCK.now();
         let mut late = Vec::new();

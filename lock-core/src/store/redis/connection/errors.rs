@@ -1,4 +1,4 @@
-//! What the errors of servers and connections mean for whoever asked. None of them quotes an owner token or a password.
+//! What the errors of servers and connections mean for the caller of a request. None of them quotes an owner token or a password.
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::store::{
     timing::Timing,
 };
 
-/// Where to go instead, if that is what the failure says.
+/// The node to try instead, if the failure is a redirect.
 #[cfg(any(test, feature = "cluster"))]
 pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     match failure {
@@ -38,12 +38,12 @@ impl fmt::Display for Denied {
 
 impl Error for Denied {}
 
-/// For lack of a right, in these words unless all that is missing can be named.
+/// For lack of a right, with this text unless all missing rights can be named.
 pub(crate) fn denied(reason: String) -> Failure {
     Failure::Refused(Arc::new(Denied(reason)))
 }
 
-/// The words of a failure that is for lack of a right.
+/// The text of a failure that is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
     match failure {
         Failure::Refused(source) => source.downcast_ref().map(|Denied(reason)| &**reason),
@@ -61,7 +61,7 @@ pub(crate) fn of_a_cluster(address: &Address) -> Failure {
     )
 }
 
-/// No answer came to a command: nobody knows what became of it.
+/// A command has no reply: it is unknown whether it was executed.
 pub(crate) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Failure {
     let server = address.shown();
     match none {
@@ -83,11 +83,11 @@ pub(crate) fn late(address: &Address, within: Duration) -> Failure {
     ))
 }
 
-/// Nothing came of a connection in time.
+/// No connection was made in time.
 pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
     let hint = match address.transport {
         Transport::Plain => "",
-        // A server without TLS may wait for the end of what it takes for a command.
+        // A server without TLS may wait for the end of the TLS bytes, which look to it like a command.
         #[cfg(feature = "tls")]
         Transport::Tls(_) => ": is it a port for TLS?",
     };
@@ -106,7 +106,7 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
     }
 }
 
-/// No answer while the connection was being opened, when no request has left yet.
+/// No reply during the handshake, when no request has left yet.
 pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     let server = address.shown();
     match none {
@@ -124,7 +124,7 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     }
 }
 
-/// A server with TLS hangs up on whoever comes without.
+/// A server with TLS closes a connection without TLS.
 fn hint_at_tls(address: &Address) -> &'static str {
     match (&address.transport, address.endpoint()) {
         (Transport::Plain, Endpoint::Tcp { .. }) => "; a port for TLS has a `rediss://` url",
@@ -132,7 +132,7 @@ fn hint_at_tls(address: &Address) -> &'static str {
     }
 }
 
-/// The server refuses the opening of a connection. Its details may quote the password.
+/// The server refuses the handshake. The error's details may quote the password.
 pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
     let (server, code, details) = (address.shown(), error.code(), told(error.details()));
     match code {
@@ -149,7 +149,7 @@ pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
     }
 }
 
-/// An error that the server answered to a command.
+/// An error reply of the server to a command.
 pub(crate) fn answered(error: &ServerError) -> Failure {
     let (code, details) = (code_of(error), told(error.details()));
     if code == "WRONGTYPE" {
@@ -171,7 +171,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     if is_transient(code, &details) {
         return Failure::NotNow(text);
     }
-    // The server says this before it does anything. Anything else may come from a proxy, or from the middle of a script.
+    // The server sends this before it does anything. Any other error may come from a proxy, or from the middle of a script.
     let before = matches!(code, "NOAUTH" | "NOSCRIPT")
         || details.contains("unknown command")
         || details.contains(OUT_OF_BOUNDS);
@@ -182,7 +182,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     }
 }
 
-/// An error that the server answers is a failure.
+/// An error reply of the server is a failure.
 pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => Err(answered(&error)),
@@ -190,8 +190,8 @@ pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     }
 }
 
-/// The same for a request that may take a lock. That it did not settles all that left on its connection before, if nothing
-/// left on another one.
+/// The same for a request that may take a lock. A refusal settles all requests that left on its connection before, if none left
+/// on another one.
 pub(crate) fn of_answer(
     value: Value,
     connection: ConnectionId,
@@ -204,18 +204,18 @@ pub(crate) fn of_answer(
     answer
 }
 
-/// A request on this connection was answered for good.
+/// A request on this connection has a final reply.
 pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
     if in_flight.is_settled_by(connection) {
         in_flight.note_all_answered();
     }
 }
 
-/// What is told of a key of another type.
+/// The message about a key of another type.
 pub(crate) const NO_LOCK: &str =
     "the key holds something that is no lock: choose another key or prefix";
 
-/// What the scripts answer if they cannot give a fencing token.
+/// The reply of the scripts if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
 pub(crate) fn out_of_bounds() -> Failure {
@@ -242,7 +242,7 @@ pub(crate) fn code_of(error: &ServerError) -> &str {
     if is_code { code } else { error.code() }
 }
 
-/// What may be told of an error's details: an unknown command has its arguments quoted back, with owner tokens and
+/// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
 /// passwords among them.
 fn told(details: &str) -> String {
     redact(
@@ -253,7 +253,7 @@ fn told(details: &str) -> String {
     )
 }
 
-/// An answer of a form that no server of this kind gives: nobody knows what was done.
+/// A reply of a form that no server of this kind sends: it is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
     Failure::NoAnswer(source(format!(
         "the server's answer to {what} has the wrong form"

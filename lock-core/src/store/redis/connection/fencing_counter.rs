@@ -1,11 +1,10 @@
-//! When a fencing token may be counted up, instead of being taken from the server's time.
+//! When a fencing token may be taken by incrementing the counter, instead of from the server's time.
 //!
-//! Asking the server for its time, and comparing it, costs as much as all the rest of an acquire. One more than the counter
-//! does as well, as long as the counter is at least as large as every token that was given out. A server that lost data may
-//! have it behind. Who knows a token sees that when it is told one that is not larger. Who knows none of the last ones does
-//! not, so counting is for a short while after a token that came from the time, on the connection that it came on: a
-//! server that lost data was away, and then the connection broke; and behind a proxy that hides this, it was away for longer
-//! than that while.
+//! Asking the server for its time, and comparing it, costs as much as the rest of an acquire. The counter plus one is enough, as
+//! long as the counter is at least as large as every token that was given out. A server that lost data may have it behind. A
+//! process that knows a recent token notices this, since the new one is not larger. A process that knows none does not notice. So
+//! incrementing is allowed only for a short while after a token from the time, on the connection that it came on. A server that
+//! lost data was away, and then the connection broke. Behind a proxy that hides this, it was away for longer than that while.
 
 use std::{sync::MutexGuard, time::Duration};
 
@@ -15,34 +14,33 @@ use crate::{fencing::FencingToken, runtime::clock::Moment, store::in_flight::Con
 /// For how long after a token from the time.
 const WHILE: Duration = Duration::from_secs(1);
 
-/// Beyond it, one more is the same number to a script.
+/// Beyond it, a script cannot tell a number from the next one.
 pub(crate) const LARGEST_TOKEN: u64 = 1 << 53;
 
-/// The last token that came from the server's time; nothing where all have to.
+/// The last token that came from the server's time; nothing if all tokens have to.
 #[derive(Debug)]
 pub(crate) struct FencingCounter(Option<Mutex<Option<LastToken>>>);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastToken {
     connection: ConnectionId,
-    /// Before it was asked for.
+    /// Before the request was sent.
     sent: Moment,
     token: FencingToken,
 }
 
 impl FencingCounter {
-    /// For a server that nobody else takes the place of.
+    /// For a server that no other server can replace unnoticed.
     pub(crate) fn while_connected() -> Self {
         Self(Some(Mutex::default()))
     }
 
-    /// For one that another may take the place of: for a moment both take writes, and of what they have only the time is the
-    /// same.
+    /// For a server that another one may replace. For a moment both accept writes, and only the time is the same on both.
     pub(crate) fn never() -> Self {
         Self(None)
     }
 
-    /// Whether there is any.
+    /// Whether incrementing can be allowed at all.
     pub(crate) fn is_allowed(&self) -> bool {
         self.0.is_some()
     }
@@ -73,7 +71,7 @@ impl LastToken {
         self.token.into()
     }
 
-    /// Than what a token must be larger that is counted up on this connection now; `None`: it must come from the time.
+    /// A token that is counted up on this connection now must be larger than this; `None`: it must come from the time.
     pub(crate) fn floor(self, connection: ConnectionId, now: Moment) -> Option<u64> {
         let may_count = self.connection == connection && now.since(self.sent) < WHILE;
         may_count.then_some(self.token.into())

@@ -1,4 +1,4 @@
-//! The first commands on a connection: who we are, and what the server says of itself.
+//! The first commands on a connection: the credentials of this process, and what the server reports about itself.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::store::{
     },
 };
 
-/// A connection that closes unless its opening comes to its end.
+/// A connection that closes unless its handshake is completed.
 pub(crate) struct Handshake(Option<Arc<Connection>>);
 
 impl Handshake {
@@ -58,7 +58,7 @@ impl Drop for Handshake {
 pub(crate) enum Purpose {
     /// Locks of a server that has all keys. Grants arrive here, too.
     Locks,
-    /// Locks, of which grants are heard elsewhere.
+    /// Locks, with grants arriving on another connection.
     LocksOnly,
     /// Grants, and nothing else.
     #[cfg(feature = "cluster")]
@@ -67,7 +67,7 @@ pub(crate) enum Purpose {
     OtherCommands,
 }
 
-/// What a server says of itself in RESP3. It may leave out what it is.
+/// What a server reports about itself in RESP3. The name may be missing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Greeting {
     /// As in `redis`.
@@ -84,7 +84,7 @@ impl Greeting {
         first.is_ok_and(|first: u32| first < major)
     }
 
-    /// What `INFO` says of a server that was not greeted in RESP3.
+    /// What `INFO` reports about a server that was not greeted in RESP3.
     pub(crate) fn of_info(info: &[u8]) -> Self {
         let field = |name: &[u8]| {
             let mut lines = info.split(|byte| *byte == b'\n');
@@ -127,7 +127,7 @@ fn shown(text: &[u8]) -> Option<String> {
     (text.len() <= 64 && text.as_bytes().iter().all(is_plain)).then(|| text.to_owned())
 }
 
-/// `None`: the server, or what may stand before it, does not speak RESP3.
+/// `None`: the server, or a proxy before it, does not speak RESP3.
 pub(super) async fn greet_in_resp3(
     handshake: &Handshake,
     address: &Address,
@@ -149,7 +149,7 @@ pub(super) async fn greet_in_resp3(
     }
 }
 
-/// It has only some of the keys then, and not those that belong together.
+/// Such a server has only some of the keys, and companion keys may be on different nodes.
 fn is_of_a_cluster(greeting: &[Value]) -> bool {
     let is = |value: &Value, text: &str| matches!(value, Value::BulkString(bytes) if **bytes == *text.as_bytes());
     greeting
@@ -157,7 +157,7 @@ fn is_of_a_cluster(greeting: &[Value]) -> bool {
         .any(|pair| matches!(pair, [name, mode] if is(name, "mode") && is(mode, "cluster")))
 }
 
-/// Sentinels may be behind: the one that they name may have been demoted, or not yet promoted.
+/// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
 pub(super) async fn expect_a_primary(
     handshake: &Handshake,
     address: &Address,
@@ -167,7 +167,7 @@ pub(super) async fn expect_a_primary(
             "{} is a replica: the sentinels do not know the new primary yet",
             address.shown()
         ))),
-        // Who may not ask hears of it from the first command that writes.
+        // If ROLE is forbidden, the first command that writes reports READONLY.
         _ => Ok(()),
     }
 }

@@ -1,9 +1,9 @@
-//! One connection: commands leave in the order in which they were given, and answers come back in it.
+//! One connection: commands leave in the order in which they were queued, and replies come back in it.
 //!
-//! Whoever has a command puts it behind the others, from any thread. What has gathered is written at once by
-//! [`Connection::flush`], which whoever gave a command calls soon after, and the driver calls for all who do not. The
-//! driver, a task on the manager's thread, reads, and there and then does with each answer what was asked for: an answer that
-//! had to wake one task to wake another would cost more than all the rest of a lock.
+//! A caller appends its command behind the others, from any thread. [`Connection::flush`] writes the queued commands at once. A
+//! caller calls it soon after it queued a command; the driver calls it for all others. The driver is a task on the manager's
+//! thread. It reads, and runs the handler of each reply on the spot: a reply that had to wake one task to wake another would cost
+//! more than the rest of a lock.
 
 use std::{
     collections::VecDeque,
@@ -48,31 +48,30 @@ pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 
-/// How much may stand before the socket. Beyond it, the server is not reading, and nothing more is taken on.
+/// How many bytes may wait for the socket. Beyond it, the server is not reading, and nothing more is accepted.
 const MOST_WAITING: usize = 1 << 17;
 const MOST_BYTES: usize = 1 << 26;
 
-/// What has gathered to this size is written at once.
+/// Queued commands of this size are written at once.
 const FLIGHT: usize = 1 << 12;
 
-/// So many commands on their way are many.
+/// At this many commands in flight, writes are batched.
 const CROWD: usize = 8;
 
 /// A buffer larger than this is not kept for the next time.
 const KEPT_SIZE: usize = 1 << 17;
 
-/// What is to be done with the answers to some commands. Runs on the manager's thread; must not block, and holds no lock
-/// while it runs.
+/// What is done with the replies to some commands. Runs on the manager's thread; must not block, and holds no lock while it runs.
 pub(super) type Handler = Box<dyn FnOnce(Result<Vec<Value>, NoReply>) + Send>;
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Clone, Debug)]
 pub(super) enum NoReply {
     /// The connection has ended, and why.
     Broken(Arc<str>),
     /// It has ended because the two ends do not accept each other.
     Unacceptable(Arc<str>),
-    /// What came was not the protocol.
+    /// The bytes that came were not the protocol.
     Nonsense,
     /// Nothing came in time.
     Late,
@@ -91,7 +90,7 @@ impl NoReply {
     }
 }
 
-/// How messages are told from answers.
+/// How messages are told from replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Messages {
     /// By their form, in the third version of the protocol.
@@ -102,48 +101,48 @@ pub(super) enum Messages {
 
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// A forked child has a copy, and writes nothing: what it shares with its parent is the socket.
+    /// A forked child has a copy, and writes nothing: it shares the socket with its parent.
     origin: OriginProcess,
     writing: Writing,
     flow: Mutex<Flow>,
     /// Wakes the driver: there is something to write, or an end.
     kick: Notify,
-    /// When something last came back, in nanoseconds of the clock.
+    /// When bytes last came back, in nanoseconds of the clock.
     heard: AtomicU64,
-    /// Whether a PING is on its way that decides over it.
+    /// Whether a PING is in flight that decides whether the connection is dead.
     pub(super) probed: AtomicBool,
     messages: Messages,
-    /// Whether answers come so soon that it pays to wait for them.
+    /// Whether replies come so soon that it pays to wait for them.
     is_near: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
 struct Flow {
-    /// What nobody has written yet.
+    /// Commands that were queued and not written.
     out: Vec<u8>,
     waiting: VecDeque<PendingReply>,
-    /// How many of those who wait have their bytes in `out`.
+    /// How many of the pending commands have their bytes in `out`.
     gathered: usize,
-    /// Whether somebody is writing: what is put behind meanwhile is theirs to write, too.
+    /// Whether a thread is writing: it also writes what is queued meanwhile.
     is_written: bool,
-    /// Whether the driver is giving answers, and writes when it has given all of them.
+    /// Whether the driver is calling handlers; it writes after the last one.
     is_giving: bool,
     /// Whether the system takes no more for now; the driver waits until it does.
     is_blocked: bool,
-    /// Why nothing can be written any more.
+    /// Why writing is impossible, if it is.
     unwritable: Option<Arc<str>>,
-    /// Since when nothing more is to be sent here.
+    /// Since when no more commands are to be sent here.
     retired: Option<Moment>,
     ended: Option<NoReply>,
 }
 
-/// Commands that were put together and have not all been answered.
+/// Commands that were queued together and have not all got their replies.
 struct PendingReply {
     count: usize,
     answers: Vec<Value>,
-    /// `None` when it was told that it is late; its answer is still to come, and nobody's.
+    /// `None` after the handler was told that the reply is late. The reply is still to come, and is then dropped.
     then: Option<Handler>,
-    /// When the driver tells it that it is late; `None` for those who have timers of their own.
+    /// When the driver tells the handler that it is late; `None` for callers that have timers of their own.
     until: Option<Moment>,
 }
 
@@ -167,10 +166,10 @@ impl Connection {
         }
     }
 
-    /// Puts commands behind the others; `write` appends their bytes and returns how many they are, one at least.
+    /// Queues commands behind the others; `write` appends their bytes and returns how many they are, one at least.
     ///
-    /// They leave with the next flush; at once if nothing is on its way, or if much has gathered: the server works on it
-    /// while more gathers. If the connection has ended or is full, the handler is given back.
+    /// They leave with the next flush, or at once if nothing is in flight or much is queued: the server works on it while more is
+    /// queued. If the connection has ended or is full, the handler is returned.
     pub(super) fn put(
         &self,
         then: Handler,
@@ -182,7 +181,7 @@ impl Connection {
         if full || flow.ended.is_some() {
             return Err(then);
         }
-        // Nothing is to be gained by gathering.
+        // Batching has no advantage then.
         let is_idle = flow.waiting.is_empty() && !flow.is_giving;
         let count = write(&mut flow.out);
         flow.waiting.push_back(PendingReply {
@@ -198,7 +197,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends one command and waits for its answer, without a time-out of its own. Only for the manager's thread.
+    /// Sends one command and waits for its reply, without a time-out of its own. Only for the manager's thread.
     ///
     /// Dropping the future does not take the command back.
     pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, NoReply> {
@@ -225,16 +224,16 @@ impl Connection {
             .unwrap_or_else(|_| Err(self.end_or(NoReply::Late)))
     }
 
-    /// Has the driver write what has gathered, together with what others put behind before it gets its turn.
+    /// Makes the driver write the queued commands, together with those that others queue before it runs.
     pub(super) fn nudge(&self) {
         self.kick.notify_one();
     }
 
-    /// Writes what has gathered, as far as the system takes it. Never waits; callable from any thread.
+    /// Writes the queued commands, as far as the system takes them. Never waits; callable from any thread.
     ///
-    /// Not while answers are being given: whoever gets the first of them may run before the others are woken, and would send
-    /// its next command alone. And not while many commands are on their way to a server that is near, and fewer have gathered:
-    /// their answers come soon, and then more will have. In both cases the driver writes, after the answers.
+    /// It does not write while handlers are being called: the first one may run before the other tasks are woken, and would send
+    /// its next command alone. Nor does it write while many commands are in flight to a server that is near, and fewer are
+    /// queued: the replies come soon, and then more will be queued. In both cases the driver writes, after the replies.
     pub(super) fn flush(&self) {
         let flow = self.lock();
         let on_their_way = flow.waiting.len().saturating_sub(flow.gathered);
@@ -247,12 +246,12 @@ impl Connection {
     }
 
     fn write_out<'a>(&'a self, mut flow: MutexGuard<'a, Flow>) {
-        // Ends when nothing has gathered while the last of it was written: each round writes something.
+        // Ends when nothing was queued while the last of it was written: each round writes something.
         while !flow.is_written && !flow.is_blocked && !flow.out.is_empty() && flow.ended.is_none() {
             let mut bytes = std::mem::take(&mut flow.out);
             flow.is_written = true;
             flow.gathered = 0;
-            // Without the lock: a system call takes longer than all that others do under it.
+            // Without the lock: a system call takes longer than all that other threads do under it.
             drop(flow);
             let (written, result) = self.write(&bytes);
             flow = self.lock();
@@ -274,7 +273,7 @@ impl Connection {
         }
     }
 
-    /// Returns how much was written, and `WouldBlock` if the rest of it has to wait for the system, or what TLS made of it.
+    /// Returns how much was written, and `WouldBlock` if the system did not take the rest, or the TLS records made of it.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
         if !self.origin.is_here() {
             return (bytes.len(), Ok(()));
@@ -291,13 +290,13 @@ impl Connection {
         (written, self.writing.flush())
     }
 
-    /// Sends nothing more here. It closes when all answers have come, or after some time.
+    /// Sends nothing more here. It closes when all replies have come, or after some time.
     pub(super) fn retire(&self) {
         self.lock().retired.get_or_insert_with(|| CLOCK.now());
         self.kick.notify_one();
     }
 
-    /// Notes that something came back.
+    /// Notes that bytes came back.
     pub(super) fn hear(&self) {
         self.heard
             .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
@@ -311,7 +310,7 @@ impl Connection {
         self.lock().is_blocked
     }
 
-    /// Whether the system has not taken all that counts as written.
+    /// Whether bytes that count as written were not all taken by the system.
     #[cfg(all(test, feature = "tls"))]
     pub(super) fn is_stuck_behind_the_system(&self) -> bool {
         let flow = self.lock();
@@ -339,7 +338,7 @@ impl Connection {
         self.lock().ended.is_some()
     }
 
-    /// Why it has ended, or, if it has not, this.
+    /// The reason of its end, or, if it has not ended, this one.
     fn end_or(&self, other: NoReply) -> NoReply {
         self.lock().ended.clone().unwrap_or(other)
     }

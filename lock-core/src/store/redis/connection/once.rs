@@ -1,6 +1,6 @@
-//! Something that one task makes and several wait for: whoever came first is woken first.
+//! A value that one task makes and several wait for: waiters are woken first come, first served.
 //!
-//! tokio's `watch` would do, but wakes those who wait in an order that it draws at random.
+//! tokio's `watch` would do, but wakes its waiters in random order.
 
 use std::{
     pin::pin,
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 #[derive(Debug)]
 pub(crate) struct Once<T> {
-    /// `None` in it: it will never be there.
+    /// `None` in it: the value will never exist.
     made: OnceLock<Option<T>>,
     there: Notify,
 }
@@ -34,7 +34,7 @@ impl<T: Clone> Once<T> {
     pub(crate) async fn wait(&self) -> Option<T> {
         let mut there = pin!(self.there.notified());
         loop {
-            // Listening before looking: it may come between the two.
+            // Register before the check: the value may come between the two.
             there.as_mut().enable();
             if let Some(made) = self.made.get() {
                 return made.clone();

@@ -1,4 +1,4 @@
-//! From an address to a connection that is ready for use: who we are, which database, and where grants arrive.
+//! From an address to a connection that is ready for use: log in, select the database, and set up where grants arrive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,20 +33,20 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
-    /// By which commands locks are kept; nothing where none are.
+    /// The commands by which locks are kept; nothing if none are.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Whether grants arrive, on it or on the one beside it.
+    /// Whether grants arrive, on it or on the connection beside it.
     pub(crate) grants: bool,
-    /// The one for messages, if they need one of their own. The two end together.
+    /// The connection for messages, if they need one of their own. The two end together.
     pub(crate) beside: Option<Arc<Connection>>,
-    /// The sentinels' word by which the server was found.
+    /// The sentinels' reply by which the server was found.
     pub(crate) found: Option<KnownPrimary>,
     /// In RESP3.
     pub(crate) greeting: Option<Greeting>,
 }
 
 impl CurrentConnection {
-    /// One on which locks are not kept, and no grants arrive.
+    /// A connection on which no locks are kept, and no grants arrive.
     fn new(handshake: Handshake, found: Option<KnownPrimary>, greeting: Option<Greeting>) -> Self {
         Self {
             connection: handshake.finish(),
@@ -161,7 +161,7 @@ async fn make_ready(
             "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
         );
     }
-    // From here on nothing can fail, and nobody waits: both are in use, or both are closed.
+    // From here on nothing can fail or wait: both are in use, or both are closed.
     let beside = beside.map(Handshake::finish);
     if let Some(beside) = &beside {
         watch_over(reconnecting, beside);
@@ -195,7 +195,7 @@ async fn log_in(
     Ok((handshake, greeting))
 }
 
-/// Has grants arrive, on the connection or on one beside it, which is returned.
+/// Subscribes to grants, on this connection or on one beside it, which is returned.
 async fn hear(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
@@ -206,16 +206,16 @@ async fn hear(
         if pushes {
             return subscribe(handshake, reconnecting).await.map(|()| None);
         }
-        // There are proxies that hang up on whoever subscribes.
+        // Some proxies close a connection that subscribes.
         let beside = open_beside(reconnecting, address).await;
         beside.map(Some).map_err(NoGrants::of_a_connection_beside)
     };
-    // A connection takes four round trips at least, so one that is to be open in time answers each within a quarter of it.
+    // A connection takes four round trips at least, so a connection that opens in time gets each reply within a quarter of it.
     let patience = reconnecting.timing().connect_timeout / 4;
     if let Ok(heard) = tokio::time::timeout(patience, subscribing).await {
         return heard;
     }
-    // There are proxies that swallow the command. No later answer on that connection can be trusted to be whose it seems.
+    // Some proxies swallow the command. Later replies on that connection may then be assigned to the wrong request.
     if pushes {
         (*handshake, _) = log_in(reconnecting, address)
             .await
@@ -240,7 +240,7 @@ async fn open_beside(
     Ok(handshake)
 }
 
-/// Nobody asks anything on a connection for messages, so nobody would notice that it is half-open.
+/// Nothing is requested on a connection for messages, so a half-open one would not be noticed.
 fn watch_over(reconnecting: &Arc<ReconnectingConnection>, connection: &Arc<Connection>) {
     let pause = reconnecting.timing().command_timeout;
     spawn_beside(watch(
@@ -294,7 +294,7 @@ async fn start(
             }
         };
         let why = driven.drive(reading, dispatch, patience, late).await;
-        // Before anybody hears of the end, who may want to ask again at once.
+        // Before the callers are told of the end: they may try again at once.
         if let Some(reconnecting) = reconnecting.upgrade() {
             reconnecting.forget(driven.id);
         }
@@ -305,15 +305,15 @@ async fn start(
 
 /// Why no grants arrive.
 enum NoGrants {
-    /// Nor does anything else, for now.
+    /// The connection failed, and serves nothing else either, for now.
     ConnectionFailed(Failure),
     SubscribeUnsupported(String),
-    /// They come on another connection, if they do.
+    /// They come on another connection, if at all.
     HeardElsewhere,
 }
 
 impl NoGrants {
-    /// Such a connection may fail for itself: then the other one serves alone.
+    /// Such a connection may fail on its own: then the other one serves alone.
     fn of_a_connection_beside(self) -> Self {
         match self {
             Self::ConnectionFailed(failure) => Self::SubscribeUnsupported(format!("{failure:?}")),
@@ -322,7 +322,7 @@ impl NoGrants {
     }
 }
 
-/// Confirmed before anybody can stand in a queue: a grant must not come before there is somebody to hear it.
+/// Confirmed before any entry can join a queue: a grant must not come before there is a subscriber to receive it.
 async fn subscribe(
     handshake: &Handshake,
     reconnecting: &ReconnectingConnection,

@@ -1,4 +1,4 @@
-//! Where the server tells a manager that one of its entries was granted.
+//! Where the server notifies a manager that one of its entries was granted.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::{
     },
 };
 
-/// Stands before the channels that grants arrive on.
+/// The prefix of the channels that grants arrive on.
 pub(crate) const GRANTS: &str = "__lock_core__:grants:";
 
-/// The channels of a manager, and who wants to know of its messages.
+/// The channels of a manager, and the receiver of its messages.
 #[derive(Clone, Debug)]
 pub(crate) struct PubSubDispatch {
-    /// The one that is subscribed to with each new connection.
+    /// The channel that is subscribed to with each new connection.
     pub(crate) channel: Arc<str>,
-    /// With which the names of all channels of this manager end.
+    /// The suffix of all channel names of this manager.
     manager: Arc<str>,
     grants: Arc<Grants>,
     kind: MessageKind,
-    /// Those that are subscribed to one by one.
+    /// The channels that are subscribed to one by one.
     #[cfg(feature = "cluster")]
     channels: Option<Arc<SubscribedChannels>>,
 }
@@ -41,25 +41,25 @@ impl PubSubDispatch {
         }
     }
 
-    /// One whose messages are only a reason to ask.
+    /// A dispatch whose messages are only a reason to ask.
     pub(crate) fn for_hints(self) -> Self {
         let kind = MessageKind::Hint;
         Self { kind, ..self }
     }
 
-    /// One whose channels are subscribed to one by one.
+    /// A dispatch whose channels are subscribed to one by one.
     #[cfg(feature = "cluster")]
     pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
         let channels = Some(channels);
         Self { channels, ..self }
     }
 
-    /// One into which nothing comes.
+    /// A dispatch without a channel.
     pub(crate) fn of_nobody(&self) -> Self {
         Self::new("".into(), self.manager.clone(), Arc::default())
     }
 
-    /// Takes a message that the server sent by itself. What is no grant is none of ours.
+    /// Takes a message that the server pushed. A message that is no grant is ignored.
     pub(crate) fn take(&self, words: &[Value]) {
         let [_kind, Value::BulkString(channel), rest @ ..] = words else {
             return;

@@ -1,4 +1,4 @@
-//! The way to one server: its connection, watched and replaced.
+//! The connection to one server, watched and replaced.
 //!
 //! A half-open connection looks like one on which nothing happens. So each command has a time-out; after one, a PING is sent,
 //! and if nothing at all comes back within a second time-out, the connection is replaced.
@@ -46,8 +46,8 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// So many connections in a row may last no longer than that before it counts as a failure, too: what is held is renewed
-/// with each new one, and whoever breaks them for that would be stormed.
+/// This many connections in a row may last no longer than that before it counts as a failure, too. Each new connection causes
+/// renewals of what is held, so a server or proxy that closes connections because of them would be flooded.
 const MOST_SHORT_LIVED: u32 = 3;
 
 const FULL: &str = "the connection has ended, or takes no more commands for now";
@@ -57,7 +57,7 @@ const FULL: &str = "the connection has ended, or takes no more commands for now"
 pub(crate) struct ReconnectingConnection {
     /// With sentinels: how to talk to the server, wherever it is.
     address: Address,
-    /// Those who know where the server is.
+    /// The sentinels that know where the server is.
     sentinels: Option<Arc<Sentinels>>,
     purpose: Purpose,
     timing: Timing,
@@ -69,12 +69,12 @@ pub(crate) struct ReconnectingConnection {
 #[derive(Debug, Default)]
 struct ConnectionState {
     current: Option<CurrentConnection>,
-    /// When it was made.
+    /// When the connection was made.
     since: Option<Moment>,
-    /// How many in a row broke as soon as they were made.
+    /// How many connections in a row broke as soon as they were made.
     short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
-    /// What comes of the connection that is being made; those who need it wait, each within its own time-out.
+    /// The result of the connection that is being made; each caller that needs it waits within its own time-out.
     connecting: Option<Arc<Once<Opened>>>,
 }
 
@@ -110,7 +110,7 @@ impl ReconnectingConnection {
         )
     }
 
-    /// One to the same server that is asked what its user may do: in the first database, into which everybody may go.
+    /// A connection to the same server for finding out the user's rights: in the first database, which every user may use.
     pub(crate) fn for_rights(&self) -> Arc<Self> {
         let mut reconnecting = self.another(Purpose::OtherCommands, self.timing);
         reconnecting.address.set_database(0);
@@ -121,7 +121,7 @@ impl ReconnectingConnection {
         &self.address
     }
 
-    /// Those who know where the server is; `None`: it is where the address says.
+    /// The sentinels that know where the server is; `None`: it is where the address says.
     pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         self.sentinels.as_ref()
     }
@@ -146,9 +146,9 @@ impl ReconnectingConnection {
         self.round_trip.is_near().clone()
     }
 
-    /// Sends a command and reads its answer, an error of the server included, within a time-out.
+    /// Sends a command and reads its reply, an error of the server included, within a time-out.
     ///
-    /// `trail` gets to know the connection before the first byte leaves.
+    /// `in_flight` notes the connection before the first byte leaves.
     pub(crate) async fn send(
         self: &Arc<Self>,
         words: &[&[Arg<'_>]],
@@ -161,7 +161,7 @@ impl ReconnectingConnection {
         Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
     }
 
-    /// By which commands locks are kept here; connects if need be.
+    /// The commands by which locks are kept here; connects if need be.
     pub(crate) async fn capabilities(
         self: &Arc<Self>,
         within: Duration,
@@ -175,9 +175,8 @@ impl ReconnectingConnection {
     /// Sends commands on the connection that is there, if there is one; `write` appends their bytes and tells how many they are.
     /// The future gives what `read` makes of the replies, which are late after a command time-out. It may be polled anywhere.
     ///
-    /// One system call for each request would cost more than all the rest of a lock. So the first poll lets the other tasks of its
-    /// runtime run that are ready, and send theirs. The second one has all of them leave, at once or, while many others are in flight,
-    /// soon.
+    /// One system call for each request would cost more than the rest of a lock. So the first poll lets the other ready tasks of
+    /// its runtime run and send theirs. The second poll flushes all of them: at once, or, while many others are in flight, soon.
     ///
     /// Dropping the future does not take the commands back.
     pub(crate) fn send_at_once<T, R>(
@@ -190,7 +189,7 @@ impl ReconnectingConnection {
         R: FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send,
     {
         let current = self.snapshot();
-        // Without scripts, one lock takes more than one answer.
+        // Without scripts, one lock takes more than one reply.
         let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
         let connection = ready?.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
@@ -209,7 +208,7 @@ impl ReconnectingConnection {
                     reconnecting.timing(),
                 )),
             };
-            // The task that waited may be gone.
+            // The receiver may have been dropped.
             catch_panic(|| drop(sender.send(replies)));
         });
         let until = sent.after(self.timing.command_timeout);
@@ -239,7 +238,7 @@ impl ReconnectingConnection {
         })
     }
 
-    /// Sends several commands in one message, with one time-out; one answer each. `write` appends their bytes.
+    /// Sends several commands in one message, with one time-out; one reply each. `write` appends their bytes.
     pub(crate) async fn send_all(
         self: &Arc<Self>,
         count: usize,
@@ -250,7 +249,7 @@ impl ReconnectingConnection {
         self.exchange(None, count, write, within, in_flight).await
     }
 
-    /// The same on this connection or none: the rest of a transaction, which on another connection would be no part of one.
+    /// The same on this connection or none: the rest of a transaction, which does not exist on another connection.
     pub(crate) async fn send_all_on(
         self: &Arc<Self>,
         connection: ConnectionId,
@@ -314,7 +313,7 @@ impl ReconnectingConnection {
     ///
     /// # Cancel safety
     ///
-    /// A connection that is being made is nobody's: dropping the future leaves it to the next one who asks.
+    /// A connection that is being made has no owner: dropping the future leaves it to the next caller.
     async fn current(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
         let made = {
             let mut state = self.lock();
@@ -336,7 +335,8 @@ impl ReconnectingConnection {
             .unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
     }
 
-    /// Connects apart from whoever asked first: a renewal has less time for its answer than a connection may take.
+    /// Connects in a task of its own: the first caller may be a renewal, which has less time for its reply than a connection may
+    /// take.
     fn start_connecting(self: &Arc<Self>) -> Arc<Once<Opened>> {
         let (maker, made) = Once::new();
         let reconnecting = self.clone();
@@ -360,7 +360,7 @@ impl ReconnectingConnection {
 
     fn install(&self, current: CurrentConnection) -> CurrentConnection {
         let mut state = self.lock();
-        // It may have ended between its opening and now; then its end was told too early to be heeded.
+        // It may have ended between its handshake and now; its end was then reported before this state could take it in.
         if current.has_ended() {
             current.retire();
         } else {
@@ -369,7 +369,7 @@ impl ReconnectingConnection {
         }
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
-        // Grants may have been published while nobody listened.
+        // Grants may have been published while there was no subscription.
         self.dispatch.note_connected();
         current
     }
@@ -380,7 +380,7 @@ impl ReconnectingConnection {
         state.current.as_ref().is_none_or(|current| current.grants)
     }
 
-    /// Nothing came back in time: finds out whether the connection is dead, unless something came back meanwhile.
+    /// Nothing came back in time: finds out whether the connection is dead, unless bytes came back meanwhile.
     pub(crate) fn suspect(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
@@ -391,11 +391,11 @@ impl ReconnectingConnection {
             return;
         }
         let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
-        // As long again as was waited for: a renewal of a short lease cannot wait for a whole time-out more.
+        // The same time as was waited before: a renewal of a short lease cannot wait for a whole time-out more.
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
-            // An answer is heard of by the connection itself.
+            // The connection itself notes the reply.
             drop(tokio::time::timeout(patience, connection.ask(&[Arg::Text("PING")])).await);
             connection.probed.store(false, Ordering::Release);
             if !connection.heard_since(asked)
@@ -452,8 +452,8 @@ impl ReconnectingConnection {
         true
     }
 
-    /// A server that was demoted to a replica stays one: the next command looks the primary up anew, after a pause, as after
-    /// a failed connect.
+    /// A server that was demoted to a replica stays one. The next command looks the primary up again, after a pause, as after a
+    /// failed connect.
     fn check_for_demotion(&self, id: ConnectionId, answers: &[Value]) {
         let demoted = answers.iter().find_map(|answer| match answer {
             Value::ServerError(error) if errors::code_of(error) == "READONLY" => Some(error),

@@ -1,8 +1,8 @@
 //! Asking sentinels where the primary is.
 //!
-//! All are asked at the same time, and the word with the highest epoch counts: one that was cut off from the others may
-//! still name the primary before the last fail-over. So a word that is older than one that was heard before counts only if
-//! most of them say it, after they were set up anew.
+//! All are asked at the same time, and the reply with the highest epoch counts: a sentinel that was cut off from the others may
+//! still name the primary before the last fail-over. A reply that is older than an earlier one counts only if most of them give
+//! it, after they were set up anew.
 
 use std::{
     fmt,
@@ -34,7 +34,7 @@ use crate::store::{
     timing::Timing,
 };
 
-/// Once one sentinel has answered, the others have so long.
+/// Once one sentinel has replied, the others have this long.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A primary that is known to sentinels under a name.
@@ -50,12 +50,12 @@ pub(crate) struct Service {
 pub(crate) struct Sentinels {
     connections: Vec<Arc<ReconnectingConnection>>,
     service: String,
-    /// The last word that counted.
+    /// The last reply that counted.
     known: Mutex<Option<KnownPrimary>>,
     turn: AtomicUsize,
 }
 
-/// A sentinel's word.
+/// A sentinel's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownPrimary {
     pub(crate) host: String,
@@ -84,11 +84,11 @@ impl Sentinels {
         }
     }
 
-    /// Where the primary is now, as far as they know.
+    /// Where the primary is now, as far as the sentinels know.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost but the answers.
+    /// Only the replies are lost.
     pub(crate) async fn primary(&self) -> Result<KnownPrimary, Failure> {
         let (best, answers) = self.find().await?;
         let mut known = self.lock();
@@ -103,7 +103,7 @@ impl Sentinels {
         Ok(known.insert(best).clone())
     }
 
-    /// The best word, and how many have answered.
+    /// The best reply, and how many have replied.
     async fn find(&self) -> Result<(KnownPrimary, usize), Failure> {
         let mut asked = JoinSet::new();
         for connection in &self.connections {
@@ -112,7 +112,7 @@ impl Sentinels {
         }
         let (mut best, mut failure): (Option<KnownPrimary>, Option<Failure>) = (None, None);
         let (mut answers, mut until) = (0, None);
-        // Ends with the last answer, each of which is bounded by the time-outs of its link.
+        // Ends with the last reply, each of which is bounded by the time-outs of its connection.
         loop {
             let answer = match until {
                 None => asked.join_next().await,
@@ -128,7 +128,7 @@ impl Sentinels {
                     }
                 }
                 Some(Ok(Err(other))) => {
-                    // What may pass counts more than what does not: another one may know better.
+                    // A transient failure takes precedence over a permanent one: another sentinel may know more.
                     let is_better = failure.as_ref().is_none_or(|known| !known.is_transient());
                     if is_better {
                         failure = Some(other);
@@ -142,13 +142,13 @@ impl Sentinels {
         Ok((best, answers))
     }
 
-    /// The word of one of them, each in its turn, if it has something to say.
+    /// The reply of one sentinel, each in its turn, if it knows a primary.
     pub(crate) async fn hear_one(&self) -> Option<KnownPrimary> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let now = ask(&self.connections[turn], &self.service).await.ok()?;
         let mut known = self.lock();
         if known.as_ref().is_none_or(|known| known.epoch < now.epoch) {
-            // Others may not know it yet when it is asked for next.
+            // The other sentinels may not know it yet when they are asked next.
             *known = Some(now.clone());
         }
         Some(now)

@@ -1,4 +1,4 @@
-//! Which channels of a node of a cluster are heard, and on which connection.
+//! Which channels of a cluster node are subscribed to, and on which connection.
 
 use std::{collections::HashMap, sync::MutexGuard, time::Duration};
 
@@ -7,10 +7,10 @@ use crate::{
     store::{in_flight::ConnectionId, redis::connection::CLOCK},
 };
 
-/// So many channels are heard on one connection before those are dropped that nobody needs.
+/// With more channels than this on one connection, unused ones are dropped.
 const MANY: usize = 512;
 
-/// Whoever waits shows it more often than this.
+/// A waiter uses its channel more often than this.
 const UNUSED: Duration = Duration::from_secs(10);
 
 /// The channels whose subscription is confirmed.
@@ -20,7 +20,7 @@ pub(crate) struct SubscribedChannels(Mutex<Channels>);
 #[derive(Debug, Default)]
 struct Channels {
     connection: Option<ConnectionId>,
-    /// With when each was last of use.
+    /// With the time of each one's last use.
     used: HashMap<String, Moment>,
     /// When the node last ended a subscription by itself.
     ended: Option<Moment>,
@@ -32,12 +32,12 @@ pub(crate) enum Subscription {
     Heard,
     /// The node may have ended it again.
     Ended,
-    /// It is heard, but most of the channels on its connection are of no use any more.
+    /// It is subscribed to, but most of the channels on its connection are unused.
     Wasteful,
 }
 
 impl SubscribedChannels {
-    /// Whether this channel is heard on this connection. If it is, it counts as of use.
+    /// Whether this channel is subscribed to on this connection. If it is, it counts as used.
     pub(crate) fn are_heard(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
         let mut channels = self.lock();
         let is_current = connection.is_some() && channels.connection == connection;
@@ -50,7 +50,7 @@ impl SubscribedChannels {
         }
     }
 
-    /// Notes a subscription that was asked for at `sent`.
+    /// Notes a subscription that was requested at `sent`.
     pub(crate) fn note(
         &self,
         channel: &str,
@@ -63,7 +63,7 @@ impl SubscribedChannels {
             channels.used.clear();
             channels.connection = Some(connection);
         }
-        // It may have been this one that ended.
+        // The subscription that ended may be this one.
         if channels.ended.is_some_and(|ended| ended >= sent) {
             return Subscription::Ended;
         }

@@ -1,4 +1,4 @@
-//! What a node of a cluster says of a key that another node has.
+//! The redirect that a cluster node sends for a key that another node has.
 
 use std::{error::Error, fmt};
 
@@ -7,17 +7,17 @@ use crate::store::redis::connection::wire::resp::ServerError;
 /// How many slots a cluster has.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// A node of a cluster says that another one has the key.
+/// The redirect to another node of the cluster, which has the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: u16,
-    /// Empty: the host of the node that says so.
+    /// Empty: the host of the node that sent the redirect.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) reach: RedirectScope,
 }
 
-/// What a redirection is about.
+/// What a redirect applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedirectScope {
     /// The slot, from now on.

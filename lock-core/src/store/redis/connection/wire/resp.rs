@@ -1,18 +1,18 @@
-//! The servers' protocol: commands to bytes, and bytes to answers, in its second and third version.
+//! The servers' protocol: commands to bytes, and bytes to replies, in its second and third version.
 //!
 //! After the [specification](https://redis.io/docs/latest/develop/reference/protocol-spec/). A server may be hostile, or no
 //! server of this kind at all: what it sends is bounded in size, number and depth before it is kept.
 
 use std::{fmt, time::Duration};
 
-/// The longest answer that is kept. The longest that we ask for has some kilobytes.
+/// The longest reply that is kept. The longest expected one has some kilobytes.
 pub(crate) const LONGEST_FRAME: usize = 1 << 20;
 
-/// The most parts of one answer, and how deep they may be nested.
+/// The most parts of one reply, and how deep they may be nested.
 const MOST_PARTS: usize = 1 << 14;
 const DEEPEST: usize = 8;
 
-/// What a server answers.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Nil,
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Array(Vec<Value>),
 }
 
-/// An error that a server answers.
+/// An error reply of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ServerError(Box<str>);
 
@@ -51,12 +51,12 @@ impl fmt::Debug for ServerError {
     }
 }
 
-/// Something that came from a server.
+/// A frame that came from a server.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame {
-    /// The answer to the oldest command that has none.
+    /// The reply to the oldest command that has none.
     Answer(Value),
-    /// A message that nobody asked for.
+    /// A message that is no reply to a command.
     Push(Vec<Value>),
 }
 
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
             b'*' | b'~' => self.array(1, depth),
             b'%' => self.array(2, depth),
             b'|' => {
-                // An attribute stands before what it belongs to, and says nothing that we need.
+                // An attribute stands before the value it belongs to; it is skipped.
                 self.array(2, depth)?;
                 self.value(depth)
             }
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value>, Stop> {
-        // The count is the server's word: room is made for what has come.
+        // The count comes from the server: memory is allocated only for parts that have come.
         let mut values = Vec::with_capacity(count.min(8));
         for _ in 0..count {
             values.push(self.value(depth)?);
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
         Ok(make(bytes))
     }
 
-    /// A length, and `None` for the one that stands for nothing.
+    /// A length; `None` stands for a missing value.
     fn length(&mut self) -> Result<Option<usize>, Stop> {
         match number(self.line()?)? {
             -1 => Ok(None),
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn no_bytes_panic_or_take_more_than_there_are() {
-        // Every byte of some honest answers, replaced by each that means something.
+        // Every byte of some valid replies, replaced by each byte that has a meaning.
         let honest: [&[u8]; 4] = [
             b"*3\r\n:1\r\n:1795151176455149\r\n:1\r\n",
             b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$3\r\n7 8\r\n",
@@ -412,7 +412,7 @@ mod tests {
         ) {
             let whole = parse(&bytes);
             let first = parse(&bytes[..cut.min(bytes.len())]);
-            // What is complete, or wrong, stays so, whatever comes behind it.
+            // A complete or malformed frame stays so, whatever follows it.
             match first {
                 Ok(None) => {}
                 known => prop_assert_eq!(known, whole),

@@ -1,4 +1,4 @@
-//! How long a request and its answer take, as measured lately.
+//! How long a request and its reply take, as measured lately.
 
 use std::{
     sync::{
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// A server is near whose answers can come within this many nanoseconds.
+/// A server is near if its replies can come within this many nanoseconds.
 const NEAR: u64 = 1_000_000;
 
 /// In nanoseconds.
@@ -38,7 +38,7 @@ impl RoundTrip {
         Duration::from_nanos(self.smoothed.load(Ordering::Relaxed))
     }
 
-    /// Whether answers come so soon that it pays to wait for them.
+    /// Whether replies come so soon that it pays to wait for them.
     pub(crate) fn is_near(&self) -> &Arc<AtomicBool> {
         &self.is_near
     }
@@ -53,7 +53,7 @@ impl RoundTrip {
             before - before / 8 + took / 8
         };
         self.smoothed.store(after, Ordering::Relaxed);
-        // Forgotten slowly, since under load few are as short as the way is.
+        // The minimum decays slowly: under load few samples show the latency of the network alone.
         let shortest = self.shortest.load(Ordering::Relaxed);
         let shortest = took.min(shortest.saturating_add(shortest / 1024));
         self.shortest.store(shortest, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The stream to a server: made with what a lock needs of it, and written to from any thread.
+//! The stream to a server: made with the options that a lock needs, and written to from any thread.
 
 #[cfg(feature = "tls")]
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::store::redis::connection::wire::tls;
 /// The half that is read, by one task.
 pub(crate) type Reading = Box<dyn AsyncRead + Send + Unpin>;
 
-/// The half that is written, by whoever has something to send.
+/// The half that is written, by any thread.
 #[derive(Debug)]
 pub(crate) enum Writing {
     Tcp(tcp::OwnedWriteHalf),
@@ -31,7 +31,7 @@ pub(crate) enum Writing {
     Simulated(std::sync::Arc<dyn crate::runtime::simulation::Wire>),
 }
 
-/// Connects. A name is looked up anew each time.
+/// Connects. A host name is resolved each time.
 pub(crate) async fn connect(
     address: &Address,
     command_timeout: Duration,
@@ -72,8 +72,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// No Nagle delay, since each command is one small write. A peer that is gone is noticed by the kernel too: while idle
-/// by keepalive, with bytes on their way by the user time-out.
+/// No Nagle delay, since each command is one small write. The kernel also notices a peer that is gone: while idle by keepalive,
+/// with bytes in flight by the user time-out.
 fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -86,7 +86,7 @@ fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
 }
 
 impl Writing {
-    /// Writes what the system takes at once; never waits. What counts as written may still be on its way out: see
+    /// Writes what the system takes at once; never waits. Bytes that count as written may still be in a buffer: see
     /// [`flush`](Self::flush).
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -100,7 +100,7 @@ impl Writing {
         }
     }
 
-    /// Sees to it that all that was written has left; `WouldBlock` if the system does not take it yet.
+    /// Writes what is left in a buffer; `WouldBlock` if the system does not take it yet.
     #[cfg_attr(
         not(feature = "tls"),
         expect(
@@ -120,7 +120,7 @@ impl Writing {
         }
     }
 
-    /// Waits until all that was written has left, and the system takes more.
+    /// Waits until all that was written has been handed to the system, and the system takes more.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(half) => half.writable().await,

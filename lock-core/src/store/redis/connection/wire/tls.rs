@@ -1,22 +1,22 @@
 //! A stream through TLS that is written to from any thread, and never waits.
 //!
-//! One mutex guards what TLS knows of the stream. Nobody waits for anything while it is locked: below it, bytes are
-//! encrypted or decrypted, and handed to the system as far as that takes them at once. So the reader and a writer keep each
-//! other up for as long as one batch takes, no longer.
+//! One mutex guards the TLS state of the stream. No thread waits for anything while it holds the mutex: bytes are encrypted or
+//! decrypted, and handed to the system as far as it takes them at once. So the reader and a writer delay each other for the time
+//! of one batch, no longer.
 //!
-//! **Order.** Bytes are encrypted in the order in which they are given, and what was encrypted goes to the system under the
-//! same lock, oldest first. Several threads may write: what they give stays whole and in order as long as each gives all
-//! of its own before the next one does, which the connection sees to.
+//! **Order.** Bytes are encrypted in the order in which they are given. Encrypted bytes go to the system under the same lock,
+//! oldest first. Several threads may write: their bytes stay whole and in order as long as each thread gives all of its own
+//! before the next one does, which the connection ensures.
 //!
-//! **What the system does not take.** TLS has then accepted bytes that are not on their way: they count as written, since
-//! giving them again would send them twice. [`Session::flush`] says that something is left, and the connection counts as
-//! blocked until [`Session::writable`] has got rid of it. Until then nothing more is accepted, so at most one record is left,
-//! and what the reader had to add.
+//! **What the system does not take.** TLS has then accepted bytes that are not sent. They count as written, since giving them
+//! again would send them twice. [`Session::flush`] reports that something is left, and the connection counts as blocked until
+//! [`Session::writable`] has written it. Until then nothing more is accepted, so at most one record is left, and what the reader
+//! had to add.
 //!
-//! **Who wakes whom.** Only the driver waits: reading, by the waker of its own poll, and in `writable`. A foreign thread
-//! registers no waker; it tells the driver by the connection's kick, which is kept if the driver is not waiting just then.
-//! What TLS itself has to say (an answer to a change of keys, an alert) is made while reading, under the lock. If the system
-//! does not take it at once it leaves with whatever is written next; nobody waits for it before that.
+//! **Wake-ups.** Only the driver waits: reading, by the waker of its own poll, and in `writable`. Another thread registers no
+//! waker. It notifies the driver by the connection's kick, which is stored if the driver is not waiting just then. What TLS
+//! itself sends (a reply to a change of keys, an alert) is made while reading, under the lock. If the system does not take it at
+//! once, it leaves with the next write; no thread waits for it before that.
 
 use std::{
     fmt,
@@ -52,19 +52,18 @@ pub(crate) struct Session {
 pub(crate) struct Deciphered {
     session: Arc<Session>,
     socket: tcp::OwnedReadHalf,
-    /// From the system; TLS has not seen what is in `fresh` yet.
+    /// From the system; TLS has not processed what is in `fresh` yet.
     buffer: Box<[u8]>,
     fresh: Range<usize>,
-    /// What is wrong, while what came before it is still being handed out.
+    /// The error, while the bytes before it are still being handed out.
     failure: Option<io::Error>,
 }
 
-/// Shakes hands on a new stream. Its caller bounds the time.
+/// Does the TLS handshake on a new stream. Its caller bounds the time.
 ///
 /// # Errors
 ///
-/// Of the kind `InvalidData` if asking again is of no use: the two do not accept each other, or the other one does not
-/// speak TLS.
+/// Of the kind `InvalidData` if a retry cannot succeed: the two do not accept each other, or the peer does not speak TLS.
 ///
 /// # Cancel safety
 ///
@@ -160,7 +159,7 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Says goodbye, so that the server knows this for an end and not for a connection that was cut.
+    /// Sends `close_notify`, so that the server sees a regular end and not a connection that was cut.
     fn drop(&mut self) {
         self.lock().send_close_notify();
         // The connection may be gone already.
@@ -175,7 +174,7 @@ impl fmt::Debug for Session {
 }
 
 impl Deciphered {
-    /// Reads from the system; only when TLS has seen all that was read before. Returns how much; zero at the end.
+    /// Reads from the system; only when TLS has processed all that was read before. Returns how much; zero at the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(&mut self.buffer);
         ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
@@ -183,19 +182,19 @@ impl Deciphered {
         Poll::Ready(Ok(self.fresh.len()))
     }
 
-    /// Shows TLS a part of what is fresh, which must not be empty.
+    /// Gives TLS a part of `fresh`, which must not be empty.
     fn take_in(&mut self, tls: &mut ClientConnection) -> io::Result<()> {
         let mut fresh = &self.buffer[self.fresh.clone()];
         self.fresh.start += tls.read_tls(&mut fresh)?;
         let processed = tls.process_new_packets();
         if tls.wants_write() {
-            // An alert, or an answer to a change of keys. What does not leave now leaves with the next write.
+            // An alert, or a reply to a change of keys. What does not leave now leaves with the next write.
             drop(self.session.push(tls));
         }
         processed.map(drop).map_err(|error| unacceptable(&error))
     }
 
-    /// Decrypts what is fresh into `out`, as much as it has room for. Returns whether the server has said goodbye.
+    /// Decrypts `fresh` into `out`, as much as it has room for. Returns whether the server has sent `close_notify`.
     fn decipher(&mut self, out: &mut ReadBuf<'_>) -> bool {
         let session = self.session.clone();
         let mut tls = session.lock();
@@ -210,7 +209,7 @@ impl Deciphered {
                     reader.consume(count);
                 }
                 Err(_) if self.failure.is_some() || self.fresh.is_empty() => break,
-                // TLS has nothing more to give out, and may have been given more than one thing before the wrong one.
+                // TLS has no more plaintext, and may have been given more than one message before the wrong one.
                 Err(_) => self.failure = self.take_in(&mut tls).err(),
             }
         }
@@ -263,7 +262,7 @@ impl Write for Socket<'_> {
 
 fn unacceptable(error: &Error) -> io::Error {
     let kind = match error {
-        // Of this alone it is known that it can pass.
+        // Only these alerts are known to be transient.
         Error::AlertReceived(AlertDescription::InternalError | AlertDescription::UserCanceled) => {
             io::ErrorKind::ConnectionAborted
         }
@@ -274,7 +273,7 @@ fn unacceptable(error: &Error) -> io::Error {
 
 fn told(error: &Error) -> String {
     match error {
-        // The second one where another authority has the same name: it was made anew, say.
+        // The second one occurs if another authority has the same name: for example, if it was made anew.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
@@ -293,8 +292,8 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// What servers say to a client whose certificate they do not like: by the last but one if it has none, in TLS 1.2, and by
-/// the last one if it is from another authority of the same name.
+/// The alerts of servers that do not accept a client's certificate: the last but one if it has none, in TLS 1.2, and the last one
+/// if it is from another authority of the same name.
 fn is_about_us(alert: AlertDescription) -> bool {
     matches!(
         alert,
@@ -343,10 +342,10 @@ mod tests {
         tls::Tls,
     };
 
-    /// Of each end, for the system to take little at a time.
+    /// Of each end, so that the system takes little at a time.
     const SMALL: usize = 4_096;
 
-    /// Far beyond what anything takes here.
+    /// Far beyond what any step takes here.
     const HANG: Duration = Duration::from_secs(30);
 
     type RedisServer = StreamOwned<ServerConnection, Blocking>;
@@ -364,10 +363,10 @@ mod tests {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)
             .expect("they belong together");
-        // They would have the reader push what is left, too, and hide that nobody else does.
+        // They would make the reader write what is left, too, and hide that no other task does.
         config.send_tls13_tickets = 0;
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        // Those who are accepted inherit it.
+        // Accepted sockets inherit it.
         SockRef::from(&listener)
             .set_recv_buffer_size(SMALL)
             .expect("a socket");
@@ -436,7 +435,7 @@ mod tests {
             bytes
         })
         .await;
-        // The driver has no turn until the test waits, so nobody else gets rid of what is left.
+        // The driver does not run until the test waits, so no other task writes what is left.
         let mut count = 0;
         while !connection.is_stuck_behind_the_system() {
             give(&connection, &[count; SIZE]);
