@@ -183,7 +183,7 @@ impl Registry {
     }
 }
 
-/// Clears the flag when the task ends, in whatever way, and has those who wait and who hold start another.
+/// Clears the flag when the task ends, for whatever reason, and has the waiters and the observers of leases start another.
 struct Running(Weak<Registry>);
 
 impl Drop for Running {

@@ -37,7 +37,7 @@ pub(crate) struct Context {
     pub(crate) owner_tokens: OwnerTokens,
     /// What is inherited by a fork is refused: see [`check_process`](Self::check_process).
     origin: OriginProcess,
-    /// Leases held. A shutdown waits for them, and for what is on its way: acquires and releases.
+    /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
     pub(crate) held: Arc<Tally>,
     pub(crate) in_progress: Arc<Tally>,
     /// The largest fencing token that this manager has seen; each new one must be larger.
@@ -91,9 +91,9 @@ impl Context {
         }
     }
 
-    /// Has a question answered where the manager's work runs.
+    /// Sends a request where the manager's work runs, and waits for its reply.
     ///
-    /// Dropping the future does not take the question back.
+    /// Dropping the future does not take the request back.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
@@ -102,7 +102,7 @@ impl Context {
         let (sender, answer) = oneshot::channel();
         let question = question(&*self.store);
         self.executor.spawn(async move {
-            // Nobody listens any more: then nobody needs the answer.
+            // The receiver is gone if the caller was dropped: then the reply is not needed.
             drop(sender.send(question.await));
         });
         let mut answer = pin!(answer);
@@ -119,9 +119,9 @@ impl Context {
         }
     }
 
-    /// Waits until nothing is held or on its way, if only for a moment.
+    /// Waits until nothing is held or in flight, if only for a moment.
     pub(crate) async fn emptied(&self) {
-        // What is on its way may become a held lease, and a held lease a release on its way.
+        // An acquire in flight may become a held lease, and a held lease a release in flight.
         while self.held.count() + self.in_progress.count() > 0 {
             self.held.emptied().await;
             self.in_progress.emptied().await;

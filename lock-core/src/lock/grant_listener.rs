@@ -1,4 +1,4 @@
-//! What the store tells by itself: grants that came by a message, and the ends and beginnings of connections.
+//! What the store reports by itself: grants that came by a message, and the ends and beginnings of connections.
 
 use crate::{
     fencing::FencingToken,

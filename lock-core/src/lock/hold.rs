@@ -134,14 +134,14 @@ impl Hold {
         lease.watch(watch(lease));
     }
 
-    /// Gives them up without letting them go.
+    /// Gives them up without releasing them.
     fn into_leases(mut self) -> Leases {
         mem::take(&mut self.leases)
     }
 
     /// Releases what no other guard shares, all at the same time, and waits for the replies.
     ///
-    /// Dropping the future leaves the releases under way.
+    /// Dropping the future leaves the releases in flight.
     pub(crate) async fn release(self) -> Result<(), LockError> {
         let leases = self.into_leases();
         if let [one] = leases.all() {
@@ -156,7 +156,7 @@ impl Hold {
 }
 
 impl Drop for Hold {
-    /// Never blocks: the manager's executor sees to the rest, also if the user's runtime is gone or shutting down.
+    /// Never blocks: the manager's executor does the rest, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
         for lease in self.leases.all() {
             drop(lease.leave());
@@ -165,7 +165,7 @@ impl Drop for Hold {
 }
 
 async fn release_all(leases: Leases) -> Result<(), LockError> {
-    // Looked at before the release: the key that was lost is named, and not those that were lost with it.
+    // Read before the release: the key that was lost is named, and not those that were lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
     let mut waiting: Vec<_> = each.filter_map(|lease| lease.leave()).collect();
@@ -187,7 +187,7 @@ async fn release_all(leases: Leases) -> Result<(), LockError> {
     result
 }
 
-/// Keeps what the caller has to know most: a loss, else the first failure.
+/// Keeps the most important result for the caller: a loss, else the first failure.
 fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
     let is_loss = |result: &Result<(), LockError>| matches!(result, Err(LockError::Lost { .. }));
     if result.is_ok() || (is_loss(&other) && !is_loss(result)) {
@@ -197,9 +197,9 @@ fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
 
 /// Runs a body as long as its lease holds: the loss if it ends first.
 ///
-/// The clock is read before each poll of the body, so that a process which slept through the end of its lease does not take one more
-/// step: a plain `select!` polls the body first as often as not. What remains is a stop in the middle of a step, which only a fencing
-/// token can make harmless.
+/// The clock is read before each poll of the body, so that a process that was paused through the end of its lease does not take
+/// one more step: a plain `select!` polls the body first as often as not. What remains is a pause in the middle of a step, which
+/// only a fencing token can make harmless.
 pub(crate) async fn while_held<T>(
     leases: &Leases,
     body: impl Future<Output = T>,

@@ -99,7 +99,7 @@ impl LeaseState {
         &self.registry.context
     }
 
-    /// Its task has all that it needs, and runs under it from now on.
+    /// Its task has all leases that it needs, and runs under it from now on.
     pub(crate) fn begin(&self) {
         // A hot lock is passed on too often to read the clock for nothing.
         if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
@@ -224,8 +224,8 @@ impl LeaseState {
             .is_ok()
     }
 
-    /// One guard lets it go. The last one releases, and the future waits for the reply; dropping it leaves the release under way.
-    /// `None`: there is nothing to wait for.
+    /// One guard releases its share. The last one releases the lock, and the future waits for the reply; dropping it leaves the
+    /// release in flight. `None`: there is nothing to wait for.
     pub(crate) fn leave(&self) -> Option<Releasing> {
         if self.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
@@ -246,7 +246,7 @@ impl LeaseState {
         releasing
     }
 
-    /// What is released if the state machine has let go of it.
+    /// The action that releases it, if the state machine has given it up.
     pub(crate) fn release_action(&self) -> ReleaseAction<Arc<Owner>> {
         ReleaseAction {
             owner: self.owner.clone(),
@@ -314,7 +314,7 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Takes the server's word on whether the key is still ours.
+    /// Takes the server's reply on whether the key is still held.
     pub(crate) fn note_renewal(
         &self,
         result: Option<Result<Renewed, Failure>>,

@@ -45,14 +45,14 @@ type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
 
 pub(crate) struct Registry {
     pub(crate) context: Arc<Context>,
-    /// Stands before every key on the server.
+    /// The prefix of every key on the server.
     pub(crate) prefix: String,
     pub(crate) waiting: Arc<Tally>,
     pub(super) renewal: Arc<Renewal>,
     pub(super) limits: Limits,
     pub(super) keys: Mutex<Keys>,
     last_task: AtomicU64,
-    /// For what is told by a message.
+    /// For the events of the store, which come by `&self`.
     pub(super) this: Weak<Self>,
 }
 

@@ -1,4 +1,4 @@
-//! Giving a key back, whatever happens on the way.
+//! Releasing a key on the server, whatever fails meanwhile.
 //!
 //! The task that releases polls the release until it knows the result. From there on, and if the task is dropped, the manager's
 //! executor goes on with it. The release is repeated until the server has replied on the very connection that carried every acquire
@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// After so many replies that forbid it, no further try is of use.
 const MOST_REFUSALS: u32 = 3;
 
-/// A release that its task may wait for. Dropping it leaves the release under way.
+/// A release that its task may wait for. Dropping it leaves the release in flight.
 ///
 /// Written by hand: thousands of tasks that wait for a lock keep room for it.
 #[must_use = "futures do nothing unless polled"]
@@ -42,7 +42,7 @@ pub(crate) struct Releasing {
     work: Option<Pin<Box<dyn Future<Output = ReleaseTask> + Send>>>,
 }
 
-/// A release under way.
+/// A release in flight.
 struct ReleaseTask {
     key: LockKey,
     action: ReleaseAction<Arc<Owner>>,
@@ -245,10 +245,10 @@ impl ReleaseTask {
         }
     }
 
-    /// What the server's word means for the task.
+    /// What the server's reply means for the task.
     ///
-    /// A key that is not ours any more was deleted by an earlier try whose reply was lost, if there was one and the lease could not
-    /// have run out; else it was taken away.
+    /// A key that is not held any more was deleted by an earlier try whose reply was lost, if there was one and the lease could
+    /// not have run out. Otherwise it was taken away.
     fn verdict(&self, outcome: ReleaseOutcome) -> Result<(), LockError> {
         let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {

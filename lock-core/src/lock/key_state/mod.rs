@@ -57,7 +57,7 @@ pub(crate) use refusal::Refusal;
 pub(crate) struct KeyState<W, L, O> {
     pub(crate) queue: WaitQueue<W>,
     pub(crate) phase: Phase<W, L, O>,
-    /// What is told to tasks whose wait has ended and that have not polled since.
+    /// The refusals of tasks whose wait has ended and that have not polled since.
     refused: BTreeMap<TaskId, Refusal>,
     /// The earliest timer hint that was given out and has not fired.
     armed: Option<Moment>,
@@ -71,7 +71,7 @@ pub(crate) enum Phase<W, L, O> {
     Held(ServerLease<W, L, O>),
 }
 
-/// What a task is told when it polls.
+/// The result for a task that polls.
 #[derive(Clone, Debug)]
 pub(crate) enum Polled<L> {
     Pending,

@@ -26,7 +26,7 @@ pub(crate) struct WaitQueue<W> {
     /// asked of the server for them.
     pub(super) asleep: BTreeMap<TaskId, Box<Waiter<W>>>,
     deadlines: BTreeSet<(Moment, TaskId)>,
-    /// Those whose wait ends with the next reply of the server: their time is over, or there was none.
+    /// The waiters that end with the next reply of the server: their time is over, or there was none.
     pub(super) impatient: BTreeSet<TaskId>,
 }
 

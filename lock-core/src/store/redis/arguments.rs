@@ -1,4 +1,4 @@
-//! What requests send: the arguments of scripts, and the plain commands that do without one.
+//! What requests send: the arguments of scripts, and the plain commands that need no script.
 
 use std::num::NonZeroU64;
 
@@ -15,7 +15,7 @@ use crate::store::{
     },
 };
 
-/// `counted_from`: than what the fencing token must be larger if it may be counted up.
+/// `counted_from`: the fencing token must be larger than this if it may be taken by incrementing the counter.
 pub(super) fn acquire_arguments<'a>(
     location: &'a KeyLocation,
     request: &'a Acquire,
@@ -38,14 +38,15 @@ pub(super) fn acquire_arguments<'a>(
     ]
 }
 
-/// `is_plain`: nothing with this token has been asked to be released before.
+/// `is_plain`: no release with this token has been sent before.
 pub(super) fn release_arguments<'a>(
     location: &'a KeyLocation,
     request: &'a Release,
     is_plain: bool,
 ) -> Vec<Arg<'a>> {
     let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
-    // One that is sent again may find that another has had the lock since. And the next token may not be counted up everywhere.
+    // A repeated release may find that another client has had the lock since. And not everywhere may the next token be taken by
+    // incrementing the counter.
     let is_first = is_plain && location.server.fencing_counter.is_allowed();
     if request.keep.is_some() || request.entry.is_some() || !is_first {
         words.push(Number(request.keep.map_or(0, millis)));
@@ -55,8 +56,8 @@ pub(super) fn release_arguments<'a>(
     words
 }
 
-/// Takes a key that nobody else is expected to want: the lock first, and then its fencing token, since another order
-/// could hand out tokens that go back. Last of all, whether somebody waits: for nobody may barge in.
+/// Takes a key for which no contention is expected: the lock first, and then its fencing token, since another order could hand
+/// out tokens that decrease. Last of all, whether a waiter is in the queue: no acquire may overtake it.
 pub(super) fn write_plain(out: &mut Vec<u8>, location: &KeyLocation, request: &Acquire) -> usize {
     let [_, fence, queue] = location.keys(&request.full_key);
     resp::write_command(out, &[&set_if_free(request)]);

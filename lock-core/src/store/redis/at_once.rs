@@ -64,7 +64,7 @@ impl RedisStore {
                         if queue_mode != wanted
                             && matches!(acquired.outcome, AcquireOutcome::Busy(_))
                         {
-                            // An entry in its queue takes a subscription first.
+                            // An entry in the queue needs a subscription first.
                             errors::note_answered(&in_flight, id);
                             return Err(Failure::not_now("another has it"));
                         }

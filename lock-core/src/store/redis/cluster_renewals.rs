@@ -39,14 +39,14 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
                 .iter()
                 .map(|(number, _)| batch[*number].clone())
                 .collect();
-            // At the same time: a node that does not answer must not cost the leases at another one.
+            // At the same time: a node that does not reply must not cost the leases at another one.
             asked.spawn(async move {
                 let answers = renew_group(&group, &requests, left).await;
                 (group, answers)
             });
         }
         open = Vec::new();
-        // Ends with the last answer, each of which is bounded by what is left.
+        // Ends with the last reply, each of which is bounded by what is left.
         while let Some(answer) = asked.join_next().await {
             let Ok((Group(members), answers)) = answer else {
                 continue;
@@ -64,10 +64,10 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
     renewals
 }
 
-/// Those that go to one server together: their numbers in the batch, and where each of them is at home.
+/// The renewals that go to one server together: their indexes in the batch, and each one's key location.
 struct Group(Vec<(usize, KeyLocation)>);
 
-/// One group for each server, and for each key that is at home elsewhere. Nothing is waited for here.
+/// One group for each server, and for each key with a location elsewhere. It waits for nothing.
 fn grouped(open: Vec<(usize, KeyLocation)>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for member in open {
@@ -92,7 +92,7 @@ async fn renew_group(Group(members): &Group, requests: &[Renew], within: Duratio
         let answers = renew_at(location, requests, within).await;
         answers.unwrap_or_else(|failure| requests.iter().map(|_| Err(failure.clone())).collect())
     };
-    // A transaction is about one slot. Without a connection, the renewal itself tells what is wrong.
+    // A transaction is about one slot. Without a connection, the renewal itself reports the failure.
     let location = &members[0].1;
     let by_slot = matches!(
         location.capabilities(within).await,

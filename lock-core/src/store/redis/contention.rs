@@ -1,7 +1,7 @@
-//! For which keys others were met lately.
+//! Which keys were contended lately.
 //!
-//! What nobody else wants is taken by plain commands, which cost the server half of what a script does. They cannot put
-//! anybody into a queue, though: if the key is busy, that takes a second round trip. So where others were met, the script is
+//! A key without contention is taken by plain commands, which cost the server half of what a script does. They cannot add an
+//! entry to the queue, though: if the key is busy, that takes a second round trip. So for a key that was contended, the script is
 //! sent at once.
 
 use std::{
@@ -12,11 +12,11 @@ use std::{
 /// Some keys share a mark, which costs them speed and nothing else.
 const MARKS: usize = 1024;
 
-/// Which keys share a mark nobody can know, so that nobody can slow down another's key by choosing an own one.
+/// Which keys share a mark is secret, so that no client can slow down another's key by choosing its own.
 #[cfg(not(feature = "simulation"))]
 type Hasher = std::hash::RandomState;
 
-/// And in a simulation it is the same each time.
+/// In a simulation it is the same each time.
 #[cfg(feature = "simulation")]
 type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
@@ -40,10 +40,10 @@ impl Contention {
         self.mark(full_key).load(Ordering::Relaxed)
     }
 
-    /// Notes whether others were met.
+    /// Notes whether others wanted the key.
     pub(super) fn note(&self, full_key: &str, others: bool) {
         let mark = self.mark(full_key);
-        // Mostly it stays as it is, and a write would take it from the caches of other threads.
+        // Mostly it stays as it is, and a write would remove it from the caches of other threads.
         if mark.load(Ordering::Relaxed) != others {
             mark.store(others, Ordering::Relaxed);
         }

@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// A server's clock may differ from ours by this much before it is mentioned.
+/// A server's clock may differ from this process's by this much before it is mentioned.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
 /// Tries a lock on each server, and reads the settings that can hurt locks: five commands a server
@@ -95,8 +95,8 @@ async fn clock_warning(
     }))
 }
 
-/// Warns about an eviction policy, once a manager and server, apart from whoever connects. What cannot be known is not told:
-/// a check tells it.
+/// Warns about an eviction policy, once a manager and server, in a task apart from the connect. If the policy cannot be read,
+/// there is no warning; a check reports that.
 pub(super) fn look_at_eviction(store: &RedisStore) {
     if store.0.looked.swap(true, Ordering::Relaxed) {
         return;
@@ -116,7 +116,7 @@ pub(super) fn look_at_eviction(store: &RedisStore) {
 enum Eviction {
     Spares,
     Threatens(String),
-    /// This user may not know.
+    /// This user has no right to read the policy.
     Hidden,
 }
 

@@ -67,15 +67,15 @@ struct RedisState {
     executor: Executor,
     servers: RedisServers,
     contention: Arc<Contention>,
-    /// Whether the eviction policy was looked at.
+    /// Whether the eviction policy was read.
     looked: AtomicBool,
     timing: Timing,
     usage: Usage,
-    /// What is said of a user who may not run scripts, once that is known.
+    /// The message about a user without the right to run scripts, once that is known.
     without_scripts: OnceLock<String>,
 }
 
-/// What a manager asks of its servers.
+/// What a manager needs from its servers.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// Where the manager's work runs.
@@ -87,7 +87,7 @@ pub(crate) struct Settings {
     pub(crate) scope: Scope,
 }
 
-/// Whether an acquire counts without the replicas that are to have it.
+/// Whether an acquire counts without the required replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acked {
     Must,
@@ -99,7 +99,7 @@ impl RedisStore {
         self.0.timing.command_timeout
     }
 
-    /// What can be asked for: without a way for grants, an entry in the queue would only be passed over.
+    /// The queue mode that is possible: if grants cannot be delivered, an entry in the queue would only be passed over.
     async fn queue_mode(
         &self,
         location: &KeyLocation,
@@ -114,11 +114,11 @@ impl RedisStore {
         })
     }
 
-    /// Releases, wherever the key is. `is_plain`: nothing with this token has been asked to be released before.
+    /// Releases, wherever the key is. `is_plain`: no release with this token has been sent before.
     async fn let_go(&self, request: &Release, is_plain: bool) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);
         let release = |location: KeyLocation| {
-            // What left for the node that redirects, on the same connection, has been dealt with there.
+            // What left for the redirecting node, on the same connection, has been executed or refused there.
             if !is_first {
                 passed = passed.or_else(|| request.in_flight.only_connection());
             }
@@ -168,7 +168,7 @@ impl RedisStore {
         location: &KeyLocation,
         request: &Acquire,
     ) -> Result<Acquired, Failure> {
-        // What nobody else wants needs no subscription.
+        // A key without contention needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
             && location.delivery() == GrantDelivery::NotSubscribedYet
             && !self.0.contention.is_expected(&request.full_key)
@@ -305,7 +305,7 @@ impl Store for RedisStore {
             {
                 return Ok(acquired);
             }
-            // It could not be sent at once, it takes more than one reply, or the reply did not come. Asking again is safe.
+            // It could not be sent at once, it takes more than one reply, or the reply did not come. A retry is safe.
             let here = store.clone();
             let reply = here
                 .0
@@ -339,7 +339,7 @@ impl Store for RedisStore {
     fn release(&self, request: Release) -> StoreFuture<Released> {
         let store = self.clone();
         Box::pin(async move {
-            // Before this one is noted there, too.
+            // Read before this one is noted there, too.
             let is_plain = request.in_flight.is_empty();
             if let Some(reply) = store.release_at_once(&request, is_plain) {
                 match reply.await {

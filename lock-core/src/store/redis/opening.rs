@@ -1,4 +1,4 @@
-//! From a url to a store, and the first connection: whom it leads to, and what its user may do.
+//! From a url to a store, and the first connection: which server it leads to, and what its user may do.
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 use std::time::Duration;
@@ -44,10 +44,10 @@ impl RedisStore {
         Self::make(url, settings, grants, false)
     }
 
-    /// The same for one of several servers, by the votes of which locks are kept.
+    /// The same for one of several servers, which keep locks by votes.
     #[cfg(feature = "redlock")]
     pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        // No grants are heard of: a lock that a majority has is passed on by no single server.
+        // No grants are received: no single server can grant a lock that a majority has.
         Self::make(url, settings, Arc::default(), true)
     }
 
@@ -93,7 +93,7 @@ impl RedisStore {
         })))
     }
 
-    /// Makes the first connection, makes sure of whom it talks to, and that its user may do what locks take.
+    /// Makes the first connection, verifies which server it leads to, and that its user has the rights that locks need.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let started = Clock::Boot.now();
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;

@@ -1,6 +1,6 @@
 //! A lock that is only tried: while a manager connects, and for a check.
 //!
-//! What a user may do is shown by doing it: a user who lacks a right hears of it before the first lock does.
+//! The rights of a user are found by using them: a missing right is reported before the first lock needs it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,10 +33,10 @@ use crate::{
 /// How long the lock of a check lasts if it is not released.
 const CHECK_TTL: Duration = Duration::from_secs(1);
 
-/// Tries a lock on each server while a manager connects, and tells what was connected to.
+/// Tries a lock on each server while a manager connects, and logs the server that was found.
 ///
-/// Only what no time will mend is a failure: a missing right, or a key that holds something else. The locks themselves ask
-/// again in all other cases.
+/// Only permanent errors are a failure: a missing right, or a key that holds something else. In all other cases the locks
+/// themselves retry.
 pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), Failure> {
     let started = Clock::Boot.now();
     let left = || within.saturating_sub(Clock::Boot.now().since(started));
@@ -66,7 +66,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     Ok(())
 }
 
-/// All at the same time; returns the first failure that stays.
+/// All at the same time; returns the first permanent failure.
 async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLocation, Failure)> {
     if let [location] = homes {
         let tried = try_a_lock(store, location, Acked::NeedNot).await;
@@ -81,7 +81,7 @@ async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLo
         });
     }
     let mut first = Ok(());
-    // Ends with the last answer, each of which is bounded. One that is not waited for would leave its key to its ttl.
+    // Ends with the last reply, each of which is bounded. A trial that is not awaited would leave its key until its ttl ends.
     while let Some(tried) = trials.join_next().await {
         first = first.and(tried.unwrap_or(Ok(())));
     }
@@ -112,7 +112,7 @@ fn lasting<T>(
     }
 }
 
-/// Does once what every lock does. Whatever ends it half way, the key ends with its ttl.
+/// Does once what every lock does. If it is interrupted, the key ends with its ttl.
 pub(super) async fn try_a_lock(
     store: &RedisStore,
     location: &KeyLocation,
@@ -146,14 +146,14 @@ pub(super) async fn try_a_lock(
     }
 }
 
-/// The key of a lock that is tried on a server: one that stands for those of the locks, if there is one here.
+/// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
 fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
     let (scope, servers) = (&store.0.usage.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
         None if prefix.is_empty() => None,
-        // A brace that the prefix leaves open makes the tag another one, and the key another server's.
+        // A brace that the prefix leaves open changes the hash tag, and so the server of the key.
         None if servers.are_several() && !has_tag(prefix) => Some(format!(
             "{prefix}{CHECK}{{{}}}:{random}",
             tag_in(location.slot)
@@ -166,12 +166,12 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
         .into()
 }
 
-/// What it means that the lock of a check is busy.
+/// What it means if the lock of a check is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IfBusy {
-    /// Nothing: others may have it, and all the same is asked of the server.
+    /// Nothing: others may have it, and the rights are tried all the same.
     Accept,
-    /// It cannot be.
+    /// The key cannot be busy.
     Fail,
 }
 
@@ -237,7 +237,7 @@ async fn lock_and_unlock(
     }
 }
 
-/// What a user who may not run scripts is told, the same each time.
+/// The message about a user without the right to run scripts, the same each time.
 pub(super) async fn without_scripts(
     store: &RedisStore,
     location: &KeyLocation,
@@ -251,7 +251,7 @@ pub(super) async fn without_scripts(
     known.get_or_init(|| told).clone()
 }
 
-/// Tells what was connected to.
+/// Logs the server that was found.
 async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) {
     let connection = &location.server.connection;
     let Some(current) = connection.snapshot() else {
@@ -267,7 +267,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
         None => ask_for_greeting(connection, within).await,
     };
     let scripts = current.capabilities == Some(Capabilities::Scripts);
-    // In a cluster, a connection beside this one hears of grants, once something is waited for.
+    // In a cluster, grants arrive on a connection beside this one, once a task waits.
     let delivery = if location.server.is_of_a_cluster() {
         scripts && protocol == "RESP3" && !greeting.is_before(7)
     } else {
@@ -291,7 +291,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     );
 }
 
-/// What a server says of itself that was not greeted in RESP3.
+/// What a server reports about itself if it was not greeted in RESP3.
 async fn ask_for_greeting(connection: &Arc<ReconnectingConnection>, within: Duration) -> Greeting {
     let words = [Text("INFO"), Text("server")];
     match connection.send(&[&words], within, None).await {

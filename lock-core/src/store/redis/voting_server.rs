@@ -1,4 +1,4 @@
-//! One of several independent servers: what it is asked, and what it answers.
+//! One of several independent servers: the requests to it, and its replies.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -27,14 +27,14 @@ use crate::{
     },
 };
 
-/// A server, with the scripts that a single one is asked with, and those for a vote.
+/// A server, with the scripts for a single server, and those for a vote.
 #[derive(Clone)]
 pub(crate) struct VotingServer {
     store: RedisStore,
     server: (Arc<RedisServer>, Arc<Names>),
 }
 
-/// Stands before the full key, for the name of whoever asked last while another had the lock.
+/// The prefix before the full key, for the name of the process that asked last while another had the lock.
 const MARK: &str = "__lock_core__:asked:";
 
 /// What a client proposes to every server at the same time.
@@ -47,9 +47,9 @@ pub(crate) struct Proposal {
     pub(crate) number: u64,
     pub(crate) count: u32,
     pub(crate) lock: LockCondition,
-    /// Who asks, for others to know.
+    /// The name of the asking process, for others to see.
     pub(crate) asker: Arc<str>,
-    /// For how long others are to know that it is asked for; zero: not at all.
+    /// For how long others are to see that the lock is asked for; zero: not at all.
     pub(crate) mark: Duration,
 }
 
@@ -60,22 +60,22 @@ pub(crate) enum LockCondition {
     Ours,
 }
 
-/// A server's answer to a proposal. Its times and numbers are in microseconds of its clock.
+/// A server's reply to a proposal. Its times and numbers are in microseconds of its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Vote {
-    /// The lock is the asking one's, with this number.
+    /// The asking process has the lock, with this number.
     Accepted { clock: u64, wanted: bool },
     /// The number was not above the counter, or far from the clock; the larger of the two.
     Refused { least: u64 },
-    /// Another has the lock, for so long (`None`: without an end), or nobody has it who was to have it.
+    /// Another process has it, for this long (`None`: without an expiry), or it is free though the asking process was to have it.
     Held { least: u64, left: Option<Duration> },
 }
 
-/// What a server says of itself on a new connection.
+/// What a server reports about itself on a new connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerIdentity {
     pub(crate) connection: ConnectionId,
-    /// Random, and another one after each start.
+    /// Random, and different after each start.
     pub(crate) run_id: Arc<str>,
     /// In whole seconds.
     pub(crate) uptime: Duration,
@@ -121,7 +121,7 @@ impl VotingServer {
         self.connection().round_trip()
     }
 
-    /// Connects, if need be, and makes sure of whom it talks to.
+    /// Connects, if need be, and verifies which server it is.
     pub(crate) async fn greet(&self, within: Duration) -> Result<ServerIdentity, Failure> {
         let words = [Text("INFO"), Text("server")];
         let (connection, answer) = self.connection().send(&[&words], within, None).await?;
@@ -143,12 +143,12 @@ impl VotingServer {
         read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
     }
 
-    /// Makes sure, once it was greeted, that its user may do what locks take.
+    /// Verifies, once it was greeted, that its user has the rights that locks need.
     pub(crate) async fn try_out(&self, within: Duration) -> Result<(), Failure> {
         trial::try_out(&self.store, within).await
     }
 
-    /// Names all that is missing, if the failure is for lack of a right.
+    /// Names all missing rights, if the failure is for lack of a right.
     pub(crate) async fn explained(&self, failure: Failure, within: Duration) -> Failure {
         rights::explained(
             &self.store.0.usage,
@@ -159,7 +159,7 @@ impl VotingServer {
         .await
     }
 
-    /// `trail` gets to know the connection before the first byte leaves.
+    /// `in_flight` notes the connection before the first byte leaves.
     pub(crate) async fn propose(
         &self,
         proposal: &Proposal,
@@ -200,7 +200,7 @@ impl VotingServer {
         self.store.renew(batch, within)
     }
 
-    /// Makes the key anew, unless another has it.
+    /// Restores the key, unless another holder has it.
     pub(crate) async fn restore_key(
         &self,
         request: &Renew,
@@ -263,7 +263,7 @@ fn read_greeting(connection: ConnectionId, info: &str) -> Option<ServerIdentity>
         connection,
         run_id: field("run_id")?.into(),
         uptime: Duration::from_secs(uptime),
-        // Not told by every server that speaks the protocol; each vote tells it, too.
+        // Not every server with this protocol reports it; each vote reports it, too.
         clock: field("server_time_usec").and_then(|time| time.parse().ok()),
     })
 }
@@ -301,7 +301,7 @@ fn read_seen(answer: &Value) -> Option<SeenLock> {
         [] => Some(None),
         [Value::BulkString(token), Value::Int(millis), _] => {
             let token = String::from_utf8_lossy(token).into_owned();
-            // A missing expiry is told by a negative number.
+            // A missing expiry is a negative number.
             let left = u64::try_from(*millis).ok().map(Duration::from_millis);
             Some(Some((token, left)))
         }

@@ -34,7 +34,7 @@ pub(crate) enum Endpoint {
     Unix(PathBuf),
 }
 
-/// By which a server lets us in.
+/// The user and password for a server.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) user: Option<String>,
@@ -100,7 +100,7 @@ impl Address {
         })
     }
 
-    /// The same way of talking to another server.
+    /// The same settings for another server.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let scheme = self
             .shown

@@ -21,7 +21,7 @@ impl<'a> Parts<'a> {
     pub(super) fn of(rest: &'a str) -> Result<Self, String> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, tail) = rest.split_at(end);
-        // First of all: whatever is told of the rest must not be a part of a password.
+        // First of all: text that is shown must not be a part of a password.
         if tail.contains('@') {
             return Err(
                 "an `@` stands behind the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \

@@ -7,7 +7,7 @@ use crate::error::LockError;
 #[cfg(feature = "tls")]
 use crate::tls::{Tls, Trust};
 
-/// What was said of TLS to the builder, for all servers of a manager.
+/// The builder's TLS settings, for all servers of a manager.
 #[derive(Debug, Default)]
 pub(crate) struct Security {
     #[cfg(feature = "tls")]
@@ -50,7 +50,7 @@ impl Security {
             };
             return Ok(Transport::Tls(trust.clone()));
         }
-        // Whoever cared to say whom to trust must not find out later that everything travelled in the clear.
+        // A configured trust must not be ignored silently: the traffic would be unencrypted.
         if self.given.is_some() {
             return Err(LockError::invalid(format!(
                 "the builder was given `tls`, but `{shown}` is a url without TLS: write `rediss://`, or `valkeys://`"

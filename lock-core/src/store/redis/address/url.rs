@@ -1,7 +1,7 @@
 //! The parts of a server's url.
 //!
-//! An error says what is wrong and where, and never what stands there: it may be a part of a password. All that a url says is
-//! heeded or refused, because two services with different ideas of one url would not exclude each other.
+//! An error says what is wrong and where, and never quotes the text: it may be a part of a password. No part of a url is ignored:
+//! two services that read one url differently would not exclude each other.
 
 use percent_encoding::percent_decode_str;
 
@@ -63,7 +63,7 @@ impl<'a> ServerUrl<'a> {
         Ok(url)
     }
 
-    /// Refuses what is well-formed and means nothing, or two things.
+    /// Refuses urls that are well-formed and have no meaning, or two meanings.
     fn check(&self) -> Result<(), LockError> {
         match self.kind {
             Kind::Socket if !self.user.is_empty() || !self.password.is_empty() => {
@@ -240,7 +240,7 @@ fn is_password(parameter: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What the error says of a url that must be refused, by whatever reads it.
+    /// The text of the error for a url that must be refused, by any of the readers.
     fn reason(url: &str) -> String {
         let refused = ServerUrl::parse(url).and_then(|url| {
             url.credentials()?;

@@ -1,4 +1,4 @@
-//! What a user lacks for locks, named once, as the line that grants it. Found out only when something was refused.
+//! The rights that a user lacks for locks, named once, as the line that grants them. Found out only after a refusal.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(crate) struct Usage {
 pub(super) const CHECK: &str = "__check__:";
 
 impl Scope {
-    /// What is said where no key stands for those of the locks.
+    /// The warning if no key stands for those of the locks.
     pub(crate) fn warning(&self) -> Option<String> {
         let is_unknown = self.prefix.is_empty() && self.check_key.is_none();
         is_unknown.then(|| {
@@ -57,7 +57,7 @@ impl Scope {
         key.or_else(|| (!self.prefix.is_empty()).then(random))
     }
 
-    /// What a user is granted for the keys of locks: those under the prefix, or the one that stands for them.
+    /// The key pattern that a user is granted for locks: the keys under the prefix, or the one that stands for them.
     fn pattern(&self) -> Option<String> {
         match &self.check_key {
             Some(key) => Some(format!("~{}", literally(key))),
@@ -67,7 +67,7 @@ impl Scope {
     }
 }
 
-/// What a user is to be allowed.
+/// The purpose of the rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// Locks, by scripts or without them.
@@ -103,14 +103,14 @@ const SCRIPTS: [&str; 23] = [
 ];
 const COMMANDS: [&str; 8] = ["ping", "info", "time", "get", "set", "incr", "pttl", "del"];
 
-/// What compares and deletes where no script does: one of these groups, if the server knows its first command.
+/// The commands that compare and delete without a script: one of these groups, if the server knows its first command.
 const COMPARING: [&[&str]; 3] = [
     &["delex"],
     &["delifeq"],
     &["pexpire", "watch", "unwatch", "multi", "exec", "discard"],
 ];
 
-/// Makes a failure for lack of rights one that names all that is missing, as far as that is found out in time.
+/// Extends a failure for lack of rights by the names of all missing rights, as far as they are found out in time.
 pub(super) async fn explained(
     usage: &Usage,
     location: &KeyLocation,
@@ -137,7 +137,7 @@ pub(super) async fn explained(
     )
 }
 
-/// What a user who may not run scripts does without, and how to get it.
+/// What a user without the right to run scripts does without, and how to get it.
 pub(super) async fn without_scripts(
     usage: &Usage,
     location: &KeyLocation,
@@ -155,7 +155,7 @@ pub(super) async fn without_scripts(
     }
 }
 
-/// The line that grants what is missing; `None` if that is not found out, or is nothing that can be granted.
+/// The line that grants the missing rights; `None` if they are not found out, or cannot be granted.
 async fn missing(
     usage: &Usage,
     location: &KeyLocation,
@@ -178,7 +178,7 @@ async fn missing(
     Some(format!("ACL SETUSER {} {line}", user.unwrap_or("default")))
 }
 
-/// What a deployment takes beside the commands for locks.
+/// The commands that a deployment needs beside those for locks.
 fn others(usage: &Usage, location: &KeyLocation) -> Vec<&'static str> {
     let connection = &location.server.connection;
     let all = [
@@ -192,7 +192,7 @@ fn others(usage: &Usage, location: &KeyLocation) -> Vec<&'static str> {
     needed.map(|(right, _)| *right).collect()
 }
 
-/// What a survey says of what is to be granted.
+/// The rights to grant, as found by a survey.
 struct Rights<'a> {
     survey: &'a Survey,
     /// The pattern for the keys of locks.
@@ -206,7 +206,7 @@ impl Rights<'_> {
     fn line(&self, wanted: Wanted) -> Option<String> {
         let has_scripts = self.survey.knows("eval") && self.survey.knows("evalsha");
         let scripts = has_scripts.then(|| self.scripts());
-        // A user who may run scripts is held to them.
+        // For a user with the right to run scripts, the line is the one for scripts.
         let must_be_scripts =
             wanted == Wanted::Scripts || (has_scripts && !self.survey.lacks("eval"));
         let commands = COMPARING
@@ -214,7 +214,8 @@ impl Rights<'_> {
             .filter(|comparing| !must_be_scripts && self.survey.knows(comparing[0]))
             .map(|comparing| self.commands(comparing))
             .min_by_key(|commands| self.missing(commands).len());
-        // A user with most of what locks take without scripts is meant to do without; else a queue is worth the longer line.
+        // A user with most of the rights for locks without scripts is meant to do without. Otherwise a queue is worth the longer
+        // line.
         let effort = |commands: &[&'static str]| self.missing(commands).len();
         let (all, is_by_scripts) = match (scripts, commands) {
             (Some(scripts), Some(commands)) if effort(&scripts) > 3 * effort(&commands) => {
@@ -227,9 +228,9 @@ impl Rights<'_> {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// A server refuses a pattern for a user who has all keys, or all channels, already. Where it could not be tried whether
-    /// the user has, the words stand in a selector, which counts for itself. A server before Redis 7 has no selectors, and
-    /// gives new users no keys and all channels.
+    /// A server refuses a pattern for a user that has all keys, or all channels, already. If it could not be tried whether the
+    /// user has them, the words are in a selector, which is independent. A server before Redis 7 has no selectors, and gives new
+    /// users no keys and all channels.
     fn words(&self, all: &[&'static str], is_by_scripts: bool) -> Vec<String> {
         let own = Some(format!("~{RESERVED}*"));
         let keys = [(On::Lock, self.lock.clone()), (On::Own, own)].into_iter();
@@ -301,7 +302,7 @@ fn in_a_selector(words: impl IntoIterator<Item = String>) -> Vec<String> {
     std::iter::once(open).chain(words).chain([close]).collect()
 }
 
-/// A text as a pattern that matches it, in one word of a line: what would part the word is any character.
+/// A text as a pattern that matches it, in one word of a line: a character that would split the word becomes `?`.
 fn literally(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {

@@ -1,7 +1,7 @@
 //! Finding out which commands, keys and channels a server lets a user have.
 //!
-//! Each command is sent in a form that changes nothing: a server looks at the rights before it looks at the arguments, and
-//! its refusal says whether the command, the key or the channel is the reason.
+//! Each command is sent in a form that changes nothing. A server checks the rights before the arguments, and its refusal says
+//! whether the command, the key or the channel is the reason.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::store::{
 /// What was found out.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// As the server knows the user, if it may ask.
+    /// The user's name on the server, if the user may ask for it.
     pub(crate) user: Option<String>,
     /// Whether new users have all channels, and there are no selectors: a server before Redis 7.
     pub(crate) is_old: bool,
@@ -42,13 +42,13 @@ pub(crate) enum On {
     Channel,
 }
 
-/// What became of it.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TrialResult {
     Allowed,
     /// The command is refused; nothing is known of the key or the channel.
     Refused,
-    /// The key or the channel is.
+    /// The key or the channel is refused.
     Beyond,
     /// The server does not know the command.
     Unknown,
@@ -59,7 +59,7 @@ enum TrialResult {
 pub(crate) enum Reach {
     Within,
     Beyond,
-    /// No command may be used with which that could be tried.
+    /// No command is allowed with which that could be tried.
     Untold,
 }
 
@@ -84,7 +84,7 @@ impl Survey {
         if survey.leaves_nothing_behind() {
             survey.run(&connection, &server_settings(own)).await?;
         }
-        // Last: what these begin does not end on this connection, and there are proxies that swallow the first.
+        // Last: the subscriptions that these begin do not end on this connection, and some proxies swallow the first command.
         let delivery = if location.server.is_of_a_cluster() {
             "ssubscribe"
         } else {
@@ -125,8 +125,8 @@ impl Survey {
         Ok(())
     }
 
-    /// Whether a key that a command makes where there is none can be given an end before, and deleted behind it; or whether
-    /// none can be made.
+    /// Whether a key that a command creates can be given an expiry before, and deleted after it; or whether no key can be
+    /// created.
     fn leaves_nothing_behind(&self) -> bool {
         let has = |rights: [&'static str; 2], verdict| {
             let mut own = rights.into_iter().map(|right| (right, On::Own, verdict));
@@ -137,7 +137,7 @@ impl Survey {
             || (has(sets, TrialResult::Allowed) && has(["del", "pexpire"], TrialResult::Allowed))
     }
 
-    /// Whether the command is refused; also if it was not tried: to grant what is granted already does no harm.
+    /// Whether the command is refused, or was not tried: granting a right twice does no harm.
     pub(crate) fn lacks(&self, right: &str) -> bool {
         let mut verdicts = self.verdicts(right).peekable();
         verdicts.peek().is_none() || verdicts.any(|verdict| verdict == TrialResult::Refused)
@@ -191,7 +191,7 @@ fn alone<'a>(database: u32) -> Vec<Trial<'a>> {
         .collect()
 }
 
-/// On a key that is not there, or with arguments that are wrong.
+/// On a key that does not exist, or with wrong arguments.
 fn on_own(own: Arg<'_>) -> Vec<Trial<'_>> {
     let (zero, one, none) = (Number(0), Number(1), Text(""));
     let commands: [(&'static str, &[Arg<'_>]); 8] = [
@@ -221,7 +221,7 @@ fn harmless(key: Arg<'_>, on: On) -> impl Iterator<Item = Trial<'_>> {
         ("eval", vec![Text("return 1"), one, key]),
         ("evalsha", vec![Text(NO_HASH), one, key]),
         ("get", vec![key]),
-        // No time at all is no expiry.
+        // A time of zero is no valid expiry.
         ("set", vec![key, zero, Text("PX"), zero]),
         ("psetex", vec![key, zero, zero]),
         ("pexpire", vec![key, Text("x")]),
@@ -236,7 +236,7 @@ fn harmless(key: Arg<'_>, on: On) -> impl Iterator<Item = Trial<'_>> {
         .map(move |(right, rest)| trial(right, on, &rest))
 }
 
-/// What makes a key if it is not there, between what gives it an end and what deletes it.
+/// The commands that create a key if it does not exist, between one that gives it an expiry and one that deletes it.
 fn server_settings(own: Arg<'_>) -> Vec<Trial<'_>> {
     let (none, second) = (Text(""), Number(1000));
     let commands: [(&'static str, &[Arg<'_>]); 6] = [

@@ -21,8 +21,8 @@ use crate::{
 
 pub(crate) mod replies;
 
-/// A script of its own file, with what the scripts share before it, and its short way before all that: most calls end there,
-/// and never make the functions that come after.
+/// A script of a file, after the shared functions, with its short path before both: most calls end in the short path, and never
+/// define the functions that come after.
 macro_rules! script {
     ($file:literal) => {
         LazyLock::new(|| Lua::new(concat!(include_str!("queue.lua"), include_str!($file))))
@@ -58,24 +58,24 @@ pub(super) struct Lua {
     hash: String,
 }
 
-/// What a script is called with.
+/// The keys and arguments of a script call.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) keys: &'a [Arg<'a>],
     pub(super) arguments: &'a [Arg<'a>],
 }
 
-/// To which node of a cluster a request goes.
+/// The node of a cluster to which a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeRole {
-    /// The one that has the slot.
+    /// The node that has the slot.
     SlotOwner,
     #[cfg(feature = "cluster")]
-    /// The one that the slot is being moved to, and which has the key already.
+    /// The node that the slot is being moved to, and which has the key already.
     MigrationTarget,
 }
 
-/// By which of its two names a script is called.
+/// The form in which a script is named in a call.
 #[derive(Clone, Copy)]
 enum ScriptName {
     Hash,
@@ -90,7 +90,7 @@ impl Lua {
         }
     }
 
-    /// Runs the script, all within a time-out; an error that the server answers is a failure.
+    /// Runs the script, all within a time-out; an error reply of the server is a failure.
     #[cfg(feature = "redlock")]
     pub(super) async fn run(
         &self,
@@ -105,7 +105,7 @@ impl Lua {
         Ok((id, errors::of_value(value)?))
     }
 
-    /// The same; an error that the server answers is an answer.
+    /// The same; an error reply of the server is a value.
     pub(super) async fn ask(
         &self,
         connection: &Arc<ReconnectingConnection>,
@@ -130,7 +130,7 @@ impl Lua {
         if !is_unknown(&value) {
             return Ok((id, value));
         }
-        // The server was restarted, or its scripts were flushed: the text teaches it the hash again.
+        // The server was restarted, or its scripts were flushed: after the text was sent, it knows the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
         let name = self.name(ScriptName::Text, &call);
         let words = [&name, call.keys, call.arguments];
@@ -160,7 +160,7 @@ impl Lua {
         resp::write_command(out, &[&name, call.keys, call.arguments]);
     }
 
-    /// Runs the script once for each call, in one message; one answer each.
+    /// Runs the script once for each call, in one message; one reply each.
     pub(super) async fn run_all(
         &self,
         connection: &Arc<ReconnectingConnection>,

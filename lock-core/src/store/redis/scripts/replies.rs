@@ -1,4 +1,4 @@
-//! What the servers' answers mean.
+//! What the servers' replies mean.
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Reads what came of taking a key by plain commands. What is no plain success goes on by the script.
+/// Reads the replies to taking a key by plain commands. Unless they are a plain success, the script is sent next.
 pub(crate) fn read_plain(
     [set, counter, queue]: [Value; 3],
     connection: ConnectionId,
@@ -32,7 +32,7 @@ pub(crate) fn read_plain(
         _ => None,
     };
     let is_larger = |token: &FencingBlock| u64::from(token.last()) > floor;
-    // Else it is given back, and goes to the first waiter.
+    // Otherwise it is released, and granted to the first waiter.
     Ok(Acquired {
         outcome: outcome
             .filter(is_larger)
@@ -76,7 +76,7 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         Value::Int(token) => return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?)),
         _ => return None,
     };
-    // The last word of an answer to who waits, but for the first one.
+    // The last element of a reply to a waiter, except for the first reply.
     let (parts, counter) = match parts[..] {
         [_, _, _, _, Value::Int(counter)] => (&parts[..4], Some(u64::try_from(counter).ok()?)),
         _ => (&parts[..], None),
@@ -131,7 +131,7 @@ pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
     }
 }
 
-/// One token at least, and none that no honest server reaches: every later one would have to be larger.
+/// One token at least, and none beyond what an honest server reaches: every later one would have to be larger.
 pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
     (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
@@ -158,7 +158,7 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
             Value::Int(waiting),
         ] => {
             let token = String::from_utf8_lossy(token);
-            // A missing expiry is told by a negative number.
+            // A missing expiry is a negative number.
             let remaining = u64::try_from(*millis).ok().map(Duration::from_millis);
             let waiting = usize::try_from(*waiting).unwrap_or(0);
             Ok(Some(sighting_of(&token, remaining, waiting)))

@@ -1,7 +1,7 @@
 //! The nodes of a cluster, and which of them has which slot.
 //!
-//! There is one link to each node that is asked anything. What a node says of another one's slot is believed at once, and
-//! is a reason to ask for the whole map; so is a node that does not answer. Nothing is sent again behind anybody's back.
+//! There is one connection to each node that is used. A redirect from a node is believed at once, and is a reason to ask for the
+//! whole map; so is a node that does not reply. No request is repeated without its caller's knowledge.
 
 use std::{
     collections::HashMap,
@@ -45,13 +45,13 @@ use crate::{
 /// The map is asked for no more often than this.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// After so long without an answer, the next node is asked, too.
+/// After this long without a reply, the next node is asked, too.
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// More nodes than any cluster has: what goes beyond is not believed.
 const MOST_NODES: usize = 2_000;
 
-/// Tells whether scripts may publish on a channel in the slot of a lock. A server before Redis 7 has none.
+/// Checks whether scripts may publish on a channel in the slot of a lock. A server before Redis 7 has no such channels.
 const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
                         return 0";
 
@@ -59,21 +59,21 @@ const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBL
 pub(crate) struct Cluster {
     seeds: Seeds,
     server_settings: ServerSettings,
-    /// Of each slot that was of use.
+    /// The names of each slot that was used.
     names: Box<[OnceLock<Arc<Names>>]>,
     map: Mutex<SlotMap>,
-    /// Whether the map is being asked for, or was a moment ago.
+    /// Whether the map is being requested, or was a moment ago.
     is_looking: AtomicBool,
 }
 
 struct SlotMap {
     /// By host and port.
     servers: HashMap<(String, u16), Arc<RedisServer>>,
-    /// Of each slot.
+    /// The owner of each slot.
     owners: Vec<Option<Arc<RedisServer>>>,
 }
 
-/// Some slots, and who has them.
+/// Some slots, and the node that has them.
 #[derive(Debug, PartialEq, Eq)]
 struct Range {
     first: u16,
@@ -101,12 +101,12 @@ impl Cluster {
         &self.seeds.shown
     }
 
-    /// Where a lock is kept, as far as is known.
+    /// The key location of a lock, as far as is known.
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         let slot = slot_of(full_key);
         let mut map = self.lock();
         let owner = map.owners[usize::from(slot)].clone();
-        // Whoever is asked for a slot that nobody is known to have says who has it, or that nobody does.
+        // If no owner of the slot is known, any node redirects to the owner, or reports that there is none.
         let server = owner.or_else(|| map.servers.values().next().cloned());
         let server = server.unwrap_or_else(|| self.server_at(&mut map, &self.seeds.nodes[0]));
         drop(map);
@@ -118,7 +118,8 @@ impl Cluster {
         }
     }
 
-    /// Where to go instead, if the failure says so. If it says that something is amiss, the map is asked for.
+    /// The location to try instead, if the failure is a redirect. If the failure shows that the map is stale, the map is
+    /// requested.
     ///
     /// Only for the manager's thread.
     pub(crate) fn follow(
@@ -161,7 +162,7 @@ impl Cluster {
         server
     }
 
-    /// Asks for the map, and makes sure that locks can be kept where it comes from.
+    /// Requests the map, and verifies that locks can be kept on the nodes.
     pub(crate) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
         let server = self.look(within).await?;
         server.connection.capabilities(within).await?;
@@ -221,7 +222,7 @@ impl Cluster {
         let within = self.server_settings.timing.command_timeout;
         spawn_beside(async move {
             if let Some(cluster) = cluster.upgrade() {
-                // Whoever needs it asks again if this failed.
+                // The next caller that needs the map asks again if this failed.
                 if let Err(failure) = cluster.look(within).await {
                     tracing::debug!(?failure, "no node told which has which slot");
                 }
@@ -233,13 +234,13 @@ impl Cluster {
         });
     }
 
-    /// Asks nodes for the map, first those to which there is a connection, and the next one when one takes its time; returns
-    /// the one that told it.
+    /// Asks nodes for the map, first those with a connection, and the next one when a reply is slow; returns the node that sent
+    /// it.
     async fn look(&self, within: Duration) -> Result<Arc<RedisServer>, Failure> {
         let mut candidates = self.candidates().into_iter();
         let mut asked = JoinSet::new();
         let mut failure: Option<Failure> = None;
-        // Ends with the last answer, each of which is bounded.
+        // Ends with the last reply, each of which is bounded.
         loop {
             let patience = match candidates.next() {
                 Some(server) => {
@@ -254,7 +255,7 @@ impl Cluster {
                     self.take_over(&ranges, &server);
                     return Ok(server);
                 }
-                // What may pass counts more than what does not.
+                // A transient failure takes precedence over a permanent one.
                 Ok(Some(Ok((Err(other), _))))
                     if failure.as_ref().is_none_or(|known| !known.is_transient()) =>
                 {
@@ -290,7 +291,7 @@ impl Cluster {
                 owners[usize::from(slot)] = Some(server.clone());
             }
         }
-        // Nodes without slots are left, but for the one that was just of use.
+        // Nodes without slots are dropped, except for the one that sent the map.
         if let Endpoint::Tcp { host, port } = told_by.connection.address().endpoint() {
             kept.entry((host.clone(), *port))
                 .or_insert_with(|| told_by.clone());
@@ -303,7 +304,7 @@ impl Cluster {
             },
         );
         drop(map);
-        // Not under the lock: the last one to let go of a link closes its connection.
+        // Not under the lock: dropping the last handle of a node closes its connection.
         drop(before);
     }
 
@@ -334,7 +335,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Makes sure that scripts may publish on a channel of a node of a cluster. One that is too old for that has none.
+/// Verifies that scripts may publish on a channel of a cluster node. A node that is too old has no such channels.
 async fn publishing(
     connection: &Arc<ReconnectingConnection>,
     channel: &str,

@@ -1,4 +1,4 @@
-//! Where a lock is kept, and asking the server there.
+//! The location of a lock's key, and requests to the server there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::store::{
     },
 };
 
-/// Where a lock is kept, and what its companions are called there.
+/// The location of a lock's key, and the names of its companions there.
 #[derive(Clone)]
 pub(crate) struct KeyLocation {
     pub(crate) server: Arc<RedisServer>,
@@ -35,7 +35,7 @@ pub(crate) struct KeyLocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantDelivery {
     Pushed,
-    /// Not now: the answer is not there yet, or the connection broke.
+    /// Not now: the reply has not come yet, or the connection broke.
     NotSubscribedYet,
     Unsupported,
 }
@@ -58,8 +58,8 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions: the fencing counter, and the queue, which is named from the full key, whatever the
-    /// prefix, so that managers with different prefixes that mean the same lock stand in the same queue.
+    /// The lock and its companions: the fencing counter and the queue. The queue is named from the full key, whatever the prefix,
+    /// so that managers with different prefixes that mean the same lock share one queue.
     pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 3] {
         [
             Text(full_key),
@@ -72,7 +72,8 @@ impl KeyLocation {
     pub(crate) fn delivery(&self) -> GrantDelivery {
         #[cfg(feature = "cluster")]
         if let Some(subscription) = &self.server.subscription {
-            // Its slot has not arrived yet: nobody can subscribe here, nor is it told where the slot comes from.
+            // The slot is still being moved here: subscribing is not possible yet, and the redirect does not name the source
+            // node.
             return match self.node_role {
                 NodeRole::MigrationTarget => GrantDelivery::Unsupported,
                 NodeRole::SlotOwner => subscription.delivery(&self.names.grants),
@@ -85,7 +86,7 @@ impl KeyLocation {
         }
     }
 
-    /// Has grants for locks here arrive.
+    /// Subscribes to the grants for locks here.
     #[cfg_attr(
         not(feature = "cluster"),
         expect(
@@ -104,7 +105,7 @@ impl KeyLocation {
         Ok(self.delivery())
     }
 
-    /// Runs a script where locks are taken; an error that the server answers is an answer.
+    /// Runs a script where locks are taken; an error reply of the server is a value.
     pub(crate) async fn ask(
         &self,
         script: &Lua,
@@ -118,7 +119,7 @@ impl KeyLocation {
             .await
     }
 
-    /// Runs a script on one of the server's links; an error that the server answers is a failure.
+    /// Runs a script on one of the server's connections; an error reply of the server is a failure.
     pub(crate) async fn run(
         &self,
         connection: &Arc<ReconnectingConnection>,
@@ -133,7 +134,7 @@ impl KeyLocation {
         Ok((id, errors::of_value(value)?))
     }
 
-    /// By which commands locks are kept here; connects if need be.
+    /// The commands by which locks are kept here; connects if need be.
     pub(crate) async fn capabilities(&self, within: Duration) -> Result<Capabilities, Failure> {
         self.server.connection.capabilities(within).await
     }

@@ -1,4 +1,4 @@
-//! From a url to the servers that are meant: one, the primary that sentinels know, or those of a cluster.
+//! From a url to its servers: one, the primary that sentinels know, or those of a cluster.
 
 use percent_encoding::percent_decode_str;
 
@@ -33,7 +33,7 @@ pub(super) enum Topology {
 }
 
 #[cfg(feature = "cluster")]
-/// The nodes of a cluster that are asked for the others.
+/// The nodes of a cluster that are asked for the other nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Seeds {
     pub(super) nodes: Vec<Address>,

@@ -1,8 +1,8 @@
 //! Waiting until replicas have a lock.
 //!
-//! `WAIT` counts the replicas that have all that was written on its own connection, and keeps that connection from doing
-//! anything else meanwhile. So locks are taken on a connection of their own, on which answers may be that much later, and
-//! renewals and releases go past it.
+//! `WAIT` counts the replicas that have all that was written on its own connection, and blocks that connection meanwhile. So
+//! locks are taken on a connection of their own, on which replies may be that much later. Renewals and releases use another
+//! connection.
 
 use std::{
     sync::{
@@ -38,7 +38,7 @@ pub(crate) struct ReplicaAcks {
     within: Duration,
     /// How many rounds have begun.
     begun: AtomicU64,
-    /// The last round that is over.
+    /// The last completed round.
     last: Mutex<Option<AckRound>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct ReplicaAcks {
 #[derive(Clone, Debug)]
 struct AckRound {
     number: u64,
-    /// How many, and on which connection that was asked: of what was written on another one it says nothing.
+    /// How many replicas, and on which connection: a count says nothing about what was written on another connection.
     replicas: Result<(ConnectionId, u64), Failure>,
 }
 
@@ -69,8 +69,8 @@ impl ReplicaAcks {
 
     /// Waits until enough replicas have all that was written on this connection up to now.
     ///
-    /// One `WAIT` at a time, for all who ask: many one after the other would each take the whole time while a replica is
-    /// away. So this takes twice that time at most, once its turn begins.
+    /// One `WAIT` at a time, for all callers: many one after the other would each take the whole time while a replica is away. So
+    /// this takes twice that time at most, once its turn begins.
     pub(crate) async fn gather(&self, connection: ConnectionId) -> Result<(), Failure> {
         // A round that has begun may not cover what was written since.
         let needed = self.begun.load(Ordering::Acquire) + 1;
@@ -89,7 +89,7 @@ impl ReplicaAcks {
                 "the connection broke before replicas were asked",
             )),
             (_, count) if count >= u64::from(self.least) => Ok(()),
-            // The key is set: whoever asked has it released, or asks again.
+            // The key is set: the caller releases it, or asks again.
             (_, count) => Err(Failure::no_answer(format!(
                 "{count} of {} replicas have the lock after {:?} (min_replicas_acked)",
                 self.least, self.within
@@ -102,7 +102,7 @@ impl ReplicaAcks {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.connection.timing().command_timeout;
         match self.connection.send(&[&words], within, None).await? {
-            // A replica refuses it for another reason, and tells nothing of the rights on its master.
+            // A replica refuses it for another reason, and reveals nothing about the rights on its master.
             (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
                 Err(errors::denied(format!(
                     "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait`",

@@ -20,14 +20,14 @@ use crate::store::{
     },
 };
 
-/// How often one of them, each in its turn, is asked whether the primary has changed.
+/// How often a sentinel, each in its turn, is asked whether the primary has changed.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// One server that keeps locks.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     pub(crate) connection: Arc<ReconnectingConnection>,
-    /// For users who may not run scripts.
+    /// For users without the right to run scripts.
     pub(crate) commands: Commands,
     pub(crate) fencing_counter: FencingCounter,
     /// In a cluster.
@@ -38,7 +38,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// The one that has all keys.
+    /// A server that has all keys.
     pub(crate) fn with_all_keys(
         address: Address,
         sentinels: Option<Arc<Sentinels>>,
@@ -59,7 +59,7 @@ impl RedisServer {
         Self::new(connection, fencing_counter, server_settings)
     }
 
-    /// One of a cluster.
+    /// A node of a cluster.
     #[cfg(feature = "cluster")]
     pub(crate) fn of_a_cluster(address: Address, server_settings: &ServerSettings) -> Self {
         let dispatch = server_settings.dispatch("".into());
@@ -100,12 +100,12 @@ impl RedisServer {
         }
     }
 
-    /// Whether it is one of a cluster, where grants are heard of on a connection of their own.
+    /// Whether it is a cluster node, with grants arriving on a connection of their own.
     pub(crate) fn is_of_a_cluster(&self) -> bool {
         self.connection.purpose() == Purpose::LocksOnly
     }
 
-    /// All that lead to it, but those on which only grants are heard.
+    /// All connections to it, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
         replica_acks
@@ -114,15 +114,15 @@ impl RedisServer {
             .collect()
     }
 
-    /// Where locks are taken: on one connection.
+    /// The connection on which locks are taken.
     pub(crate) fn holding(&self) -> &Arc<ReconnectingConnection> {
         self.replica_acks
             .as_ref()
             .map_or(&self.connection, ReplicaAcks::connection)
     }
 
-    /// Where a lock is let go: on the connection on which it was taken, so that the release never overtakes the acquire;
-    /// or past those who wait for replicas there, if nothing of the acquire is under way any more.
+    /// The connection for releasing a lock: the one on which it was taken, so that the release never overtakes the acquire. If no
+    /// request of the acquire is in flight any more, it is one that does not wait for replicas.
     pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> &Arc<ReconnectingConnection> {
         if acquire_in_flight.is_empty() {
             &self.connection
@@ -132,8 +132,8 @@ impl RedisServer {
     }
 }
 
-/// Has all connections leave a primary that was replaced. Sentinels cut the connections of one that they can reach; one that
-/// only we can still reach would go on giving out locks that nobody else respects.
+/// Makes all connections leave a primary that was replaced. Sentinels cut the connections of a primary that they can reach. A
+/// primary that only this process can still reach would go on giving out locks that no other client respects.
 pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
     // Until the manager ends.
     loop {

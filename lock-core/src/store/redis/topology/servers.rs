@@ -1,4 +1,4 @@
-//! All servers that keep the locks of a manager, and following their word to where a lock is kept now.
+//! All servers that keep the locks of a manager, and following redirects to the current location of a lock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::store::{
     },
 };
 
-/// How often one request follows a redirection: a slot moves once, and a fail-over may come on top.
+/// How often one request follows a redirect: a slot moves once, and a fail-over may be added to that.
 pub(crate) const MOST_HOPS: u32 = 5;
 
 /// All servers that keep the locks of a manager.
@@ -40,12 +40,12 @@ impl RedisServers {
         }
     }
 
-    /// A server, whichever is known.
+    /// Any known server.
     pub(crate) fn any(&self) -> KeyLocation {
         self.location("")
     }
 
-    /// Asks where a lock is kept, and asks again at each place to which the answer redirects.
+    /// Sends a request to the location of a lock, and repeats it at each location to which the reply redirects.
     pub(crate) async fn ask<T, F>(
         &self,
         full_key: &str,
@@ -67,7 +67,7 @@ impl RedisServers {
         }
     }
 
-    /// Where to go instead, if that is what the failure says.
+    /// The location to try instead, if the failure is a redirect.
     pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
         match self {
             Self::One(..) => None,
@@ -80,7 +80,7 @@ impl RedisServers {
         !matches!(self, Self::One(..))
     }
 
-    /// Each server that has locks, as one place there.
+    /// Each server that has locks, as one location there.
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
             Self::One(..) => vec![self.any()],
@@ -89,7 +89,7 @@ impl RedisServers {
         }
     }
 
-    /// How long a request and its answer take, as measured lately.
+    /// How long a request and its reply take, as measured lately.
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
             Self::One(server, _) => server.connection.round_trip(),

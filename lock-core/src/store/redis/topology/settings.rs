@@ -1,10 +1,10 @@
-//! What every server of a manager is made with.
+//! The settings of every server of a manager.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::store::{grants::Grants, redis::connection::pub_sub::PubSubDispatch, timing::Timing};
 
-/// What every server of a manager is made with.
+/// The settings of every server of a manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerSettings {
     pub(crate) timing: Timing,
@@ -22,7 +22,7 @@ pub(crate) struct Replicas {
 }
 
 impl ServerSettings {
-    /// A dispatch for grants, or for hints where a grant alone does not count.
+    /// A dispatch for grants, or for hints if a grant alone does not count.
     pub(crate) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
         let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
         if self.replicas.is_some() {

@@ -1,8 +1,8 @@
-//! Hearing of grants in a cluster: each slot has a channel, at the node that has the slot.
+//! Receiving grants in a cluster: each slot has a channel, at the node that has the slot.
 //!
-//! On a connection of their own, which nothing else depends on: a node ends a subscription by itself when its slot moves away,
-//! and that cannot be told from the answer to a command that ends one. So none is ever ended by us; when most of
-//! them are of no use any more, the connection is replaced.
+//! They have a connection of their own, on which nothing else depends. A node ends a subscription by itself when its slot moves
+//! away, and that cannot be told from the reply to a command that ends one. So this side never ends one. When most of them are
+//! unused, the connection is replaced.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// What is heard from one node.
+/// The subscriptions at one node.
 #[derive(Debug)]
 pub(crate) struct ShardedSubscription {
     connection: Arc<ReconnectingConnection>,
@@ -73,9 +73,9 @@ impl ShardedSubscription {
         }
     }
 
-    /// Has grants on this channel arrive: confirmed when this returns, before anybody can be granted anything.
+    /// Subscribes to grants on this channel: confirmed when this returns, before any entry can be granted the lock.
     ///
-    /// Whether they do is no condition for a lock: only a redirection is a failure here.
+    /// A lock does not depend on the subscription: only a redirect is a failure here.
     pub(crate) async fn listen(
         &self,
         channel: &str,
@@ -94,7 +94,7 @@ impl ShardedSubscription {
             Err(Failure::Refused(why)) => Ok(self.never_mind(&why.to_string())),
             // The slot is elsewhere, and so is the lock.
             Err(failure) if errors::redirect(&failure).is_some() => Err(failure),
-            // Locks do not depend on it: whoever waits asks again and again until then.
+            // Locks do not depend on it: waiters poll until then.
             Err(failure) => {
                 tracing::debug!(
                     server = self.connection.address().shown(),
@@ -111,7 +111,7 @@ impl ShardedSubscription {
             Subscription::Heard => GrantDelivery::Pushed,
             Subscription::Ended => GrantDelivery::NotSubscribedYet,
             Subscription::Wasteful => {
-                // Everybody who waits asks again, and is heard on a new one.
+                // All waiters ask again, and subscribe on a new one.
                 self.connection.forget(connection);
                 GrantDelivery::NotSubscribedYet
             }

@@ -1,9 +1,9 @@
-//! What a lock's companions are called, so that they are where the lock is.
+//! The names of a lock's companion keys, chosen so that they are on the same node as the lock.
 //!
-//! A cluster keeps a key by its slot, which is a checksum of the key, or of the part between its first braces
+//! A cluster assigns a key by its slot, which is a checksum of the key, or of the part between its first braces
 //! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must
-//! have one slot. So the companions carry a tag of their own that has the slot of the lock, whatever braces the lock's key
-//! has: the smallest number that has it. Everybody who means the same lock comes to the same names.
+//! have one slot. So the companions carry a tag of their own that has the slot of the lock, whatever braces the lock's key has:
+//! the smallest number that has it. All clients that mean the same lock compute the same names.
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,13 +18,13 @@ pub(crate) struct Names {
     /// The fencing counter. Without an expiry: nothing grows with the number of locks, and eviction policies for expiring
     /// keys spare it.
     pub(crate) fence: String,
-    /// Stands before the full key, for the list of those who wait for it.
+    /// The prefix before the full key, for the list of the lock's waiters.
     pub(crate) queue: String,
-    /// What the scripts are told of where the grants of this manager are published.
+    /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
     /// The whole name of that channel.
     pub(crate) grants: Arc<str>,
-    /// The lock of a check stands behind it.
+    /// The prefix of the lock of a check.
     pub(crate) check: String,
 }
 
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_what_a_server_says_it_is() {
-        // As `CLUSTER KEYSLOT` answered.
+        // As `CLUSTER KEYSLOT` returned.
         for (key, slot) in [("lock:k", 14_041), ("lock:a", 6_035), ("123456789", 12_739)] {
             assert_eq!(slot_of(key), slot, "{key}");
         }
