@@ -35,8 +35,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Reads all options, and says everything that is wrong with any of them. `arguments` are the function's, if it
-    /// could be read.
+    /// Reads all options, and reports every mistake in any of them. `arguments` are the function's, if it could be read.
     pub(crate) fn parse(tokens: TokenStream, arguments: Option<&Names>) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let mut args = Self {
@@ -57,7 +56,7 @@ impl Args {
         };
         let ended = parser.parse2(tokens);
         errors.extend(ended.err());
-        // Behind the other options' mistakes, because it takes most lines.
+        // After the other options' mistakes, because it takes most lines.
         if let Some(Err(error)) = &args.key {
             errors.push(error.clone());
         }
@@ -154,7 +153,7 @@ fn at_end(input: ParseStream) -> bool {
     input.is_empty() || input.peek(Token![,])
 }
 
-/// Whether the second word stands there, and not the first, which is the default.
+/// Whether the value is the second word, and not the first, which is the default.
 fn is_other(option: OptionName, value: &Expr, [usual, other]: [&str; 2]) -> Result<bool> {
     let written = value.to_token_stream().to_string();
     if written == usual || written == other {

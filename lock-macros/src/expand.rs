@@ -202,7 +202,7 @@ fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
     }
 }
 
-/// How a failure becomes the function's value. No closure where it can be without: of one whose error is large clippy warns,
+/// How a failure becomes the function's value. A closure is avoided where possible: clippy warns of a closure with a large error,
 /// and not of an `async fn`.
 fn on_error(args: &Args, output: &Type) -> TokenStream {
     let (private, error) = (&args.private, local("error"));
@@ -218,8 +218,8 @@ fn on_error(args: &Args, output: &Type) -> TokenStream {
     }
 }
 
-/// The name of a variable. Hygiene keeps it apart from the user's variables, but not from what else a pattern can mean: a
-/// constant, or the unit struct that a framework makes of a handler called `key` or `options`.
+/// The name of a variable. Hygiene keeps it apart from the user's variables, but not from a constant of that name in a pattern,
+/// nor from the unit struct that a framework makes of a handler called `key` or `options`.
 fn local(name: &str) -> Ident {
     hidden(&format!("__{name}"))
 }
@@ -229,7 +229,7 @@ fn hidden(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Moves every argument into the body, where it lives and dies as it would without a lock; returns the statements.
+/// Moves every argument into the body, where it is dropped as it would be without a lock; returns the statements.
 ///
 /// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has the compiler's own name
 /// for such an argument instead, unless another attribute is still to read the pattern.

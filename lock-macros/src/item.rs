@@ -274,7 +274,7 @@ fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {
         if let Some((_, reason)) = reasons.find(|(words, _)| is_one_of(&word, words)) {
             refused.push(Error::new(word.span(), reason));
         }
-        // Behind the first word that is no modifier, everything may be anything.
+        // After the first word that is no modifier, any token may follow.
         if !is_one_of(&word, &["const", "async", "unsafe", "extern", "default"]) {
             break;
         }

@@ -248,7 +248,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Between two values stands what neither can contain, or `("ab", "c")` and `("a", "bc")` make one key.
+    /// Two values need fixed text between them that neither can contain. Otherwise `("ab", "c")` and `("a", "bc")` make one key.
     fn check_distance(&self, open: usize, end: usize) -> syn::Result<()> {
         let between = &self.pending;
         let parts = |c: char| !c.is_alphanumeric() && c != '%';
@@ -351,7 +351,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Where an expression stands decides what it may be.
+/// The position of an expression decides which forms it may have.
 #[derive(Clone, Copy)]
 enum Place {
     Value,

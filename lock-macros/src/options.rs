@@ -1,4 +1,4 @@
-//! The attribute's options: what each is called, shown as, and taken for.
+//! The attribute's options: their names, examples, and other words for them.
 
 /// An option of the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl OptionName {
         }
     }
 
-    /// Whether other libraries, or a first guess, call it this.
+    /// Whether other libraries use this word for it, or a user is likely to guess it.
     pub(crate) fn is_also_called(self, word: &str) -> bool {
         let words = match self {
             Self::Key => "name resource id on lock lock_key lock_name path value keys",

@@ -1,4 +1,4 @@
-//! What the words of a return type say, which is all that a macro knows of it.
+//! What the words of a return type tell a macro, which knows nothing else of the type.
 
 use proc_macro2::Span;
 use syn::{
@@ -49,8 +49,8 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Whether the function can tell its caller of a failed lock, as far as the words of its type say, and whether its value
-/// is all that it does. The rest is a trait's.
+/// Whether the function can report a failed lock to its caller, as far as the words of its type show, and whether its value is
+/// all that it does. The compiler checks the rest by a trait.
 pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
     let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
     if let Some(stream) = stream_in(&output) {

@@ -9,7 +9,7 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-/// A random value that proves who may renew or release a lease.
+/// A random value that proves the right to renew or release a lease.
 ///
 /// A client that knows it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
 /// random part it contains the holder's label, by which operators recognise the holder of a key.

@@ -23,14 +23,14 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) ttl: Duration,
     /// The ttl that a grant by a message certainly has.
     pub(super) queued_ttl: Duration,
-    /// Before the last request left that was answered with "wait" and the counter, or the first one of all. A grant with a larger
+    /// Before the last request left that had the reply "wait" with the counter, or the first one of all. A grant with a larger
     /// token is younger.
     pub(super) waits_since: Moment,
     /// The largest fencing token known then, or given out by then. That of a grant is larger.
     pub(super) known_since: u64,
     /// Whether the key may have this token, or an entry of it may be in the queue, without our knowing.
     pub(super) may_hold: bool,
-    /// Whether copies of the request left on several connections, and have not all been answered.
+    /// Whether copies of the request left on several connections, and some have no reply.
     pub(super) is_astray: bool,
     pub(super) was_busy: bool,
     pub(super) failures: u32,

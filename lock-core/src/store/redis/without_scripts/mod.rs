@@ -1,4 +1,4 @@
-//! Locks for users who may not run scripts: slower than by scripts, and polled for.
+//! Locks for users without the right to run scripts: slower than by scripts, and waiters poll.
 //!
 //! There is no queue. An acquire is one message of several commands, which is not atomic: the lock first, and then the counter,
 //! since the other order could hand out tokens that decrease. A key that is held is changed by a command that compares, or in a
