@@ -1,13 +1,12 @@
 //! The public entry point: acquiring, running, and the calls for operators.
 
-use std::{fmt, future::Future, sync::Arc, task::Waker, time::Duration};
+use std::{fmt, future::Future, sync::Arc, task::Waker};
 
 use tracing::Instrument as _;
 
 use crate::{
-    error::{LeaseLost, LockError},
+    error::LockError,
     guard::LockGuard,
-    inspect::{Health, LockInfo},
     key::{IntoLockKey, LockKey},
     lease::Lease,
     lock::{
@@ -17,16 +16,18 @@ use crate::{
         registry::Registry,
         waiting::WaitFuture,
     },
-    options::{Defaults, LockOptions, OnLost, Terms, Wait, check_key},
+    options::{Defaults, LockOptions, OnLost, Terms, Wait},
     runtime::{clock::Moment, executor::Executor},
     telemetry,
 };
 
 mod acquire;
 mod builder;
+mod connecting;
 mod default;
 mod keys_of;
 mod multi_key;
+mod operating;
 
 use acquire::AcquireFuture;
 
@@ -313,107 +314,6 @@ impl LockManager {
         let terms = self.terms(&key, &options)?;
         let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
         self.run_under(guard, terms.on_lost, body).await
-    }
-
-    /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free.
-    ///
-    /// The result is old when it arrives. Do not use it to decide whether to take the lock; take the lock.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or holds
-    /// something that is no lock.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
-        let key = key.into_lock_key();
-        check_key(&self.inner.registry.prefix, &key)?;
-        let full_key = self.inner.registry.full_key(&key);
-        let sighting = self
-            .context()
-            .ask(|store| store.inspect(full_key))
-            .await
-            .map_err(|error| error.about(&key))?;
-        let tasks = self.inner.registry.waiters(&key);
-        Ok(sighting.map(|sighting| LockInfo {
-            remaining: sighting.remaining,
-            // If tasks of this process wait, this process is among the waiting ones.
-            waiters: sighting.waiting.saturating_sub(usize::from(tasks > 0)) + tasks,
-            holder: sighting.holder,
-        }))
-    }
-
-    /// Takes a lock away from its holder: for operators, when the holder is known to be gone.
-    ///
-    /// A holder that is not gone loses its lease at its next renewal. Until then, two holders can act as if each held the lock.
-    ///
-    /// # Errors
-    ///
-    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is left alone.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not take the request back.
-    pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
-        let key = key.into_lock_key();
-        let context = self.context();
-        check_key(&self.inner.registry.prefix, &key)?;
-        let full_key = self.inner.registry.full_key(&key);
-        context
-            .ask(|store| store.force_release(full_key, context.known_fencing()))
-            .await
-            .map_err(|error| error.about(&key))
-    }
-
-    /// Tries everything that the manager needs from its backend: for a health check.
-    ///
-    /// On each server that has locks it acquires, renews and releases one with a ttl of 1 s, on a random key under the prefix or
-    /// on the builder's [`check_key`](LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
-    /// five commands a server where scripts run. It leaves no key behind, and many processes may call it each second. What works
-    /// but may cause trouble is in [`Health::warnings`].
-    ///
-    /// # Errors
-    ///
-    /// - [`LockError::Invalid`] if the server's user lacks a right that locks take, with the line that grants all that is
-    ///   missing, or if the `check_key` holds something that is no lock;
-    /// - [`LockError::Unavailable`] with what the backend said, or why it did not reply.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not take back what was sent. The check goes on and releases its lock; if it cannot, the key ends
-    /// with its ttl, within 1 s.
-    pub async fn check(&self) -> Result<Health, LockError> {
-        self.context().ask(|store| store.check()).await
-    }
-
-    /// Ends the manager in order: before a process ends.
-    ///
-    /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still held are
-    /// marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock whose guard goes is released.
-    /// A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the releases, at most for two command
-    /// time-outs.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. It may be called again.
-    pub async fn shutdown(&self, deadline: Duration) {
-        let context = self.context();
-        if !context.is_here() {
-            return;
-        }
-        self.inner.registry.close();
-        if !context.within(deadline, context.held.emptied()).await {
-            self.inner.registry.lose_all(LeaseLost::Shutdown);
-        }
-        let give_up = context.timing.command_timeout.saturating_mul(2);
-        if !context.within(give_up, context.emptied()).await {
-            tracing::warn!(
-                left = context.held.count(),
-                "shut down with locks still held; they end with their ttl"
-            );
-        }
     }
 
     async fn run_under<T, F, Fut>(

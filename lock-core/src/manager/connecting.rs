@@ -1,0 +1,281 @@
+//! From a builder to a manager: the store, the thread, and the first connection.
+
+use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::time::Duration;
+
+#[cfg(feature = "redis")]
+use crate::store::redis::{Replicas, Scope, Security, Settings};
+use crate::{
+    error::LockError,
+    lock::{context::Context, registry::Registry},
+    manager::{LockManager, ManagerState, builder::LockManagerBuilder},
+    runtime::{clock::Clock, executor::Executor, timer::Timer},
+    store::{Store, grants::Grants, memory::MemoryStore},
+    telemetry,
+};
+
+impl LockManagerBuilder {
+    /// Connects to a backend; see [`LockManager::connect`] for the urls.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::connect`], and [`LockError::Invalid`] if a setting is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
+        self.check()?;
+        self.check_the_check_key()?;
+        if url == "memory://" || url == "memory:" {
+            return Ok(self.in_memory());
+        }
+        let urls = split_list(url);
+        if urls.len() > 1 {
+            let urls = urls.into_iter().map(|url| url.trim().to_owned());
+            return self.connect_to_servers(urls.collect()).await;
+        }
+        self.connect_to_server(url).await
+    }
+
+    /// Connects to several independent servers; see [`LockManager::redlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    #[cfg(feature = "redlock")]
+    pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
+        self.connect_to_servers(urls.collect()).await
+    }
+
+    /// Makes a manager whose locks are inside this process; see [`LockManager::in_memory`].
+    ///
+    /// Settings that are out of bounds are reported by the first acquire.
+    #[must_use]
+    pub fn in_memory(self) -> LockManager {
+        let clock = Clock::tokio();
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        self.with_the_caller(store, clock)
+    }
+
+    /// Makes a manager whose locks are inside this process, and a handle that injects faults; see
+    /// [`LockManager::in_memory_with_faults`].
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn in_memory_with_faults(self) -> (LockManager, crate::Faults) {
+        use crate::testing::{Faults, faulty_store::FaultyStore};
+
+        let clock = Clock::tokio();
+        let store = FaultyStore::new(clock.clone(), self.timing.command_timeout);
+        let store = Arc::new(store);
+        let manager = self.with_the_caller(store.clone(), clock);
+        let faults = Faults::new(manager.inner.registry.clone(), store);
+        (manager, faults)
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
+        use crate::store::redis::RedisStore;
+
+        let grants = Arc::<Grants>::default();
+        let executor = start_thread()?;
+        let store = RedisStore::new(url, &self.settings(&executor)?, grants.clone())?;
+        let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
+        manager
+            .context()
+            .ask(|_| Box::pin(async move { store.greet().await }))
+            .await?;
+        Ok(manager)
+    }
+
+    #[cfg(feature = "redlock")]
+    async fn connect_to_servers(mut self, urls: Vec<String>) -> Result<LockManager, LockError> {
+        use crate::store::redlock::{RedlockStore, restart_quarantine};
+
+        let max_ttl = *self
+            .defaults
+            .max_ttl
+            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
+        self.check()?;
+        self.check_the_check_key()?;
+        let quarantine = self
+            .quarantine
+            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
+        if self.replicas.is_some() {
+            return Err(LockError::invalid(
+                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
+            ));
+        }
+        let executor = start_thread()?;
+        let store = RedlockStore::new(&urls, &self.settings(&executor)?, quarantine)?;
+        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
+        manager
+            .context()
+            .ask(|_| Box::pin(async move { store.greet().await }))
+            .await?;
+        Ok(manager)
+    }
+
+    #[cfg(feature = "tls")]
+    fn security(&self) -> Security {
+        Security::new(self.tls.clone())
+    }
+
+    #[cfg(all(feature = "redis", not(feature = "tls")))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the other build of this function needs it"
+    )]
+    fn security(&self) -> Security {
+        Security::default()
+    }
+
+    #[cfg(feature = "redis")]
+    fn settings(&self, executor: &Executor) -> Result<Settings, LockError> {
+        if let Some(Replicas { least, within }) = self.replicas {
+            let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
+            if least == 0 || within < shortest || within > longest {
+                return Err(LockError::invalid(format!(
+                    "min_replicas_acked is {least} within {within:?}: choose one at least, and between {shortest:?} and \
+                     {longest:?}"
+                )));
+            }
+        }
+        Ok(Settings {
+            executor: executor.clone(),
+            timing: self.timing,
+            security: self.security(),
+            access: self.access.clone(),
+            replicas: self.replicas,
+            scope: Scope {
+                prefix: self.prefix.clone(),
+                check_key: self
+                    .check_key
+                    .as_ref()
+                    .map(|key| format!("{}{key}", self.prefix)),
+            },
+        })
+    }
+
+    /// A manager that works on its caller's runtime.
+    fn with_the_caller(self, store: Arc<dyn Store>, clock: Clock) -> LockManager {
+        let timer = Timer::of_the_caller(clock.clone());
+        self.finish(store, Arc::default(), Executor::Caller, clock, timer)
+    }
+
+    /// A manager with a thread of its own.
+    #[cfg(feature = "redis")]
+    fn on_a_thread(
+        self,
+        executor: Executor,
+        store: Arc<dyn Store>,
+        grants: Arc<Grants>,
+    ) -> LockManager {
+        let clock = Clock::Boot;
+        let timer = Timer::of_a_thread(clock.clone());
+        executor.spawn(timer.ring());
+        self.finish(store, grants, executor, clock, timer)
+    }
+
+    #[cfg(not(feature = "redis"))]
+    #[expect(
+        clippy::unused_async,
+        reason = "the other build of this function waits"
+    )]
+    async fn connect_to_server(self, _url: &str) -> Result<LockManager, LockError> {
+        Err(LockError::invalid(
+            "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
+        ))
+    }
+
+    #[cfg(not(feature = "redlock"))]
+    #[expect(
+        clippy::unused_async,
+        reason = "the other build of this function waits"
+    )]
+    async fn connect_to_servers(self, _urls: Vec<String>) -> Result<LockManager, LockError> {
+        Err(LockError::invalid(
+            "several servers with commas between them vote on each lock, which this build of lock-core cannot have them do: \
+             switch its feature `redlock` on, or name one server",
+        ))
+    }
+
+    fn finish(
+        self,
+        store: Arc<dyn Store>,
+        grants: Arc<Grants>,
+        executor: Executor,
+        clock: Clock,
+        timer: Timer,
+    ) -> LockManager {
+        let defaults = self.check().map(|()| self.defaults);
+        telemetry::describe();
+        let context = Arc::new(Context::new(
+            store,
+            grants,
+            executor,
+            clock,
+            timer,
+            self.timing,
+        ));
+        LockManager {
+            inner: Arc::new(ManagerState {
+                registry: Registry::new(context, self.prefix, self.limits),
+                defaults,
+            }),
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+fn start_thread() -> Result<Executor, LockError> {
+    let thread = crate::runtime::io_thread::IoThread::start().map_err(LockError::unavailable)?;
+    Ok(Executor::Thread(Arc::new(thread)))
+}
+
+/// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.
+fn split_list(text: &str) -> Vec<&str> {
+    let mut urls = Vec::new();
+    let mut start = 0;
+    for (comma, _) in text.match_indices(',') {
+        let rest = text[comma + 1..].trim_start();
+        let begins_with_a_scheme = rest.split_once("://").is_some_and(|(scheme, _)| {
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        });
+        if begins_with_a_scheme {
+            urls.push(text[start..comma].trim());
+            start = comma + 1;
+        }
+    }
+    urls.push(text[start..].trim());
+    urls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comma_before_a_scheme_parts_two_urls() {
+        assert_eq!(split_list("redis://a"), ["redis://a"]);
+        assert_eq!(
+            split_list("redis://a:1, valkey://b,redis+unix:///c"),
+            ["redis://a:1", "valkey://b", "redis+unix:///c"]
+        );
+        let password = "redis://:p,w@a,redis://:p,://@b";
+        assert_eq!(split_list(password), ["redis://:p,w@a", "redis://:p,://@b"]);
+        assert_eq!(split_list(""), [""]);
+    }
+}
