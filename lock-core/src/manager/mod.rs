@@ -45,7 +45,7 @@ pub use keys_of::KeysOf;
 ///
 /// A manager works only in the process that made it, one in memory too: **make it after the fork**, in each child. In a child,
 /// each call on an inherited manager is [`LockError::Unavailable`] at once, with this reason, and [`shutdown`](Self::shutdown)
-/// returns. Inherited leases are lost for the child ([`LeaseLost::Forked`]), with the bodies that run under them. Dropping an
+/// returns. Inherited leases are lost for the child ([`LeaseLost::Forked`](crate::LeaseLost::Forked)), with the bodies that run under them. Dropping an
 /// inherited value releases nothing, and writes nothing to a server. The parent still holds its locks.
 ///
 /// The child keeps the memory and the sockets of an inherited manager until it ends, or until it runs another program. If the

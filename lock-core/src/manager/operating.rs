@@ -66,7 +66,7 @@ impl LockManager {
     /// Tries everything that the manager needs from its backend: for a health check.
     ///
     /// On each server that has locks it acquires, renews and releases one with a ttl of 1 s, on a random key under the prefix or
-    /// on the builder's [`check_key`](LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
+    /// on the builder's [`check_key`](crate::LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
     /// five commands a server where scripts run. It leaves no key behind, and many processes may call it each second. What works
     /// but may cause trouble is in [`Health::warnings`].
     ///
