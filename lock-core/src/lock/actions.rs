@@ -11,11 +11,11 @@ use crate::{
     lock::{
         acquire_in_flight::AcquireInFlight,
         key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK, request::AcquireReply},
-        registry::{Registry, StateAction},
+        registry::{KeyEntry, Registry, StateAction},
         release,
         renewal::RenewalDue,
     },
-    runtime::{catch_panic::catch_panic, executor::Executor},
+    runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
     store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
     telemetry,
 };
@@ -29,6 +29,10 @@ pub(super) struct Todo {
     /// The request that the executor is to go on with.
     pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
+    /// For a release among the actions, which a shutdown waits for until it has begun.
+    pub(super) releasing: Option<Open>,
+    /// What was removed from the map: dropping it may wake a shutdown.
+    pub(super) ended: Option<KeyEntry>,
 }
 
 impl Todo {
@@ -80,6 +84,7 @@ impl Registry {
         if let Some(request) = todo.to_take_over {
             self.finish_elsewhere(key, &request);
         }
+        drop((todo.releasing, todo.ended));
         todo.to_poll
     }
 
@@ -213,7 +218,9 @@ impl Registry {
 
     /// Starts the task of the timers, if it does not run.
     pub(crate) fn keep_ticking(self: &Arc<Self>) {
-        if !self.renewal.is_running.swap(true, Ordering::AcqRel) {
+        let is_running = &self.renewal.is_running;
+        // Mostly it runs, and a write would take the flag from the caches of other threads.
+        if !is_running.load(Ordering::Acquire) && !is_running.swap(true, Ordering::AcqRel) {
             // It does not keep the manager, nor its thread, which end with their last user.
             let registry = Arc::downgrade(self);
             let running = Running(registry.clone());
@@ -236,8 +243,9 @@ async fn tick(registry: Weak<Registry>) {
         };
         let hints = tokio::select! {
             biased;
-            () = renewal.changed.notified() => Vec::new(),
+            // First: what keeps changing must not keep the timers waiting. Batches are sent after either.
             hints = renewal.timers.due(&clock, BATCHED_WITHIN) => hints,
+            () = renewal.changed.notified() => Vec::new(),
         };
         let Some(registry) = registry.upgrade() else {
             return;

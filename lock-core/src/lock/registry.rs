@@ -366,6 +366,7 @@ impl Registry {
                     todo.to_poll = Some(request);
                 }
                 Action::TakeOverRequest => todo.to_take_over = entry.request.take(),
+                Action::Release(_) => todo.releasing = Some(self.context.in_progress.open()),
                 _ => {}
             }
         }
@@ -373,7 +374,7 @@ impl Registry {
             if let Some(timer) = entry.timer.take() {
                 self.renewal.timers.remove(timer);
             }
-            keys.entries.remove(key);
+            todo.ended = keys.entries.remove(key);
         }
         todo.actions = actions;
         todo

@@ -144,7 +144,10 @@ impl Future for Releasing {
         };
         let mut task = ready!(work.as_mut().poll(context));
         this.work = None;
-        let result = task.result.take().unwrap_or(Ok(()));
+        let result = task.result.take().unwrap_or_else(|| {
+            let none = "no certain reply before the lease ended by itself";
+            Err(LockError::unavailable(none).about(&this.key))
+        });
         if !task.is_over {
             manager.executor.start(task.go_on());
         }

@@ -175,6 +175,11 @@ fn a_shutdown_finds_each_waiter_and_each_holder() {
                 |all| {
                     all.registry.close();
                     all.registry.lose_all(LeaseLost::Shutdown);
+                    let context = &all.registry.context;
+                    while context.held.count() + context.in_progress.count() > 0 {
+                        point();
+                    }
+                    assert!(all.store.is_empty(), "a shutdown returned too early");
                 },
             ],
         );
