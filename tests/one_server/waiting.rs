@@ -408,7 +408,9 @@ async fn a_task_that_is_not_polled_keeps_no_other_process_waiting_again() {
 async fn a_request_that_is_not_polled_keeps_no_other_process_waiting() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let mut unpolled = Box::pin(locks.acquire("k", patient()));
+    // So long that no other process gets it by waiting for its end.
+    let long = LockOptions::new(HANG * 4).wait(HANG);
+    let mut unpolled = Box::pin(locks.acquire("k", long));
     let polled = unpolled
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()));

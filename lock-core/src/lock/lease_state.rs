@@ -22,7 +22,7 @@ use crate::{
         context::Context,
         key_state::{
             ReleaseAction, TaskId,
-            server_lease::{Holder, RenewalPlan, ServerLease},
+            server_lease::{LocalHolder, RenewalPlan, ServerLease},
         },
         registry::Registry,
         release::Releasing,
@@ -55,12 +55,12 @@ pub(crate) struct LeaseState {
     /// How many guards share it. The last one releases; at zero no guard can join.
     guards: AtomicUsize,
     /// What is open as long as a guard has it. Taken once, by the release.
-    held: Mutex<Held>,
+    held: Mutex<HeldByGuards>,
 }
 
 /// What a shutdown waits for, and what telemetry watches.
 #[derive(Default)]
-struct Held {
+struct HeldByGuards {
     open: Option<Open>,
     watch: WatchedHold,
 }
@@ -71,7 +71,7 @@ impl LeaseState {
         registry: &Arc<Registry>,
         key: &LockKey,
         server_lease: &ServerLease<W, L, Arc<Owner>>,
-        holder: &Holder<W, L>,
+        holder: &LocalHolder<W, L>,
     ) -> Self {
         let open = registry.context.held.open();
         Self {
@@ -88,7 +88,7 @@ impl LeaseState {
             end: OnceLock::new(),
             ends: Notify::new(),
             guards: AtomicUsize::new(1),
-            held: Mutex::new(Held {
+            held: Mutex::new(HeldByGuards {
                 open: Some(open),
                 watch: WatchedHold::default(),
             }),

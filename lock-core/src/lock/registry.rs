@@ -39,7 +39,7 @@ use crate::{
     store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
 };
 
-type State = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
+type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
 type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
 
@@ -50,21 +50,21 @@ pub(crate) struct Registry {
     pub(crate) waiting: Arc<Tally>,
     pub(super) renewal: Arc<Renewal>,
     pub(super) limits: Limits,
-    pub(super) keys: Mutex<Keys>,
+    pub(super) keys: Mutex<KeyMap>,
     last_task: AtomicU64,
     /// For the events of the store, which come by `&self`.
     pub(super) this: Weak<Self>,
 }
 
 #[derive(Default)]
-pub(super) struct Keys {
+pub(super) struct KeyMap {
     pub(super) entries: HashMap<LockKey, KeyEntry>,
     /// After a shutdown no task may wait any more.
     is_closed: bool,
 }
 
 pub(super) struct KeyEntry {
-    pub(super) state: State,
+    pub(super) state: LiveState,
     /// The request in flight that a task polls.
     request: Option<Arc<AcquireInFlight>>,
     timer: Option<TimerId>,
@@ -107,7 +107,7 @@ impl Registry {
         }
         let entry = keys.entries.entry(key.clone());
         let entry = entry.or_insert_with(|| KeyEntry {
-            state: State::default(),
+            state: LiveState::default(),
             request: None,
             timer: None,
             _in_progress: self.context.in_progress.open(),
@@ -342,7 +342,7 @@ impl Registry {
     }
 
     /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. With the mutex.
-    fn settle(&self, key: &LockKey, keys: &mut Keys, actions: Vec<StateAction>) -> Todo {
+    fn settle(&self, key: &LockKey, keys: &mut KeyMap, actions: Vec<StateAction>) -> Todo {
         let mut todo = Todo::default();
         let Some(entry) = keys.entries.get_mut(key) else {
             return todo;

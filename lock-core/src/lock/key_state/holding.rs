@@ -11,7 +11,7 @@ use crate::{
     lock::key_state::{
         KeyState, Phase,
         action::{Action, POLL_WITHIN, ReleaseAction, TaskId, Transition},
-        server_lease::{Holder, HolderStage, RenewalPlan, ServerLease, validity},
+        server_lease::{HolderStage, LocalHolder, RenewalPlan, ServerLease, validity},
         wait_queue::Waiter,
     },
     runtime::clock::Moment,
@@ -37,7 +37,7 @@ where
 {
     /// The task begins to run under its lease: `max_hold` and `min_hold` count from here.
     pub(crate) fn begin(&mut self, id: TaskId, now: Moment, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(Holder {
+        if let Some(LocalHolder {
             stage: HolderStage::Taken { began, .. },
             ..
         }) = self.holder(id)
@@ -197,7 +197,7 @@ where
     pub(super) fn take_grant(
         &mut self,
         id: TaskId,
-        lease: impl FnOnce(&ServerLease<W, L, O>, &Holder<W, L>) -> L,
+        lease: impl FnOnce(&ServerLease<W, L, O>, &LocalHolder<W, L>) -> L,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Option<L> {
         let Phase::Held(held) = &mut self.phase else {
@@ -250,7 +250,7 @@ where
             && let Some(mut waiter) = self.queue.remove(id)
         {
             cx.actions.extend(waiter.waker.take().map(Action::Wake));
-            held.holders.push(Holder {
+            held.holders.push(LocalHolder {
                 id,
                 terms: waiter.terms,
                 fencing,
@@ -359,7 +359,7 @@ where
         }
     }
 
-    fn holder(&mut self, id: TaskId) -> Option<&mut Holder<W, L>> {
+    fn holder(&mut self, id: TaskId) -> Option<&mut LocalHolder<W, L>> {
         match &mut self.phase {
             Phase::Held(held) => held.holders.iter_mut().find(|holder| holder.id == id),
             Phase::Idle | Phase::Acquiring(_) => None,

@@ -27,7 +27,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     lock::key_state::{
         request::{AcquireRequest, RequestStep},
-        server_lease::{Holder, ServerLease},
+        server_lease::{LocalHolder, ServerLease},
         wait_queue::{WaitQueue, Waiter},
     },
     options::{Terms, Wait},
@@ -135,7 +135,7 @@ where
         &mut self,
         id: TaskId,
         waker: W,
-        lease: impl FnOnce(&ServerLease<W, L, O>, &Holder<W, L>) -> L,
+        lease: impl FnOnce(&ServerLease<W, L, O>, &LocalHolder<W, L>) -> L,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Polled<L> {
         if let Some(refusal) = self.refused.remove(&id) {

@@ -27,7 +27,7 @@ pub(crate) struct ServerLease<W, L, O> {
     pub(super) prefetch: Option<Moment>,
     pub(super) batch: Batch,
     /// Empty only while the last one has released, and the next one needs a token that is being fetched.
-    pub(crate) holders: Vec<Holder<W, L>>,
+    pub(crate) holders: Vec<LocalHolder<W, L>>,
     /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
     /// removes an entry from the queue.
     pub(super) is_astray: bool,
@@ -42,7 +42,7 @@ pub(crate) enum RenewalPlan {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Holder<W, L> {
+pub(crate) struct LocalHolder<W, L> {
     pub(crate) id: TaskId,
     pub(crate) terms: Terms,
     pub(crate) fencing: FencingToken,
@@ -60,7 +60,7 @@ pub(crate) enum HolderStage<W, L> {
     Taken { lease: L, began: Option<Moment> },
 }
 
-impl<W, L> Holder<W, L> {
+impl<W, L> LocalHolder<W, L> {
     /// When it loses the lease, by what is asked of this holder.
     pub(super) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
@@ -106,7 +106,7 @@ where
 
     /// The first end that is not moved by a renewal in time.
     pub(crate) fn ends_at(&self) -> Moment {
-        let ends = self.holders.iter().filter_map(Holder::ends_at);
+        let ends = self.holders.iter().filter_map(LocalHolder::ends_at);
         ends.fold(self.valid_until, Moment::min)
     }
 
@@ -188,13 +188,13 @@ where
             && self.batch.may_go_on(cx.now, &cx.limits)
     }
 
-    pub(super) fn remove_holder(&mut self, id: TaskId) -> Option<Holder<W, L>> {
+    pub(super) fn remove_holder(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {
         let position = self.holders.iter().position(|holder| holder.id == id)?;
         Some(self.holders.swap_remove(position))
     }
 
     pub(super) fn granted_position(&self, id: TaskId) -> Option<usize> {
-        let is_its_grant = |holder: &Holder<W, L>| holder.id == id && holder.is_granted();
+        let is_its_grant = |holder: &LocalHolder<W, L>| holder.id == id && holder.is_granted();
         self.holders.iter().position(is_its_grant)
     }
 

@@ -14,7 +14,7 @@ use crate::{
     lock::key_state::{
         Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition,
         request::AcquireReply,
-        server_lease::{Holder, ServerLease},
+        server_lease::{LocalHolder, ServerLease},
     },
     options::{AutoRenew, OnLost, Terms, Wait},
     runtime::clock::Moment,
@@ -429,7 +429,7 @@ impl World {
         };
         let reply = self.take_arrived(id);
         let made = Cell::new(None);
-        let lease = |held: &ServerLease<u64, u64, u64>, holder: &Holder<u64, u64>| {
+        let lease = |held: &ServerLease<u64, u64, u64>, holder: &LocalHolder<u64, u64>| {
             made.set(Some((
                 held.owner,
                 u64::from(holder.fencing),
