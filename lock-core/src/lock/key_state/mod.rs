@@ -2,7 +2,7 @@
 //!
 //! All that the process knows of a key is one [`KeyState`]: which tasks wait and in which order, what is asked of the server, the
 //! server lease, its holders, and when it is renewed. An event and the time go in. The new state and a list of [`Action`]s come
-//! out, which [`carry_out`](crate::lock::registry) performs after the registry's mutex is free. No waker, listener or destructor
+//! out, which `lock/actions.rs` performs after the registry's mutex is free. No waker, listener or destructor
 //! of the user runs in here.
 //!
 //! ```text
@@ -208,8 +208,7 @@ where
         let granted = self.granted_tasks();
         for id in granted {
             if let Some(waiter) = self.withdraw_grant(id) {
-                self.refused.insert(id, Refusal::Closed);
-                cx.actions.extend(waiter.waker.map(Action::Wake));
+                self.refuse_all([(id, waiter)], &Refusal::Closed, cx);
                 self.pass_or_release(None, cx);
             }
         }
@@ -323,7 +322,8 @@ where
             {
                 let ttl = waiter.terms.ttl;
                 let refusal = self.refusal(ttl, cx.now);
-                self.refuse(id, refusal, cx);
+                let waiter = self.queue.remove(id).map(|waiter| (id, waiter));
+                self.refuse_all(waiter, &refusal, cx);
             }
         }
     }
@@ -340,10 +340,8 @@ where
     }
 
     fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
-        for (id, waiter) in self.queue.take_impatient() {
-            self.refused.insert(id, refusal.clone());
-            cx.actions.extend(waiter.waker.map(Action::Wake));
-        }
+        let waiters = self.queue.take_impatient();
+        self.refuse_all(waiters, refusal, cx);
     }
 
     fn refuse_those(
@@ -352,15 +350,19 @@ where
         refusal: &Refusal,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        for (id, waiter) in self.queue.take_those(which) {
-            self.refused.insert(id, refusal.clone());
-            cx.actions.extend(waiter.waker.map(Action::Wake));
-        }
+        let waiters = self.queue.take_those(which);
+        self.refuse_all(waiters, refusal, cx);
     }
 
-    fn refuse(&mut self, id: TaskId, refusal: Refusal, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(waiter) = self.queue.remove(id) {
-            self.refused.insert(id, refusal);
+    /// Tells tasks, whose waiters were taken, that their wait has ended.
+    fn refuse_all(
+        &mut self,
+        waiters: impl IntoIterator<Item = (TaskId, Box<Waiter<W>>)>,
+        refusal: &Refusal,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        for (id, waiter) in waiters {
+            self.refused.insert(id, refusal.clone());
             cx.actions.extend(waiter.waker.map(Action::Wake));
         }
     }
