@@ -1,5 +1,7 @@
 //! What the store reports by itself: grants that came by a message, and the ends and beginnings of connections.
 
+use std::sync::Arc;
+
 use crate::{
     fencing::FencingToken,
     key::LockKey,
@@ -9,33 +11,27 @@ use crate::{
 };
 
 impl GrantListener for Registry {
-    fn granted(&self, key: &LockKey, entry: EntryNumber, fencing: FencingToken) {
-        if let Some(registry) = self.this.upgrade() {
-            registry.event(key, |state, cx| {
-                let owner = state
-                    .state
-                    .asking_owner()
-                    .filter(|owner| owner.entry.number() == entry);
-                if let Some(owner) = owner.cloned() {
-                    state.state.pushed(&owner, fencing, cx);
-                }
-            });
-        }
+    fn granted(self: Arc<Self>, key: &LockKey, entry: EntryNumber, fencing: FencingToken) {
+        self.event(key, |state, cx| {
+            let owner = state
+                .state
+                .asking_owner()
+                .filter(|owner| owner.entry.number() == entry);
+            if let Some(owner) = owner.cloned() {
+                state.state.pushed(&owner, fencing, cx);
+            }
+        });
     }
 
-    fn reconnected(&self, key: &LockKey, since: Moment) {
-        if let Some(registry) = self.this.upgrade() {
-            registry.event(key, |entry, cx| {
-                entry.state.reconnected(since, cx);
-            });
-        }
+    fn reconnected(self: Arc<Self>, key: &LockKey, since: Moment) {
+        self.event(key, |entry, cx| {
+            entry.state.reconnected(since, cx);
+        });
     }
 
-    fn disconnected(&self, key: &LockKey, since: Moment) {
-        if let Some(registry) = self.this.upgrade() {
-            registry.event(key, |entry, cx| {
-                entry.state.disconnected(since, cx);
-            });
-        }
+    fn disconnected(self: Arc<Self>, key: &LockKey, since: Moment) {
+        self.event(key, |entry, cx| {
+            entry.state.disconnected(since, cx);
+        });
     }
 }

@@ -52,8 +52,6 @@ pub(crate) struct Registry {
     pub(super) limits: Limits,
     pub(super) keys: Mutex<KeyMap>,
     last_task: AtomicU64,
-    /// For the events of the store, which come by `&self`.
-    pub(super) this: Weak<Self>,
 }
 
 #[derive(Default)]
@@ -74,7 +72,7 @@ pub(super) struct KeyEntry {
 
 impl Registry {
     pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
-        let registry = Arc::new_cyclic(|this| Self {
+        let registry = Arc::new(Self {
             context,
             prefix,
             waiting: Arc::default(),
@@ -82,7 +80,6 @@ impl Registry {
             limits,
             keys: Mutex::default(),
             last_task: AtomicU64::new(0),
-            this: this.clone(),
         });
         let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
         registry.context.grants.listen(listener);

@@ -21,13 +21,13 @@ pub(crate) type EntryNumber = u64;
 /// Receives the messages and connection changes of a store. Called on the manager's thread, with no mutex held.
 pub(crate) trait GrantListener: Send + Sync {
     /// The server granted the lock to this entry.
-    fn granted(&self, key: &LockKey, entry: EntryNumber, fencing: FencingToken);
+    fn granted(self: Arc<Self>, key: &LockKey, entry: EntryNumber, fencing: FencingToken);
 
     /// A message may have been missed, or is no more than a hint: ask the server. The connection exists since then.
-    fn reconnected(&self, key: &LockKey, since: Moment);
+    fn reconnected(self: Arc<Self>, key: &LockKey, since: Moment);
 
     /// The connection ended then. A lease that the server of the next one does not know is lost.
-    fn disconnected(&self, key: &LockKey, since: Moment);
+    fn disconnected(self: Arc<Self>, key: &LockKey, since: Moment);
 }
 
 /// The entries of a manager in the queues of its servers.
@@ -145,7 +145,7 @@ impl Grants {
     }
 
     #[cfg(feature = "redis")]
-    fn tell_all(&self, tell: impl Fn(&dyn GrantListener, &LockKey)) {
+    fn tell_all(&self, tell: impl Fn(Arc<dyn GrantListener>, &LockKey)) {
         let Some(listener) = self.listener() else {
             return;
         };
@@ -156,7 +156,7 @@ impl Grants {
             .map(|record| record.key.clone())
             .collect();
         for key in &keys {
-            tell(&*listener, key);
+            tell(listener.clone(), key);
         }
     }
 
