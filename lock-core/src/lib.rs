@@ -118,7 +118,7 @@ pub mod __simulation {
         lease::certain_for,
         runtime::{
             Work,
-            simulation::{Connecting, Ends, Entered, Thread, Wire, World, enter},
+            simulation::{Connecting, Entered, Stream, Thread, World, enter},
         },
     };
 }

@@ -12,8 +12,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Scope, Which, connect, eventually, patient,
+    AcquireFree as _, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, Scope, connect, eventually, patient,
 };
 use redis::Value;
 use tokio::{
@@ -690,88 +690,40 @@ async fn a_user_who_may_not_subscribe_asks_instead() {
 }
 
 #[tokio::test]
-async fn in_the_old_protocol_grants_come_on_a_second_connection() {
+async fn in_the_old_protocol_waiters_ask_again_and_again_on_one_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let guard = connect(&server.url())
         .await
         .acquire_free("k", patient())
         .await;
-    let url = format!("{}?protocol=2", proxy.url());
-    let waiting = in_line(&server, &url, patient()).await;
-    assert_eq!(proxy.connections(), 2);
-    let before = server.calls("publish");
-    guard.release_held().await;
-    granted(waiting).await.release_held().await;
-    let grants = server.calls("publish") - before;
-    assert_eq!(grants, 1, "the grant came by a message");
-    nothing_stays(&server).await;
-}
-
-#[tokio::test]
-async fn in_the_old_protocol_a_second_connection_that_dies_is_replaced() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.port());
-    let guard = connect(&server.url())
-        .await
-        .acquire_free("k", patient())
-        .await;
-    let url = format!("{}?protocol=2", proxy.url());
-    let waiting = in_line(&server, &url, patient()).await;
-    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    eventually(HANG, "both are made anew", async || {
-        proxy.connections() >= 4
+    let locks = connect(&format!("{}?protocol=2", proxy.url())).await;
+    let waiting = tokio::spawn(async move { locks.acquire("k", patient()).await });
+    eventually(HANG, "asked a few times", async || {
+        server.calls("evalsha") + server.calls("eval") >= 5
     })
     .await;
+    assert_eq!((proxy.connections(), queue_length(&server)), (1, 0));
     guard.release_held().await;
     granted(waiting).await.release_held().await;
     nothing_stays(&server).await;
 }
 
 #[tokio::test]
-async fn in_the_old_protocol_a_half_open_second_connection_is_noticed() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(SECOND)
-        .connect(&format!("{}?protocol=2", proxy.url()))
-        .await
-        .expect("the server is up");
-    assert_eq!(proxy.connections(), 2);
-    // The one for messages falls silent, with the next message; the other one is well.
-    proxy.lose(Direction::Replies, Which::of("PUSH"), After::Silence);
-    let Value::Array(channels) = server.cli(&["PUBSUB", "CHANNELS"]) else {
-        panic!("no list of channels");
-    };
-    let [Value::BulkString(channel)] = &channels[..] else {
-        panic!("not one channel: {channels:?}");
-    };
-    let channel = String::from_utf8_lossy(channel).into_owned();
-    assert_eq!(server.cli(&["PUBLISH", &channel, "1 1"]), Value::Int(1));
-    eventually(HANG, "both are made anew", async || {
-        // While the connections are replaced, a request may get no answer.
-        locks.inspect("k").await.ok();
-        proxy.connections() >= 4
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_second_connection_goes_with_the_first_if_that_comes_to_nothing() {
-    let (loading, subscribed) = (
+async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
+    let (loading, tried) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU32::new(0)),
     );
-    let (is_loading, count) = (loading.clone(), subscribed.clone());
-    // A server that speaks the old protocol, and falls back to loading its data.
+    let (is_loading, count) = (loading.clone(), tried.clone());
+    // A server that falls back to loading its data.
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
-        "SUBSCRIBE" => {
-            count.fetch_add(1, Ordering::SeqCst);
-            Answer::Bytes(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n".to_vec())
-        }
         "PING" => Answer::line("+PONG"),
-        "EVAL" if is_loading.load(Ordering::SeqCst) => Answer::line("-LOADING wait"),
+        "EVAL" if is_loading.load(Ordering::SeqCst) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Answer::line("-LOADING wait")
+        }
         "EVAL" => Answer::line(":0"),
         _ => Answer::HangUp,
     });
@@ -779,11 +731,11 @@ async fn a_second_connection_goes_with_the_first_if_that_comes_to_nothing() {
     loading.store(true, Ordering::SeqCst);
     eventually(HANG, "it tried often", async || {
         drop(locks.try_acquire("k", patient()).await);
-        subscribed.load(Ordering::SeqCst) > 10
+        tried.load(Ordering::SeqCst) > 10
     })
     .await;
     eventually(HANG, "at most one try is open", async || {
-        open_connections(server.port()) <= 2
+        open_connections(server.port()) <= 1
     })
     .await;
 }

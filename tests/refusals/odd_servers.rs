@@ -391,46 +391,44 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
         redis::from_redis_value(names).expect("names")
     };
     let others = channels();
-    for protocol in [3, 2] {
-        let guard = holder.acquire_free("k", options()).await;
-        let proxy = Proxy::start(server.port());
-        let locks = connect(&format!("{}?protocol={protocol}", proxy.url())).await;
-        let waiting = wait_for(&locks, "k");
-        eventually(HANG, "it stands in line", async || {
-            !server.keys("__lock_core__:queue:*").is_empty()
-        })
-        .await;
-        let mine: Vec<_> = channels()
-            .into_iter()
-            .filter(|channel| !others.contains(channel))
-            .collect();
-        let [channel] = &mine[..] else {
-            panic!("{mine:?}");
-        };
-        let connections = proxy.connections();
-        // It reads no more, and so the messages stay with the server, beyond what the system takes.
-        proxy.black_hole(Scope::Existing);
-        let flood = "for _ = 1, 1000 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
-        let message = "x".repeat(16 << 10);
-        let pid = |kind: &str| -> String {
-            redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", kind])).expect("text")
-        };
-        let clients = pid("pubsub").lines().count();
-        eventually(HANG, "it is cut off", async || {
-            server.cli(&["EVAL", flood, "0", channel, &message]);
-            pid("pubsub").lines().count() < clients || proxy.connections() > connections
-        })
-        .await;
-        proxy.pass();
-        eventually(HANG, "it is there again", async || {
-            proxy.connections() > connections && channels().contains(channel)
-        })
-        .await;
-        guard.release_held().await;
-        granted(waiting).await.release_held().await;
-        drop(locks);
-        eventually(HANG, "it has gone", async || channels() == others).await;
-    }
+    let guard = holder.acquire_free("k", options()).await;
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let waiting = wait_for(&locks, "k");
+    eventually(HANG, "it stands in line", async || {
+        !server.keys("__lock_core__:queue:*").is_empty()
+    })
+    .await;
+    let mine: Vec<_> = channels()
+        .into_iter()
+        .filter(|channel| !others.contains(channel))
+        .collect();
+    let [channel] = &mine[..] else {
+        panic!("{mine:?}");
+    };
+    let connections = proxy.connections();
+    // It reads no more, and so the messages stay with the server, beyond what the system takes.
+    proxy.black_hole(Scope::Existing);
+    let flood = "for _ = 1, 1000 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
+    let message = "x".repeat(16 << 10);
+    let pid = |kind: &str| -> String {
+        redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", kind])).expect("text")
+    };
+    let clients = pid("pubsub").lines().count();
+    eventually(HANG, "it is cut off", async || {
+        server.cli(&["EVAL", flood, "0", channel, &message]);
+        pid("pubsub").lines().count() < clients || proxy.connections() > connections
+    })
+    .await;
+    proxy.pass();
+    eventually(HANG, "it is there again", async || {
+        proxy.connections() > connections && channels().contains(channel)
+    })
+    .await;
+    guard.release_held().await;
+    granted(waiting).await.release_held().await;
+    drop(locks);
+    eventually(HANG, "it has gone", async || channels() == others).await;
     nothing_is_left(&server).await;
 }
 

@@ -1099,7 +1099,7 @@ async fn connecting_tells_once_what_it_is_connected_to() {
         ),
         (
             server.url_as("", "") + "?protocol=2",
-            "protocol=\"RESP2\" mode=\"push\" scripts=true",
+            "protocol=\"RESP2\" mode=\"polling\" scripts=true",
         ),
         (
             server.url_as("plain", "word"),

@@ -10,13 +10,13 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use lock_core::__simulation::{self as seams, Connecting, Ends, Thread, Wire, Work};
+use lock_core::__simulation::{self as seams, Connecting, Stream, Thread, Work};
 use tokio::{
-    io::{AsyncRead, ReadBuf},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
 
@@ -258,12 +258,10 @@ impl seams::World for Seams {
                 let mut network = world.network();
                 network.connect(process, host, world.now())
             };
-            let socket = Arc::new(Socket { id, world });
+            let socket = Socket { id, world };
             poll_fn(|context| socket.world()?.network().poll_established(id, context)).await?;
-            Ok(Ends {
-                reading: Box::new(Reading(socket.clone())),
-                writing: socket,
-            })
+            let stream: Box<dyn Stream> = Box::new(socket);
+            Ok(stream)
         })
     }
 }
@@ -313,31 +311,42 @@ impl Drop for Socket {
     }
 }
 
-impl Wire for Socket {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let world = self.world()?;
-        world.network().write(self.id, bytes, world.now())
+        let mut network = world.network();
+        // Ends when it is not writable, or has been written to.
+        loop {
+            match network.write(self.id, bytes, world.now()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(network.poll_writable(self.id, context))?;
+                }
+                written => return Poll::Ready(written),
+            }
+        }
     }
 
-    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.world()?.network().poll_writable(self.id, context)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }
 
-struct Reading(Arc<Socket>);
-
-impl AsyncRead for Reading {
+impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let most = buffer.remaining();
-        let read = self
-            .0
-            .world()?
-            .network()
-            .poll_read(self.0.id, most, context);
+        let read = self.world()?.network().poll_read(self.id, most, context);
         read.map_ok(|bytes| buffer.put_slice(&bytes))
     }
 }

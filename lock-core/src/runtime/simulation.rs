@@ -3,22 +3,19 @@
 //! A world belongs to a thread. On a thread that is in none, every one of them behaves as without this feature. In a world, a
 //! manager depends on nothing but the world, so whatever happens there happens again in the same order.
 
-use std::{
-    cell::RefCell,
-    fmt, future, io,
-    pin::Pin,
-    rc::Rc,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{cell::RefCell, fmt, io, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::runtime::Work;
 
 /// A connection that is being made.
-pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Ends>> + Send>>;
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// A connection to a simulated server. Dropping it closes the connection.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// What a manager can notice of the machine that it runs on.
 pub trait World {
@@ -48,37 +45,6 @@ pub trait World {
 pub trait Thread: fmt::Debug + Send + Sync {
     /// Starts a task there; callable from anywhere in its process.
     fn spawn(&self, work: Work);
-}
-
-/// A connection to a simulated server.
-pub struct Ends {
-    /// What comes from the server.
-    pub reading: Box<dyn AsyncRead + Send + Unpin>,
-    /// What goes to it. The connection is closed when both are dropped.
-    pub writing: Arc<dyn Wire>,
-}
-
-impl fmt::Debug for Ends {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.writing.fmt(f)
-    }
-}
-
-/// The half of a connection that is written to.
-pub trait Wire: fmt::Debug + Send + Sync {
-    /// Writes what is taken at once.
-    ///
-    /// # Errors
-    ///
-    /// `WouldBlock` if nothing is taken for now; others if the connection is over.
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
-
-    /// Ready when something may be taken.
-    ///
-    /// # Errors
-    ///
-    /// If the connection is over.
-    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 thread_local! {
@@ -112,9 +78,4 @@ pub(crate) fn ask<T>(question: impl FnOnce(&dyn World) -> T) -> Option<T> {
     // Also called while the thread ends, when its thread-local values are gone: then it is in no world.
     let world = WORLD.try_with(|world| world.borrow().clone()).ok()??;
     Some(question(&*world))
-}
-
-/// Waits until something may be written.
-pub(crate) async fn writable(wire: &dyn Wire) -> io::Result<()> {
-    future::poll_fn(|context| wire.poll_writable(context)).await
 }

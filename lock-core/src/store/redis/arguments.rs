@@ -5,10 +5,9 @@ use std::num::NonZeroU64;
 use crate::store::{
     Acquire, QueueMode, Release,
     redis::{
-        connection::wire::resp::{
-            self,
+        connection::wire::command::{
             Arg::{self, Number, Numbered, Text},
-            millis,
+            Outgoing, command, millis, pipeline,
         },
         topology::key_location::KeyLocation,
         without_scripts::set_if_free,
@@ -58,10 +57,11 @@ pub(super) fn release_arguments<'a>(
 
 /// Takes a key for which no contention is expected: the lock first, and then its fencing token, since another order could hand
 /// out tokens that decrease. Last of all, whether a waiter is in the queue: no acquire may overtake it.
-pub(super) fn write_plain(out: &mut Vec<u8>, location: &KeyLocation, request: &Acquire) -> usize {
+pub(super) fn plain_acquire(location: &KeyLocation, request: &Acquire) -> Outgoing {
     let [_, fence, queue] = location.keys(&request.full_key);
-    resp::write_command(out, &[&set_if_free(request)]);
-    resp::write_command(out, &[&[Text("INCR"), fence]]);
-    resp::write_command(out, &[&[Text("LLEN"), queue]]);
-    3
+    pipeline([
+        command(&[&set_if_free(request)]),
+        command(&[&[Text("INCR"), fence]]),
+        command(&[&[Text("LLEN"), queue]]),
+    ])
 }

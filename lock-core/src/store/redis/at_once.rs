@@ -1,13 +1,13 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere.
 
-use std::future::Future;
+use redis::Value;
 
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
     redis::{
         RedisStore,
-        arguments::{acquire_arguments, release_arguments, write_plain},
-        connection::{errors, fencing_counter::LastToken, wire::resp::Value},
+        arguments::{acquire_arguments, plain_acquire, release_arguments},
+        connection::{errors, fencing_counter::LastToken},
         scripts::{
             ACQUIRE, Call, RELEASE,
             replies::{read_acquired, read_plain, read_released},
@@ -39,17 +39,16 @@ impl RedisStore {
             GrantDelivery::NotSubscribedYet => (request.queue_mode, QueueMode::DoNotQueue),
             GrantDelivery::Unsupported => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
         };
-        let mut write = |out: &mut Vec<u8>, id, now| {
+        let make = |id, now| {
             let counted_from = last.and_then(|last| last.floor(id, now));
             if plain && counted_from.is_some() {
-                return write_plain(out, &location, request);
+                return plain_acquire(&location, request);
             }
             let call = Call {
                 keys: &location.keys(&request.full_key),
                 arguments: &acquire_arguments(&location, request, queue_mode, counted_from),
             };
-            ACQUIRE.write(out, call);
-            1
+            ACQUIRE.call(call)
         };
         let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
@@ -83,7 +82,7 @@ impl RedisStore {
         };
         server
             .connection
-            .send_at_once(&request.in_flight, &mut write, read)
+            .send_at_once(&request.in_flight, &make, read)
     }
 
     /// Sends a release at once, if a connection is ready. The future may be polled anywhere.
@@ -93,19 +92,18 @@ impl RedisStore {
         is_plain: bool,
     ) -> Option<impl Future<Output = Result<Released, Failure>> + Send + use<>> {
         let location = self.0.servers.location(&request.full_key);
-        let mut write = |out: &mut Vec<u8>, _, _| {
+        let make = |_, _| {
             let call = Call {
                 keys: &location.keys(&request.full_key),
                 arguments: &release_arguments(&location, request, is_plain),
             };
-            RELEASE.write(out, call);
-            1
+            RELEASE.call(call)
         };
         let read = |values: Vec<Value>, id, _| {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&errors::of_value(value)?, id)
         };
         let connection = location.server.releasing(&request.acquire_in_flight);
-        connection.send_at_once(&request.in_flight, &mut write, read)
+        connection.send_at_once(&request.in_flight, &make, read)
     }
 }

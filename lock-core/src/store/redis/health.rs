@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
+
 use crate::{
     inspect::Health,
     runtime::{
@@ -19,7 +21,7 @@ use crate::{
                 capabilities::Capabilities,
                 errors,
                 reconnecting::ReconnectingConnection,
-                wire::resp::{Arg::Text, Value},
+                wire::{command::Arg::Text, reply},
             },
             rights,
             topology::key_location::KeyLocation,
@@ -130,8 +132,10 @@ async fn eviction(
     let info: String = match answer {
         Value::ServerError(error) if error.code() == "NOPERM" => return Ok(Eviction::Hidden),
         Value::ServerError(error) => return Err(errors::answered(&error)),
-        Value::BulkString(info) => String::from_utf8_lossy(&info).into_owned(),
-        _ => return Err(errors::nonsense("INFO")),
+        answer => match reply::bytes(&answer) {
+            Some(info) => String::from_utf8_lossy(info).into_owned(),
+            None => return Err(errors::nonsense("INFO")),
+        },
     };
     let field = |name: &str| {
         info.lines()

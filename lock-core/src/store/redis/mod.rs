@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
+
 use crate::{
     inspect::{Health, Sighting},
     runtime::executor::Executor,
@@ -17,9 +19,9 @@ use crate::{
             connection::{
                 capabilities::Capabilities,
                 errors,
-                wire::resp::{
+                wire::command::{
                     Arg::{Number, Text},
-                    Value, millis,
+                    millis,
                 },
             },
             contention::Contention,

@@ -3,6 +3,8 @@
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 use std::time::Duration;
 
+use redis::Value;
+
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::cluster::Cluster;
 use crate::{
@@ -15,11 +17,7 @@ use crate::{
         redis::{
             RedisState, RedisStore, Settings,
             address::Address,
-            connection::{
-                errors,
-                sentinel::Sentinels,
-                wire::resp::{Arg::Text, Value},
-            },
+            connection::{errors, sentinel::Sentinels, wire::command::Arg::Text},
             health,
             rights::{self, Usage},
             topology::{

@@ -9,7 +9,7 @@ use crate::store::{
     redis::{
         connection::{
             capabilities::Capabilities,
-            wire::resp::{
+            wire::command::{
                 Arg::{Number, Text},
                 millis,
             },

@@ -19,7 +19,7 @@ use crate::{
                 errors,
                 handshake::Greeting,
                 reconnecting::ReconnectingConnection,
-                wire::resp::{Arg::Text, Value},
+                wire::{command::Arg::Text, reply},
             },
             rights::{self, CHECK},
             topology::{
@@ -295,7 +295,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
 async fn ask_for_greeting(connection: &Arc<ReconnectingConnection>, within: Duration) -> Greeting {
     let words = [Text("INFO"), Text("server")];
     match connection.send(&[&words], within, None).await {
-        Ok((_, Value::BulkString(info))) => Greeting::of_info(&info),
+        Ok((_, info)) => Greeting::of_info(reply::bytes(&info).unwrap_or_default()),
         _ => Greeting::default(),
     }
 }

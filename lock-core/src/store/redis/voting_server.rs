@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use redis::Value;
+
 use crate::{
     error::LockError,
     inspect::Health,
@@ -14,9 +16,12 @@ use crate::{
             connection::{
                 errors,
                 reconnecting::ReconnectingConnection,
-                wire::resp::{
-                    Arg::{Joined, Number, Text},
-                    Value, millis,
+                wire::{
+                    command::{
+                        Arg::{Joined, Number, Text},
+                        millis,
+                    },
+                    reply,
                 },
             },
             health, rights,
@@ -136,8 +141,10 @@ impl VotingServer {
                     _ => errors::answered(&error),
                 });
             }
-            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
-            _ => return Err(errors::no_redis(self.shown())),
+            answer => match reply::bytes(&answer) {
+                Some(text) => String::from_utf8_lossy(text).into_owned(),
+                None => return Err(errors::no_redis(self.shown())),
+            },
         };
         health::look_at_eviction(&self.store);
         read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))

@@ -1,5 +1,7 @@
 //! What this server lets this user do: found out by trying, once a connection, and never from a version.
 
+use redis::{ServerError, Value};
+
 use crate::{
     options::RESERVED,
     store::{
@@ -9,7 +11,7 @@ use crate::{
             connection::{
                 errors,
                 handshake::Handshake,
-                wire::resp::{Arg, ServerError, Value},
+                wire::{command::Arg, reply},
             },
         },
     },
@@ -55,10 +57,7 @@ pub(crate) async fn capabilities(
         Value::ServerError(error) if may_not(&error) => compare(handshake, address).await,
         Value::ServerError(error) => Err(errors::refused(&error, address)),
         Value::Array(missing) => {
-            let names = missing.iter().filter_map(|name| match name {
-                Value::BulkString(name) => std::str::from_utf8(name).ok(),
-                _ => None,
-            });
+            let names = missing.iter().filter_map(reply::text);
             grant(address, names).map(|()| Capabilities::Scripts)
         }
         // Other replies are unknown from any server; the first lock finds out.
@@ -179,5 +178,5 @@ async fn works(
 
 /// Whether the server refuses the command itself, to this user or to every user.
 fn may_not(error: &ServerError) -> bool {
-    error.code() == "NOPERM" || error.details().contains("unknown command")
+    error.code() == "NOPERM" || errors::details_of(error).contains("unknown command")
 }

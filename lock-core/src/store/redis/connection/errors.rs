@@ -2,17 +2,15 @@
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
+use redis::{ErrorKind, RedisError, ServerError, Value};
+
 use crate::store::{
     Failure, Source,
     in_flight::{ConnectionId, InFlight},
     owner_token::redact,
     redis::{
         address::{Address, Endpoint, transport::Transport},
-        connection::{
-            NoReply,
-            wire::redirect::Redirect,
-            wire::resp::{ServerError, Value},
-        },
+        connection::wire::{redirect::Redirect, traffic::NoReply},
     },
     timing::Timing,
 };
@@ -134,7 +132,20 @@ fn hint_at_tls(address: &Address) -> &'static str {
 
 /// The server refuses the handshake. The error's details may quote the password.
 pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
-    let (server, code, details) = (address.shown(), error.code(), told(error.details()));
+    refused_for(error.code(), details_of(error), address)
+}
+
+/// The same for the greeting, which the crate `redis` sends.
+pub(crate) fn ungreeted(error: &RedisError, none: &NoReply, address: &Address) -> Failure {
+    match (error.kind(), error.code()) {
+        (ErrorKind::Parse, _) => no_redis(address.shown()),
+        (_, Some(code)) => refused_for(code, error.detail().unwrap_or_default(), address),
+        (_, None) => handshake(none, address),
+    }
+}
+
+fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
+    let (server, details) = (address.shown(), told(details));
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
         "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
@@ -151,7 +162,7 @@ pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
 
 /// An error reply of the server to a command.
 pub(crate) fn answered(error: &ServerError) -> Failure {
-    let (code, details) = (code_of(error), told(error.details()));
+    let (code, details) = (code_of(error), told(details_of(error)));
     if code == "WRONGTYPE" {
         return Failure::Invalid(NO_LOCK.into());
     }
@@ -226,7 +237,7 @@ pub(crate) fn out_of_bounds() -> Failure {
 
 /// An error's code. Redis 6 wraps an error inside a script into one of the script.
 pub(crate) fn code_of(error: &ServerError) -> &str {
-    let details = error.details();
+    let details = details_of(error);
     if !details.starts_with("Error running script") {
         return error.code();
     }
@@ -240,6 +251,11 @@ pub(crate) fn code_of(error: &ServerError) -> &str {
         .unwrap_or_default();
     let is_code = code.len() > 1 && code.bytes().all(|byte| byte.is_ascii_uppercase());
     if is_code { code } else { error.code() }
+}
+
+/// All but an error's code.
+pub(crate) fn details_of(error: &ServerError) -> &str {
+    error.details().unwrap_or_default()
 }
 
 /// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
@@ -300,11 +316,7 @@ pub(crate) fn source(message: String) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::connection::wire::redirect::RedirectScope;
-
-    fn error(line: &str) -> ServerError {
-        ServerError::new(line)
-    }
+    use crate::store::redis::connection::wire::{redirect::RedirectScope, reply::error};
 
     #[test]
     fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {

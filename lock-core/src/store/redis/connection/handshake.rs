@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use redis::{RedisError, Value};
+
 use crate::store::{
     Failure,
     redis::{
         address::{Address, Credentials},
         connection::{
-            Connection, errors, is,
-            wire::resp::{Arg, ServerError, Value},
+            Connection, errors,
+            wire::{command::Arg, reply},
         },
     },
 };
@@ -102,17 +104,8 @@ impl Greeting {
         }
     }
 
-    fn read(words: &[Value]) -> Self {
-        let field = |wanted: &str| {
-            words.chunks(2).find_map(|pair| match pair {
-                [Value::BulkString(name), Value::BulkString(text)]
-                    if **name == *wanted.as_bytes() =>
-                {
-                    shown(text)
-                }
-                _ => None,
-            })
-        };
+    fn read(reply: &Value) -> Self {
+        let field = |wanted: &str| shown(reply::bytes(reply::field(reply, wanted)?)?);
         Self {
             server: field("server"),
             version: field("version"),
@@ -127,34 +120,19 @@ fn shown(text: &[u8]) -> Option<String> {
     (text.len() <= 64 && text.as_bytes().iter().all(is_plain)).then(|| text.to_owned())
 }
 
-/// `None`: the server, or a proxy before it, does not speak RESP3.
-pub(super) async fn greet_in_resp3(
+/// What the server reports about itself: asked again, since the crate `redis` keeps the reply to its own `HELLO`.
+pub(super) async fn greeting(
     handshake: &Handshake,
     address: &Address,
     purpose: Purpose,
-) -> Result<Option<Greeting>, Failure> {
-    let mut words = vec![Arg::Text("HELLO"), Arg::Text("3")];
-    if let Some(Credentials { user, password }) = address.credentials() {
-        let user = user.as_deref().unwrap_or("default");
-        words.extend([Arg::Text("AUTH"), Arg::Text(user), Arg::Text(password)]);
+) -> Result<Greeting, Failure> {
+    let reply = handshake.ask(address, &[Arg::Text("HELLO")]).await?;
+    let mode = reply::field(&reply, "mode").and_then(reply::bytes);
+    // Such a server has only some of the keys, and companion keys may be on different nodes.
+    if purpose == Purpose::Locks && mode == Some(b"cluster") {
+        return Err(errors::of_a_cluster(address));
     }
-    match handshake.ask(address, &words).await? {
-        Value::Array(words) if purpose == Purpose::Locks && is_of_a_cluster(&words) => {
-            Err(errors::of_a_cluster(address))
-        }
-        Value::Array(words) => Ok(Some(Greeting::read(&words))),
-        Value::ServerError(error) if knows_no_resp3(&error) => Ok(None),
-        Value::ServerError(error) => Err(errors::refused(&error, address)),
-        _ => Err(errors::no_redis(address.shown())),
-    }
-}
-
-/// Such a server has only some of the keys, and companion keys may be on different nodes.
-fn is_of_a_cluster(greeting: &[Value]) -> bool {
-    let is = |value: &Value, text: &str| matches!(value, Value::BulkString(bytes) if **bytes == *text.as_bytes());
-    greeting
-        .chunks(2)
-        .any(|pair| matches!(pair, [name, mode] if is(name, "mode") && is(mode, "cluster")))
+    Ok(Greeting::read(&reply))
 }
 
 /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
@@ -163,18 +141,22 @@ pub(super) async fn expect_a_primary(
     address: &Address,
 ) -> Result<(), Failure> {
     match handshake.ask(address, &[Arg::Text("ROLE")]).await? {
-        Value::Array(words) if !is(&words, b"master") => Err(Failure::not_now(format!(
-            "{} is a replica: the sentinels do not know the new primary yet",
-            address.shown()
-        ))),
+        Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
+            Err(Failure::not_now(format!(
+                "{} is a replica: the sentinels do not know the new primary yet",
+                address.shown()
+            )))
+        }
         // If ROLE is forbidden, the first command that writes reports READONLY.
         _ => Ok(()),
     }
 }
 
-fn knows_no_resp3(error: &ServerError) -> bool {
-    let details = error.details();
-    error.code() == "NOPROTO"
+/// Whether the server, or a proxy before it, does not speak the third version of the protocol.
+pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
+    let details = error.detail().unwrap_or_default();
+    error.kind() == redis::ErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
         || details.contains("unknown command")
         || details.contains("protocol version")
 }
@@ -195,7 +177,7 @@ pub(super) async fn expect_okay(
     words: &[Arg<'_>],
 ) -> Result<(), Failure> {
     match handshake.ask(address, words).await? {
-        Value::SimpleString(okay) if okay == "OK" => Ok(()),
+        Value::Okay => Ok(()),
         Value::ServerError(error) => Err(errors::refused(&error, address)),
         _ => Err(errors::no_redis(address.shown())),
     }

@@ -1,6 +1,13 @@
 //! From an address to a connection that is ready for use: log in, select the database, and set up where grants arrive.
 
-use std::{sync::Arc, time::Duration};
+#[cfg(feature = "cluster")]
+use std::time::Duration;
+use std::{pin::Pin, sync::Arc};
+
+use redis::{
+    AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, Value,
+    aio::MultiplexedConnection,
+};
 
 use crate::{
     options::RESERVED,
@@ -9,25 +16,29 @@ use crate::{
         Failure,
         in_flight::ConnectionId,
         redis::{
-            address::Address,
+            address::{Address, Credentials},
             connection::{
-                CLOCK, Connection, Messages,
+                CLOCK, Connection,
                 capabilities::{self, Capabilities},
                 errors,
                 handshake::{
                     Greeting, Handshake, Purpose, authenticate, expect_a_primary, expect_okay,
-                    greet_in_resp3,
+                    greeting, knows_no_resp3,
                 },
                 reconnecting::ReconnectingConnection,
                 sentinel::KnownPrimary,
                 wire::{
-                    resp::{Arg, Value},
-                    socket,
+                    command::Arg,
+                    stream::{self, Watched},
+                    traffic::{NoReply, Traffic},
                 },
             },
         },
     },
 };
+
+/// How many requests may wait for the driver. Those beyond it wait in the order in which they came.
+const LONGEST_QUEUE: usize = 1 << 12;
 
 /// A connection that is ready for use.
 #[derive(Clone, Debug)]
@@ -35,10 +46,8 @@ pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
     /// The commands by which locks are kept; nothing if none are.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Whether grants arrive, on it or on the connection beside it.
+    /// Whether grants arrive on it.
     pub(crate) grants: bool,
-    /// The connection for messages, if they need one of their own. The two end together.
-    pub(crate) beside: Option<Arc<Connection>>,
     /// The sentinels' reply by which the server was found.
     pub(crate) found: Option<KnownPrimary>,
     /// In RESP3.
@@ -52,26 +61,21 @@ impl CurrentConnection {
             connection: handshake.finish(),
             capabilities: None,
             grants: false,
-            beside: None,
             found,
             greeting,
         }
     }
 
     pub(super) fn is(&self, id: ConnectionId) -> bool {
-        let mut both = self.beside.iter().chain([&self.connection]);
-        both.any(|connection| connection.id == id)
+        self.connection.id == id
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        let mut both = self.beside.iter().chain([&self.connection]);
-        both.any(|connection| connection.has_ended())
+        self.connection.has_ended()
     }
 
     pub(super) fn retire(&self) {
-        for connection in self.beside.iter().chain([&self.connection]) {
-            connection.retire();
-        }
+        self.connection.retire();
     }
 }
 
@@ -115,63 +119,51 @@ pub(crate) async fn open(
             Ok(current)
         }
         Purpose::LocksOnly | Purpose::Locks => {
-            let pushes = greeting.is_some();
-            let heard = match reconnecting.purpose() {
-                Purpose::Locks => hear(reconnecting, address, &mut handshake, pushes).await,
+            let heard = match (reconnecting.purpose(), &greeting) {
+                (Purpose::Locks, Some(_)) => hear(reconnecting, address, &mut handshake).await,
+                (Purpose::Locks, None) => Err(NoGrants::SubscribeUnsupported(
+                    "it does not speak RESP3, in which grants come".to_owned(),
+                )),
                 _ => Err(NoGrants::HeardElsewhere),
             };
-            let ready = make_ready(reconnecting, address, &handshake, heard).await?;
+            let (capabilities, grants) =
+                make_ready(reconnecting, address, &handshake, heard).await?;
             Ok(CurrentConnection {
-                capabilities: Some(ready.capabilities),
-                grants: ready.grants,
-                beside: ready.beside,
+                capabilities: Some(capabilities),
+                grants,
                 ..CurrentConnection::new(handshake, found, greeting)
             })
         }
     }
 }
 
-/// What is known of a connection for locks before it is used.
-struct Ready {
-    capabilities: Capabilities,
-    grants: bool,
-    beside: Option<Arc<Connection>>,
-}
-
-/// Finds out by which commands locks are kept. `heard`: whether grants arrive, and on which connection beside this one.
+/// Finds out by which commands locks are kept, and whether grants arrive.
 async fn make_ready(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
     handshake: &Handshake,
-    heard: Result<Option<Handshake>, NoGrants>,
-) -> Result<Ready, Failure> {
-    let (grants, beside, unheard) = match heard {
-        Ok(beside) => (true, beside, None),
-        Err(NoGrants::ConnectionFailed(failure)) => return Err(failure),
-        Err(NoGrants::SubscribeUnsupported(why)) => (false, None, Some(why)),
-        Err(NoGrants::HeardElsewhere) => (false, None, None),
-    };
+    heard: Result<(), NoGrants>,
+) -> Result<(Capabilities, bool), Failure> {
+    if let Err(NoGrants::ConnectionFailed(failure)) = heard {
+        return Err(failure);
+    }
     let channel =
         (reconnecting.purpose() == Purpose::Locks).then_some(&*reconnecting.dispatch().channel);
     let capabilities = capabilities::capabilities(handshake, address, channel).await?;
-    if let (Some(why), Capabilities::Scripts) = (unheard, capabilities) {
+    if let (Err(NoGrants::SubscribeUnsupported(why)), Capabilities::Scripts) =
+        (&heard, capabilities)
+    {
         tracing::warn!(
             server = address.shown(),
             why,
             "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
         );
     }
-    // From here on nothing can fail or wait: both are in use, or both are closed.
-    let beside = beside.map(Handshake::finish);
-    if let Some(beside) = &beside {
-        watch_over(reconnecting, beside);
-    }
-    Ok(Ready {
+    // Without scripts there is no queue.
+    Ok((
         capabilities,
-        // Without scripts there is no queue.
-        grants: grants && capabilities == Capabilities::Scripts,
-        beside,
-    })
+        heard.is_ok() && capabilities == Capabilities::Scripts,
+    ))
 }
 
 /// A connection of this user and this database. If there is a greeting, messages arrive on it, too.
@@ -179,15 +171,20 @@ async fn log_in(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
 ) -> Result<(Handshake, Option<Greeting>), Failure> {
-    let handshake = start(reconnecting, address, Messages::Resp3Push).await?;
-    let greeting = if address.pushes {
-        greet_in_resp3(&handshake, address, reconnecting.purpose()).await?
+    let pushing = if address.pushes {
+        start(reconnecting, address, ProtocolVersion::RESP3).await?
     } else {
         None
     };
-    if greeting.is_none() {
+    let (handshake, greeting) = if let Some(handshake) = pushing {
+        let greeting = greeting(&handshake, address, reconnecting.purpose()).await?;
+        (handshake, Some(greeting))
+    } else {
+        let handshake = start(reconnecting, address, ProtocolVersion::RESP2).await?;
+        let handshake = handshake.ok_or_else(|| errors::no_redis(address.shown()))?;
         authenticate(&handshake, address).await?;
-    }
+        (handshake, None)
+    };
     if address.database() != 0 {
         let select = [Arg::Text("SELECT"), Arg::Number(address.database().into())];
         expect_okay(&handshake, address, &select).await?;
@@ -195,52 +192,28 @@ async fn log_in(
     Ok((handshake, greeting))
 }
 
-/// Subscribes to grants, on this connection or on one beside it, which is returned.
+/// Subscribes to grants.
 async fn hear(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
     handshake: &mut Handshake,
-    pushes: bool,
-) -> Result<Option<Handshake>, NoGrants> {
-    let subscribing = async {
-        if pushes {
-            return subscribe(handshake, reconnecting).await.map(|()| None);
-        }
-        // Some proxies close a connection that subscribes.
-        let beside = open_beside(reconnecting, address).await;
-        beside.map(Some).map_err(NoGrants::of_a_connection_beside)
-    };
+) -> Result<(), NoGrants> {
     // A connection takes four round trips at least, so a connection that opens in time gets each reply within a quarter of it.
     let patience = reconnecting.timing().connect_timeout / 4;
+    let subscribing = subscribe(handshake, reconnecting);
     if let Ok(heard) = tokio::time::timeout(patience, subscribing).await {
         return heard;
     }
     // Some proxies swallow the command. Later replies on that connection may then be assigned to the wrong request.
-    if pushes {
-        (*handshake, _) = log_in(reconnecting, address)
-            .await
-            .map_err(NoGrants::ConnectionFailed)?;
-    }
+    (*handshake, _) = log_in(reconnecting, address)
+        .await
+        .map_err(NoGrants::ConnectionFailed)?;
     let why = format!("no answer to SUBSCRIBE within {patience:?}");
     Err(NoGrants::SubscribeUnsupported(why))
 }
 
-/// In the second version of the protocol, messages need a connection of their own.
-async fn open_beside(
-    reconnecting: &Arc<ReconnectingConnection>,
-    address: &Address,
-) -> Result<Handshake, NoGrants> {
-    let handshake = async {
-        let handshake = start(reconnecting, address, Messages::Resp2Array).await?;
-        authenticate(&handshake, address).await?;
-        Ok(handshake)
-    };
-    let handshake = handshake.await.map_err(NoGrants::ConnectionFailed)?;
-    subscribe(&handshake, reconnecting).await?;
-    Ok(handshake)
-}
-
-/// Nothing is requested on a connection for messages, so a half-open one would not be noticed.
+/// Nothing is requested on a connection for grants alone, so a half-open one would not be noticed.
+#[cfg(feature = "cluster")]
 fn watch_over(reconnecting: &Arc<ReconnectingConnection>, connection: &Arc<Connection>) {
     let pause = reconnecting.timing().command_timeout;
     spawn_beside(watch(
@@ -250,57 +223,90 @@ fn watch_over(reconnecting: &Arc<ReconnectingConnection>, connection: &Arc<Conne
     ));
 }
 
+#[cfg(feature = "cluster")]
 async fn watch(
     reconnecting: std::sync::Weak<ReconnectingConnection>,
-    beside: Arc<Connection>,
+    connection: Arc<Connection>,
     pause: Duration,
 ) {
     // Until the connection or the manager ends.
-    while !beside.has_ended() {
+    while !connection.has_ended() {
         let asleep = CLOCK.now();
         tokio::time::sleep(pause).await;
         let Some(reconnecting) = reconnecting.upgrade() else {
             return;
         };
-        reconnecting.suspect(&beside, asleep, pause);
+        reconnecting.suspect(&connection, asleep, pause);
     }
 }
 
-/// Connects, and has the connection driven.
+/// Connects, greets the server, and has the connection driven. `None`: the server does not speak this version of the protocol.
 async fn start(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
-    messages: Messages,
-) -> Result<Handshake, Failure> {
+    protocol: ProtocolVersion,
+) -> Result<Option<Handshake>, Failure> {
     let patience = reconnecting.timing().command_timeout;
-    let (reading, writing) = socket::connect(address, patience)
+    let stream = stream::connect(address, patience)
         .await
         .map_err(|error| errors::unreachable(&error, address))?;
-    let connection = Arc::new(Connection::new(
-        ConnectionId::next(),
-        writing,
-        messages,
-        reconnecting.is_near(),
-    ));
-    let (driven, dispatch, reconnecting) = (
-        connection.clone(),
-        reconnecting.dispatch().clone(),
-        Arc::downgrade(reconnecting),
-    );
+    let traffic = Arc::new(Traffic::new());
+    let stream = Watched::new(stream, traffic.clone());
+    let mut config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(LONGEST_QUEUE);
+    let mut info = RedisConnectionInfo::default()
+        .set_protocol(protocol)
+        .set_skip_set_lib_name();
+    // In the second version of the protocol there are no messages, and nothing is sent for the greeting.
+    if protocol == ProtocolVersion::RESP3 {
+        let (dispatch, traffic) = (reconnecting.dispatch().clone(), traffic.clone());
+        config = config.set_push_sender(move |message: PushInfo| {
+            traffic.note_complete();
+            dispatch.take(&message);
+            Ok::<(), ()>(())
+        });
+        if let Some(Credentials { user, password }) = address.credentials() {
+            info = info.set_password(password);
+            if let Some(user) = user {
+                info = info.set_username(user);
+            }
+        }
+    }
+    match MultiplexedConnection::new_with_config(&info, stream, config).await {
+        // Boxed, since its type is tied to that of `info`.
+        Ok((handle, driver)) => Ok(Some(drive(reconnecting, handle, Box::pin(driver), traffic))),
+        Err(error) if knows_no_resp3(&error) => Ok(None),
+        Err(error) => {
+            let broken = || NoReply::Broken(error.to_string().into());
+            let none = traffic.ended().unwrap_or_else(broken);
+            Err(errors::ungreeted(&error, &none, address))
+        }
+    }
+}
+
+fn drive(
+    reconnecting: &Arc<ReconnectingConnection>,
+    handle: MultiplexedConnection,
+    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    traffic: Arc<Traffic>,
+) -> Handshake {
+    let connection = Arc::new(Connection::new(handle, traffic));
+    let patience = reconnecting.timing().command_timeout;
+    let (own, reconnecting) = (connection.clone(), Arc::downgrade(reconnecting));
     spawn_beside(async move {
-        let late = || {
+        let silent = || {
             if let Some(reconnecting) = reconnecting.upgrade() {
-                reconnecting.suspect(&driven, CLOCK.now().before(patience), patience);
+                reconnecting.suspect(&own, CLOCK.now().before(patience), patience);
             }
         };
-        let why = driven.drive(reading, dispatch, patience, late).await;
-        // Before the callers are told of the end: they may try again at once.
+        own.drive(driver, patience, silent).await;
         if let Some(reconnecting) = reconnecting.upgrade() {
-            reconnecting.forget(driven.id);
+            reconnecting.forget(own.id);
         }
-        driven.end(&why);
     });
-    Ok(Handshake::of(connection))
+    Handshake::of(connection)
 }
 
 /// Why no grants arrive.
@@ -312,16 +318,6 @@ enum NoGrants {
     HeardElsewhere,
 }
 
-impl NoGrants {
-    /// Such a connection may fail on its own: then the other one serves alone.
-    fn of_a_connection_beside(self) -> Self {
-        match self {
-            Self::ConnectionFailed(failure) => Self::SubscribeUnsupported(format!("{failure:?}")),
-            never @ (Self::SubscribeUnsupported(_) | Self::HeardElsewhere) => never,
-        }
-    }
-}
-
 /// Confirmed before any entry can join a queue: a grant must not come before there is a subscriber to receive it.
 async fn subscribe(
     handshake: &Handshake,
@@ -331,7 +327,7 @@ async fn subscribe(
     let words = [Arg::Text("SUBSCRIBE"), Arg::Text(channel)];
     let answer = handshake.ask(address, &words).await;
     Err(match answer.map_err(NoGrants::ConnectionFailed)? {
-        Value::Array(_) => return Ok(()),
+        Value::Push { .. } => return Ok(()),
         Value::ServerError(error) => match errors::refused(&error, address) {
             Failure::NotNow(source) => NoGrants::ConnectionFailed(Failure::NotNow(source)),
             _ if error.code() == "NOPERM" => NoGrants::SubscribeUnsupported(format!(

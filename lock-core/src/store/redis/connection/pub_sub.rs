@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use redis::{PushInfo, PushKind, Value};
+
 #[cfg(feature = "cluster")]
-use crate::store::redis::connection::{is, subscribed_channels::SubscribedChannels};
+use crate::store::redis::connection::subscribed_channels::SubscribedChannels;
 use crate::{
     fencing::FencingToken,
     store::{
         grants::{GrantMessage, Grants, MessageKind},
-        redis::connection::{CLOCK, fencing_counter::LARGEST_TOKEN, wire::resp::Value},
+        redis::connection::{CLOCK, fencing_counter::LARGEST_TOKEN},
     },
 };
 
@@ -60,16 +62,23 @@ impl PubSubDispatch {
     }
 
     /// Takes a message that the server pushed. A message that is no grant is ignored.
-    pub(crate) fn take(&self, words: &[Value]) {
-        let [_kind, Value::BulkString(channel), rest @ ..] = words else {
+    pub(crate) fn take(&self, message: &PushInfo) {
+        let [Value::BulkString(channel), rest @ ..] = &message.data[..] else {
             return;
         };
-        #[cfg(feature = "cluster")]
-        if let Some(channels) = &self.channels
-            && is(words, b"sunsubscribe")
-        {
-            return channels.end(channel);
+        match message.kind {
+            #[cfg(feature = "cluster")]
+            PushKind::SUnsubscribe => {
+                if let Some(channels) = &self.channels {
+                    channels.end(channel);
+                }
+            }
+            PushKind::Message | PushKind::SMessage => self.take_grant(channel, rest),
+            _ => {}
         }
+    }
+
+    fn take_grant(&self, channel: &[u8], rest: &[Value]) {
         let is_ours =
             channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
         if let (true, [Value::BulkString(message)]) = (is_ours, rest)

@@ -4,27 +4,21 @@
 //! and if nothing at all comes back within a second time-out, the connection is replaced.
 
 use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::{
-        Arc, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::Poll,
+    sync::{Arc, MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
-use tokio::sync::oneshot;
+use redis::Value;
 
 use crate::{
-    runtime::{catch_panic::catch_panic, clock::Moment, executor::spawn_beside, mutex::Mutex},
+    runtime::{clock::Moment, executor::spawn_beside, mutex::Mutex},
     store::{
-        ENDED, Failure,
+        Failure,
         in_flight::{ConnectionId, InFlight},
         redis::{
             address::Address,
             connection::{
-                CLOCK, Connection, Handler, NoReply,
+                CLOCK, Connection,
                 capabilities::Capabilities,
                 errors,
                 handshake::Purpose,
@@ -32,8 +26,9 @@ use crate::{
                 opening::{self, CurrentConnection},
                 pub_sub::PubSubDispatch,
                 sentinel::{KnownPrimary, Sentinels},
-                wire::resp::{self, Arg, Value},
+                wire::command::{Arg, Outgoing, command},
                 wire::round_trip::RoundTrip,
+                wire::traffic::NoReply,
             },
         },
         timing::Timing,
@@ -49,8 +44,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// This many connections in a row may last no longer than that before it counts as a failure, too. Each new connection causes
 /// renewals of what is held, so a server or proxy that closes connections because of them would be flooded.
 const MOST_SHORT_LIVED: u32 = 3;
-
-const FULL: &str = "the connection has ended, or takes no more commands for now";
 
 /// Connects, and reconnects, to one server.
 #[derive(Debug)]
@@ -142,10 +135,6 @@ impl ReconnectingConnection {
         self.round_trip.smoothed()
     }
 
-    pub(crate) fn is_near(&self) -> Arc<AtomicBool> {
-        self.round_trip.is_near().clone()
-    }
-
     /// Sends a command and reads its reply, an error of the server included, within a time-out.
     ///
     /// `in_flight` notes the connection before the first byte leaves.
@@ -155,8 +144,8 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let write = |out: &mut Vec<u8>| resp::write_command(out, words);
-        let (id, answers) = self.send_all(1, write, within, in_flight).await?;
+        let one = Outgoing::One(command(words));
+        let (id, answers) = self.send_all(one, within, in_flight).await?;
         let answer = answers.into_iter().next();
         Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
     }
@@ -172,17 +161,16 @@ impl ReconnectingConnection {
         current.capabilities.ok_or_else(none)
     }
 
-    /// Sends commands on the connection that is there, if there is one; `write` appends their bytes and tells how many they are.
-    /// The future gives what `read` makes of the replies, which are late after a command time-out. It may be polled anywhere.
+    /// Sends commands on the connection that is there, if there is one; `make` makes them. The future gives what `read` makes of
+    /// the replies, which are late after a command time-out. It may be polled anywhere, and sends with its first poll.
     ///
-    /// One system call for each request would cost more than the rest of a lock. So the first poll lets the other ready tasks of
-    /// its runtime run and send theirs. The second poll flushes all of them: at once, or, while many others are in flight, soon.
+    /// # Cancel safety
     ///
-    /// Dropping the future does not take the commands back.
+    /// Dropping the future after its first poll does not take the commands back.
     pub(crate) fn send_at_once<T, R>(
         self: &Arc<Self>,
         in_flight: &InFlight,
-        write: &mut dyn FnMut(&mut Vec<u8>, ConnectionId, Moment) -> usize,
+        make: &dyn Fn(ConnectionId, Moment) -> Outgoing,
         read: R,
     ) -> Option<impl Future<Output = Result<T, Failure>> + Send + use<T, R>>
     where
@@ -193,79 +181,59 @@ impl ReconnectingConnection {
         let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
         let connection = ready?.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
-        let (sender, mut replies) = oneshot::channel();
-        let handler: Handler = Box::new(move |answers| {
-            let replies = match answers {
-                Ok(values) => {
-                    reconnecting.measure(CLOCK.now().since(sent));
-                    reconnecting.check_for_demotion(id, &values);
-                    Ok(values)
-                }
-                Err(NoReply::NotSent) => Err(Failure::not_now(FULL)),
-                Err(none) => Err(errors::no_value(
-                    &none,
-                    reconnecting.address(),
-                    reconnecting.timing(),
-                )),
-            };
-            // The receiver may have been dropped.
-            catch_panic(|| drop(sender.send(replies)));
-        });
+        in_flight.note_sent_on(id);
         let until = sent.after(self.timing.command_timeout);
-        let put = connection.put(handler, Some(until), |out| {
-            in_flight.note_sent_on(id);
-            write(out, id, sent)
-        });
-        put.ok()?;
-        let mut polls = 0_u8;
+        let request = connection.request(make(id, sent), Some(until));
         Some(async move {
-            let replies = poll_fn(|context| {
-                if let Poll::Ready(replies) = Pin::new(&mut replies).poll(context) {
-                    return Poll::Ready(replies);
-                }
-                polls = polls.saturating_add(1);
-                match polls {
-                    1 => context.waker().wake_by_ref(),
-                    2 => connection.flush(),
-                    _ => {}
-                }
-                Poll::Pending
-            });
-            let values = replies
-                .await
-                .unwrap_or_else(|_| Err(Failure::unanswered(ENDED)))?;
-            read(values, id, sent)
+            let answers = request.await;
+            read(reconnecting.take_in(id, sent, answers)?, id, sent)
         })
     }
 
-    /// Sends several commands in one message, with one time-out; one reply each. `write` appends their bytes.
+    /// The replies to a request, from which the connection is judged.
+    fn take_in(
+        &self,
+        id: ConnectionId,
+        sent: Moment,
+        answers: Result<Vec<Value>, NoReply>,
+    ) -> Result<Vec<Value>, Failure> {
+        let values = answers.map_err(|none| {
+            if !matches!(none, NoReply::Late | NoReply::NotSent) {
+                // The driver does the same, perhaps after the caller tries again.
+                self.forget(id);
+            }
+            errors::no_value(&none, &self.address, self.timing)
+        })?;
+        self.round_trip.note(CLOCK.now().since(sent));
+        self.check_for_demotion(id, &values);
+        Ok(values)
+    }
+
+    /// Sends several commands in one message, with one time-out; one reply each.
     pub(crate) async fn send_all(
         self: &Arc<Self>,
-        count: usize,
-        write: impl Fn(&mut Vec<u8>),
+        outgoing: Outgoing,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.exchange(None, count, write, within, in_flight).await
+        self.exchange(None, outgoing, within, in_flight).await
     }
 
     /// The same on this connection or none: the rest of a transaction, which does not exist on another connection.
     pub(crate) async fn send_all_on(
         self: &Arc<Self>,
         connection: ConnectionId,
-        count: usize,
-        write: impl Fn(&mut Vec<u8>),
+        outgoing: Outgoing,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
-        let exchange = self.exchange(Some(connection), count, write, within, None);
+        let exchange = self.exchange(Some(connection), outgoing, within, None);
         exchange.await.map(|(_, answers)| answers)
     }
 
     async fn exchange(
         self: &Arc<Self>,
         only_on: Option<ConnectionId>,
-        count: usize,
-        write: impl Fn(&mut Vec<u8>),
+        outgoing: Outgoing,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
@@ -278,27 +246,14 @@ impl ReconnectingConnection {
                     "the connection ended in the middle of a transaction",
                 ));
             }
-            used = Some(connection.clone());
-            let left = CLOCK.now();
-            let (sender, answers) = oneshot::channel();
-            let handler: Handler = Box::new(move |values| drop(sender.send(values)));
-            let put = connection.put(handler, None, |out| {
-                if let Some(in_flight) = in_flight {
-                    in_flight.note_sent_on(connection.id);
-                }
-                write(out);
-                count
-            });
-            if put.is_err() {
-                return Err(Failure::not_now(FULL));
+            let (id, sent) = (connection.id, CLOCK.now());
+            if let Some(in_flight) = in_flight {
+                in_flight.note_sent_on(id);
             }
-            connection.nudge();
-            let answers = answers.await.unwrap_or(Err(NoReply::Late));
-            let values =
-                answers.map_err(|none| errors::no_value(&none, &self.address, self.timing))?;
-            self.check_for_demotion(connection.id, &values);
-            self.measure(CLOCK.now().since(left));
-            Ok((connection.id, values))
+            let request = connection.request(outgoing, None);
+            used = Some(connection);
+            let answers = request.await;
+            Ok((id, self.take_in(id, sent, answers)?))
         };
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
@@ -316,10 +271,10 @@ impl ReconnectingConnection {
     /// A connection that is being made has no owner: dropping the future leaves it to the next caller.
     async fn current(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
         let made = {
-            let mut state = self.lock();
-            if let Some(current) = &state.current {
-                return Ok(current.clone());
+            if let Some(current) = self.snapshot() {
+                return Ok(current);
             }
+            let mut state = self.lock();
             if let Some((at, failure)) = &state.last_failure
                 && CLOCK.now().since(*at) < RECONNECT_PAUSE
             {
@@ -465,25 +420,26 @@ impl ReconnectingConnection {
         }
     }
 
-    fn measure(&self, took: Duration) {
-        self.round_trip.note(took);
-    }
-
     /// Whether there is a connection now.
     pub(crate) fn is_up(&self) -> bool {
-        self.lock().current.is_some()
+        self.snapshot().is_some()
     }
 
-    /// What is known of the connection that there is now.
+    /// The connection that there is now, and what is known of it.
     pub(crate) fn snapshot(&self) -> Option<CurrentConnection> {
-        self.lock().current.clone()
+        let current = self.lock().current.clone()?;
+        if !current.has_ended() {
+            return Some(current);
+        }
+        // Its driver has not reported the end yet.
+        self.forget(current.connection.id);
+        None
     }
 
     /// The connection that there is now.
     #[cfg(feature = "cluster")]
     pub(crate) fn current_id(&self) -> Option<ConnectionId> {
-        let state = self.lock();
-        state.current.as_ref().map(|current| current.connection.id)
+        self.snapshot().map(|current| current.connection.id)
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {

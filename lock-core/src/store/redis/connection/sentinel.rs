@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout_at},
@@ -28,7 +29,7 @@ use crate::store::{
             handshake::Purpose,
             pub_sub::PubSubDispatch,
             reconnecting::ReconnectingConnection,
-            wire::resp::{Arg::Text, Value},
+            wire::{command::Arg::Text, reply},
         },
     },
     timing::Timing,
@@ -180,7 +181,7 @@ async fn ask(
     let words = [Text("SENTINEL"), Text("MASTER"), Text(service)];
     let within = connection.timing().connect_timeout;
     match connection.send(&[&words], within, None).await? {
-        (_, Value::ServerError(error)) if error.details().contains("No such master") => {
+        (_, Value::ServerError(error)) if errors::details_of(&error).contains("No such master") => {
             Err(Failure::Invalid(
                 format!(
                     "the sentinel {} knows no primary by the name `{service}`: it stands behind the hosts in the url",
@@ -201,23 +202,12 @@ async fn ask(
             ))
         }
         (_, Value::ServerError(error)) => Err(errors::refused(&error, connection.address())),
-        (_, Value::Array(fields)) => {
-            read(&fields).ok_or_else(|| errors::nonsense("the question for the primary"))
-        }
-        _ => Err(errors::nonsense("the question for the primary")),
+        (_, fields) => read(&fields).ok_or_else(|| errors::nonsense("the question for the primary")),
     }
 }
 
-/// Reads fields and their values in turn.
-fn read(fields: &[Value]) -> Option<KnownPrimary> {
-    let field = |wanted: &str| {
-        fields.chunks(2).find_map(|pair| match pair {
-            [Value::BulkString(name), Value::BulkString(value)] if **name == *wanted.as_bytes() => {
-                std::str::from_utf8(value).ok()
-            }
-            _ => None,
-        })
-    };
+fn read(fields: &Value) -> Option<KnownPrimary> {
+    let field = |wanted: &str| reply::text(reply::field(fields, wanted)?);
     Some(KnownPrimary {
         host: field("ip").filter(|host| !host.is_empty())?.to_owned(),
         port: field("port")?.parse().ok()?,
@@ -229,9 +219,9 @@ fn read(fields: &[Value]) -> Option<KnownPrimary> {
 mod tests {
     use super::*;
 
-    fn bulk(words: &[&str]) -> Vec<Value> {
+    fn bulk(words: &[&str]) -> Value {
         let bulk = |word: &&str| Value::BulkString(word.as_bytes().to_vec());
-        words.iter().map(bulk).collect()
+        Value::Array(words.iter().map(bulk).collect())
     }
 
     #[test]
@@ -249,7 +239,7 @@ mod tests {
             bulk(&["ip", "", "port", "7", "config-epoch", "3"]),
             bulk(&["ip", "a", "port", "70000", "config-epoch", "3"]),
             bulk(&["ip", "a", "port", "7"]),
-            vec![Value::Nil, Value::Int(1)],
+            Value::Array(vec![Value::Nil, Value::Int(1)]),
         ] {
             assert_eq!(read(&odd), None);
         }

@@ -5,16 +5,18 @@
 
 use std::sync::Arc;
 
+use redis::{ServerError, Value};
+
 use crate::store::{
     Failure,
     owner_token::random_name,
     redis::{
         connection::{
+            errors,
             reconnecting::ReconnectingConnection,
-            wire::resp::{
-                self,
+            wire::command::{
                 Arg::{self, Number, Text},
-                ServerError, Value,
+                command, pipeline,
             },
         },
         topology::key_location::KeyLocation,
@@ -104,14 +106,10 @@ impl Survey {
         connection: &Arc<ReconnectingConnection>,
         trials: &[Trial<'_>],
     ) -> Result<(), Failure> {
-        let write = |out: &mut Vec<u8>| {
-            for (_, _, words) in trials {
-                resp::write_command(out, &[words]);
-            }
-        };
+        let commands = trials.iter().map(|(_, _, words)| command(&[words]));
         let within = connection.timing().command_timeout;
         let (_, answers) = connection
-            .send_all(trials.len(), write, within, None)
+            .send_all(pipeline(commands), within, None)
             .await?;
         for ((right, on, _), answer) in trials.iter().zip(&answers) {
             match answer {
@@ -263,7 +261,7 @@ fn trial<'a>(right: &'static str, on: On, rest: &[Arg<'a>]) -> Trial<'a> {
 }
 
 fn verdict(error: &ServerError) -> TrialResult {
-    let details = error.details();
+    let details = errors::details_of(error);
     match error.code() {
         "NOPERM" if details.contains("to run ") => TrialResult::Refused,
         "NOPERM" if details.contains("access") => TrialResult::Beyond,
@@ -278,6 +276,7 @@ fn verdict(error: &ServerError) -> TrialResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::connection::wire::reply::error;
 
     #[test]
     fn a_refusal_says_what_is_refused_on_every_server() {
@@ -317,7 +316,7 @@ mod tests {
                 TrialResult::Allowed,
             ),
         ] {
-            assert_eq!(verdict(&ServerError::new(line)), expected, "{line}");
+            assert_eq!(verdict(&error(line)), expected, "{line}");
         }
     }
 }

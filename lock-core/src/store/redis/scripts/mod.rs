@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use redis::{Cmd, ServerErrorKind, Value};
+
 #[cfg(feature = "redlock")]
 use crate::store::redis::connection::errors;
 use crate::{
@@ -14,7 +16,7 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
             reconnecting::ReconnectingConnection,
-            wire::resp::{self, Arg, Value},
+            wire::command::{Arg, Outgoing, command, pipeline},
         },
     },
 };
@@ -124,17 +126,15 @@ impl Lua {
             }
         }
         let started = Clock::Boot.now();
-        let name = self.name(ScriptName::Hash, &call);
-        let words = [&name, call.keys, call.arguments];
-        let (id, value) = connection.send(&words, within, in_flight).await?;
+        let hash = Outgoing::One(self.command(ScriptName::Hash, call));
+        let (id, value) = one(connection.send_all(hash, within, in_flight).await?);
         if !is_unknown(&value) {
             return Ok((id, value));
         }
         // The server was restarted, or its scripts were flushed: after the text was sent, it knows the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
-        let name = self.name(ScriptName::Text, &call);
-        let words = [&name, call.keys, call.arguments];
-        connection.send(&words, left, in_flight).await
+        let text = Outgoing::One(self.command(ScriptName::Text, call));
+        Ok(one(connection.send_all(text, left, in_flight).await?))
     }
 
     #[cfg(feature = "cluster")]
@@ -145,19 +145,14 @@ impl Lua {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let write = |out: &mut Vec<u8>| {
-            resp::write_command(out, &[&[Arg::Text("ASKING")]]);
-            let name = self.name(ScriptName::Text, &call);
-            resp::write_command(out, &[&name, call.keys, call.arguments]);
-        };
-        let (id, mut answers) = connection.send_all(2, write, within, in_flight).await?;
-        Ok((id, answers.pop().unwrap_or(Value::Nil)))
+        let asking = command(&[&[Arg::Text("ASKING")]]);
+        let both = pipeline([asking, self.command(ScriptName::Text, call)]);
+        Ok(one(connection.send_all(both, within, in_flight).await?))
     }
 
-    /// Appends a call to what is sent. A script that the server does not know is not executed.
-    pub(super) fn write(&self, out: &mut Vec<u8>, call: Call<'_>) {
-        let name = self.name(ScriptName::Hash, &call);
-        resp::write_command(out, &[&name, call.keys, call.arguments]);
+    /// A call of the script. If the server does not know it, it is not executed.
+    pub(super) fn call(&self, call: Call<'_>) -> Outgoing {
+        Outgoing::One(self.command(ScriptName::Hash, call))
     }
 
     /// Runs the script once for each call, in one message; one reply each.
@@ -186,32 +181,30 @@ impl Lua {
         by: ScriptName,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
-        let write = |out: &mut Vec<u8>| {
-            for call in calls {
-                let name = self.name(by, call);
-                resp::write_command(out, &[&name, call.keys, call.arguments]);
-            }
-        };
-        let (_, answers) = connection
-            .send_all(calls.len(), write, within, None)
-            .await?;
+        let calls = pipeline(calls.iter().map(|call| self.command(by, *call)));
+        let (_, answers) = connection.send_all(calls, within, None).await?;
         Ok(answers)
     }
 
-    /// The words before those of the call.
-    fn name(&self, by: ScriptName, call: &Call<'_>) -> [Arg<'_>; 3] {
-        let (command, script) = match by {
+    fn command(&self, by: ScriptName, call: Call<'_>) -> Cmd {
+        let (name, script) = match by {
             ScriptName::Hash => ("EVALSHA", self.hash.as_str()),
             ScriptName::Text => ("EVAL", self.text),
         };
-        [
-            Arg::Text(command),
-            Arg::Text(script),
-            Arg::Number(call.keys.len() as u64),
-        ]
+        let keys = Arg::Number(call.keys.len() as u64);
+        command(&[
+            &[Arg::Text(name), Arg::Text(script), keys],
+            call.keys,
+            call.arguments,
+        ])
     }
 }
 
 fn is_unknown(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+    matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
+}
+
+/// The last reply.
+fn one((id, mut answers): (ConnectionId, Vec<Value>)) -> (ConnectionId, Value) {
+    (id, answers.pop().unwrap_or(Value::Nil))
 }

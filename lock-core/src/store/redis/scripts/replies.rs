@@ -2,6 +2,8 @@
 
 use std::{num::NonZeroU64, time::Duration};
 
+use redis::Value;
+
 use crate::{
     fencing::FencingBlock,
     inspect::Sighting,
@@ -10,7 +12,7 @@ use crate::{
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::connection::{errors, fencing_counter::LARGEST_TOKEN, wire::resp::Value},
+        redis::connection::{errors, fencing_counter::LARGEST_TOKEN},
     },
 };
 

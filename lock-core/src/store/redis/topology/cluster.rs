@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use redis::{ServerError, Value};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
@@ -24,11 +25,8 @@ use crate::{
             connection::{
                 capabilities, errors,
                 reconnecting::ReconnectingConnection,
+                wire::command::Arg::{Number, Text},
                 wire::redirect::{Redirect, RedirectScope, SLOTS},
-                wire::resp::{
-                    Arg::{Number, Text},
-                    ServerError, Value,
-                },
             },
             scripts::NodeRole,
             topology::{
@@ -406,7 +404,7 @@ fn read_range(range: &Value, own: &str) -> Option<Range> {
 }
 
 fn no_map(error: &ServerError, asked: &Address) -> Failure {
-    if error.details().contains("cluster support disabled") {
+    if errors::details_of(error).contains("cluster support disabled") {
         return Failure::Invalid(
             format!(
                 "{} is no node of a cluster: use a `redis://` url",
@@ -427,6 +425,7 @@ fn no_map(error: &ServerError, asked: &Address) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::connection::wire::reply;
     use crate::store::redis::{Security, address::url::ServerUrl};
 
     fn asked() -> Address {
@@ -474,7 +473,7 @@ mod tests {
         ] {
             assert!(read_ranges(&odd, &asked()).is_err(), "{odd:?}");
         }
-        let disabled = ServerError::new("ERR This instance has cluster support disabled");
+        let disabled = reply::error("ERR This instance has cluster support disabled");
         let refused = read_ranges(&Value::ServerError(disabled), &asked());
         assert!(matches!(refused, Err(Failure::Invalid(_))), "{refused:?}");
     }

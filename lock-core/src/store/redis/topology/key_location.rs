@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Value;
+
 use crate::store::{
     Failure,
     in_flight::{ConnectionId, InFlight},
@@ -10,10 +12,7 @@ use crate::store::{
             capabilities::Capabilities,
             errors,
             reconnecting::ReconnectingConnection,
-            wire::resp::{
-                Arg::{self, Joined, Text},
-                Value,
-            },
+            wire::command::Arg::{self, Joined, Text},
         },
         scripts::{Call, Lua, NodeRole},
         topology::{server::RedisServer, slots::Names},

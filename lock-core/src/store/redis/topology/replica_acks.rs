@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
 use tokio::sync::Mutex;
 
 use crate::store::{
@@ -22,9 +23,9 @@ use crate::store::{
             errors,
             handshake::Purpose,
             reconnecting::ReconnectingConnection,
-            wire::resp::{
+            wire::command::{
                 Arg::{Number, Text},
-                Value, millis,
+                millis,
             },
         },
         topology::settings::Replicas,
@@ -109,7 +110,9 @@ impl ReplicaAcks {
                     self.connection.address().shown()
                 )))
             }
-            (_, Value::ServerError(error)) if error.details().contains("unknown command") => {
+            (_, Value::ServerError(error))
+                if errors::details_of(&error).contains("unknown command") =>
+            {
                 Err(Failure::Invalid(
                     format!(
                         "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",

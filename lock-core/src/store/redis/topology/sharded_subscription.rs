@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use redis::{PushKind, Value};
+
 use crate::{
     runtime::clock::Moment,
     store::{
@@ -24,7 +26,7 @@ use crate::{
                 handshake::Purpose,
                 reconnecting::ReconnectingConnection,
                 subscribed_channels::{SubscribedChannels, Subscription},
-                wire::resp::{Arg::Text, Value},
+                wire::{command::Arg::Text, reply},
             },
             topology::{key_location::GrantDelivery, settings::ServerSettings},
         },
@@ -89,8 +91,15 @@ impl ShardedSubscription {
         let words = [Text("SSUBSCRIBE"), Text(channel)];
         let answer = self.connection.send(&[&words], within, None).await;
         match answer.and_then(|(connection, value)| Ok((connection, errors::of_value(value)?))) {
-            Ok((connection, Value::Array(_))) => Ok(self.note(channel, connection, sent)),
-            Ok(_) => Ok(self.never_mind("an answer of the wrong form")),
+            Ok((connection, reply)) if confirms(&reply, channel) => {
+                Ok(self.note(channel, connection, sent))
+            }
+            Ok((connection, _)) => {
+                // The crate `redis` takes the message about a subscription that the node ended for a reply. Every later reply on
+                // this connection would be that of an earlier request.
+                self.connection.forget(connection);
+                Ok(GrantDelivery::NotSubscribedYet)
+            }
             Err(Failure::Refused(why)) => Ok(self.never_mind(&why.to_string())),
             // The slot is elsewhere, and so is the lock.
             Err(failure) if errors::redirect(&failure).is_some() => Err(failure),
@@ -128,4 +137,16 @@ impl ShardedSubscription {
         }
         GrantDelivery::Unsupported
     }
+}
+
+/// Whether a reply is the confirmation of this subscription.
+fn confirms(reply: &Value, channel: &str) -> bool {
+    let Value::Push {
+        kind: PushKind::SSubscribe,
+        data,
+    } = reply
+    else {
+        return false;
+    };
+    data.first().and_then(reply::bytes) == Some(channel.as_bytes())
 }

@@ -1,14 +1,13 @@
 //! A change of a key on the condition that it holds a given value.
 
+use redis::Value;
+
 use crate::store::{
     Failure,
     redis::connection::{
         capabilities::Compare,
         errors,
-        wire::resp::{
-            Arg::{self, Number, Text},
-            Value,
-        },
+        wire::command::Arg::{self, Number, Text},
     },
 };
 
@@ -118,8 +117,7 @@ impl Looked {
 /// Whether a command that compares found the value.
 pub(super) fn is_done(answer: Option<Value>) -> Changed {
     match answer {
-        Some(Value::Int(1)) => Ok(true),
-        Some(Value::SimpleString(okay)) if okay == "OK" => Ok(true),
+        Some(Value::Int(1) | Value::Okay) => Ok(true),
         Some(Value::Int(0) | Value::Nil) => Ok(false),
         // A key of another type belongs to another client, too.
         Some(Value::ServerError(error)) if errors::code_of(&error) == "WRONGTYPE" => Ok(false),

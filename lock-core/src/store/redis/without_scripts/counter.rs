@@ -1,5 +1,7 @@
 //! Fencing tokens: the counter plus one, moved to the server's time where it may be behind.
 
+use redis::Value;
+
 use crate::{
     fencing::FencingToken,
     store::{
@@ -11,10 +13,7 @@ use crate::{
                 capabilities::Compare,
                 errors,
                 fencing_counter::{FencingCounter, LARGEST_TOKEN},
-                wire::resp::{
-                    Arg::{self, Number, Text},
-                    Value,
-                },
+                wire::command::Arg::{self, Number, Text},
             },
             without_scripts::{
                 Commands,

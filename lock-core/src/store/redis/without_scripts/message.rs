@@ -2,13 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Value;
+
 use crate::store::{
     Failure,
     in_flight::{ConnectionId, InFlight},
     redis::{
         connection::{
             reconnecting::ReconnectingConnection,
-            wire::resp::{self, Arg, Value},
+            wire::command::{Arg, Outgoing, command, pipeline},
         },
         scripts::NodeRole,
     },
@@ -21,10 +23,7 @@ pub(super) async fn send(
     within: Duration,
     in_flight: Option<&InFlight>,
 ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-    let write = |out: &mut Vec<u8>| write_all(out, commands);
-    connection
-        .send_all(commands.len(), write, within, in_flight)
-        .await
+    connection.send_all(all(commands), within, in_flight).await
 }
 
 /// The same for a node that has the keys, or to which they are being moved.
@@ -59,14 +58,11 @@ pub(super) async fn send_on(
     within: Duration,
 ) -> Result<Vec<Value>, Failure> {
     let commands: Vec<&[Arg<'_>]> = commands.iter().map(Vec::as_slice).collect();
-    let write = |out: &mut Vec<u8>| write_all(out, &commands);
     connection
-        .send_all_on(watching, commands.len(), write, within)
+        .send_all_on(watching, all(&commands), within)
         .await
 }
 
-fn write_all(out: &mut Vec<u8>, commands: &[&[Arg<'_>]]) {
-    for words in commands {
-        resp::write_command(out, &[words]);
-    }
+fn all(commands: &[&[Arg<'_>]]) -> Outgoing {
+    pipeline(commands.iter().map(|words| command(&[words])))
 }

@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Value;
 use tokio::sync::Mutex;
 
 use crate::{
@@ -22,9 +23,9 @@ use crate::{
                 capabilities::Compare,
                 errors,
                 reconnecting::ReconnectingConnection,
-                wire::resp::{
+                wire::command::{
                     Arg::{self, Joined, Number, Text},
-                    Value, millis,
+                    millis,
                 },
             },
             scripts::NodeRole,

@@ -2,16 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Value;
 use tokio::sync::Mutex;
 
 use crate::store::{
     Failure,
     redis::{
         connection::{
-            CLOCK, errors,
-            handshake::Purpose,
-            reconnecting::ReconnectingConnection,
-            wire::resp::{Arg::Text, Value},
+            CLOCK, errors, handshake::Purpose, reconnecting::ReconnectingConnection,
+            wire::command::Arg::Text,
         },
         scripts::NodeRole,
         without_scripts::{

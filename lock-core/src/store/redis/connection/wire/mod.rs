@@ -1,8 +1,10 @@
-//! The bytes to one server and back: the stream, TLS, and the protocol in them.
+//! To one server and back: the stream, TLS, commands and replies.
 
+pub(crate) mod command;
 pub(crate) mod redirect;
-pub(crate) mod resp;
+pub(crate) mod reply;
 pub(crate) mod round_trip;
-pub(crate) mod socket;
+pub(crate) mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+pub(crate) mod traffic;

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-use crate::store::redis::connection::wire::resp::ServerError;
+use redis::{RedisError, ServerError, ServerErrorKind};
 
 /// How many slots a cluster has.
 pub(crate) const SLOTS: u16 = 16_384;
@@ -29,15 +29,16 @@ pub(crate) enum RedirectScope {
 impl Redirect {
     /// Reads `MOVED 3999 127.0.0.1:6381`.
     pub(crate) fn read(error: &ServerError) -> Option<Self> {
-        let reach = match error.code() {
-            "MOVED" => RedirectScope::Slot,
-            "ASK" => RedirectScope::Request,
+        let reach = match error.kind()? {
+            ServerErrorKind::Moved => RedirectScope::Slot,
+            ServerErrorKind::Ask => RedirectScope::Request,
             _ => return None,
         };
-        let (slot, endpoint) = error.details().split_once(' ')?;
+        let error = RedisError::from(error.clone());
+        let (endpoint, slot) = error.redirect_node()?;
         let (host, port) = endpoint.rsplit_once(':')?;
         Some(Self {
-            slot: slot.parse().ok().filter(|slot| *slot < SLOTS)?,
+            slot: Some(slot).filter(|slot| *slot < SLOTS)?,
             host: host.to_owned(),
             port: port.parse().ok()?,
             reach,

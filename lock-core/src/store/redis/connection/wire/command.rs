@@ -1,0 +1,103 @@
+//! Commands, as the crate `redis` takes them.
+
+use std::{io::Write, time::Duration};
+
+use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
+
+/// A word of a command.
+#[derive(Clone, Copy)]
+pub(crate) enum Arg<'a> {
+    Text(&'a str),
+    /// One word of two pieces.
+    Joined(&'a str, &'a str),
+    /// One word of a text and a number, with a space between.
+    Numbered(&'a str, u64),
+    Number(u64),
+}
+
+impl Arg<'_> {
+    /// About how many bytes the word takes.
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Joined(front, back) => front.len() + back.len(),
+            Self::Numbered(text, _) => text.len() + 21,
+            Self::Number(_) => 20,
+        }
+    }
+}
+
+impl ToRedisArgs for Arg<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match *self {
+            Self::Text(text) => out.write_arg(text.as_bytes()),
+            Self::Number(number) => number.write_redis_args(out),
+            // Writing to memory does not fail.
+            Self::Joined(front, back) => {
+                let mut word = out.writer_for_next_arg();
+                drop(word.write_all(front.as_bytes()));
+                drop(word.write_all(back.as_bytes()));
+            }
+            Self::Numbered(text, number) => {
+                drop(write!(out.writer_for_next_arg(), "{text} {number}"));
+            }
+        }
+    }
+}
+
+/// A command whose words are in several lists.
+pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
+    let words = words.iter().copied().flatten();
+    let size = words.clone().map(Arg::size).sum();
+    let mut command = Cmd::with_capacity(words.clone().count(), size);
+    for word in words {
+        command.arg(word);
+    }
+    command
+}
+
+/// Several commands that leave in one message.
+pub(crate) fn pipeline(commands: impl IntoIterator<Item = Cmd>) -> Outgoing {
+    let mut pipeline = Pipeline::new();
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    Outgoing::Several(pipeline)
+}
+
+/// What leaves in one message: one reply for each command. There is no `Debug`, which would print owner tokens.
+pub(crate) enum Outgoing {
+    One(Cmd),
+    Several(Pipeline),
+}
+
+/// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_is_one_argument_whatever_is_in_it() {
+        let words = [
+            Arg::Text("SET"),
+            Arg::Joined("a\r\n", "b"),
+            Arg::Numbered("c", 7),
+            Arg::Number(u64::MAX),
+        ];
+        let packed = command(&[&words[..1], &words[1..]]).get_packed_command();
+        let expected =
+            "*4\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$3\r\nc 7\r\n$20\r\n18446744073709551615\r\n";
+        assert_eq!(String::from_utf8_lossy(&packed), expected);
+    }
+
+    #[test]
+    fn a_part_of_a_millisecond_is_a_whole_one() {
+        assert_eq!(millis(Duration::ZERO), 0);
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_millis(7)), 7);
+    }
+}

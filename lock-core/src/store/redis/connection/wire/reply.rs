@@ -1,0 +1,59 @@
+//! The parts of replies that differ between the two versions of the protocol, and between servers.
+
+use redis::Value;
+
+/// The bytes of a text, in whatever form it came.
+pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+/// The same, if it is UTF-8.
+pub(crate) fn text(value: &Value) -> Option<&str> {
+    std::str::from_utf8(bytes(value)?).ok()
+}
+
+/// The value of a field of a map, or of a list of fields and values in turn.
+pub(crate) fn field<'a>(value: &'a Value, wanted: &str) -> Option<&'a Value> {
+    let is_wanted = |name: &Value| bytes(name) == Some(wanted.as_bytes());
+    match value {
+        Value::Map(fields) => fields
+            .iter()
+            .find_map(|(name, value)| is_wanted(name).then_some(value)),
+        Value::Array(words) => words.chunks(2).find_map(|pair| match pair {
+            [name, value] => is_wanted(name).then_some(value),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+/// The error that a server sends by this line.
+#[cfg(test)]
+pub(crate) fn error(line: &str) -> redis::ServerError {
+    match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+        Ok(Value::ServerError(error)) => error,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_in_both_versions_of_the_protocol() {
+        let word = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let map = Value::Map(vec![(word("a"), Value::Int(1)), (word("b"), Value::Int(2))]);
+        let list = Value::Array(vec![word("a"), Value::Int(1), word("b"), Value::Int(2)]);
+        for value in [&map, &list] {
+            assert_eq!(field(value, "b"), Some(&Value::Int(2)));
+            assert_eq!(field(value, "c"), None);
+        }
+        assert_eq!(field(&Value::Array(vec![word("a")]), "a"), None);
+        assert_eq!(field(&Value::Nil, "a"), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! The stream to a server: made with the options that a lock needs, watched, and bounded in what it takes from the server.
+
+use std::{
+    fmt, io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use socket2::{SockRef, TcpKeepalive};
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+#[cfg(feature = "tls")]
+use crate::store::redis::connection::wire::tls;
+use crate::{
+    runtime::process::OriginProcess,
+    store::redis::{
+        address::{Address, Endpoint, transport::Transport},
+        connection::wire::traffic::{NoReply, Traffic},
+    },
+};
+
+/// Bytes to a server and back.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Connects. A host name is resolved each time.
+pub(crate) async fn connect(
+    address: &Address,
+    command_timeout: Duration,
+) -> io::Result<Box<dyn Stream>> {
+    match address.endpoint() {
+        Endpoint::Tcp { host, port } => {
+            #[cfg(feature = "simulation")]
+            if let Some(connecting) =
+                crate::runtime::simulation::ask(|world| world.connect(host, *port))
+            {
+                return Ok(Box::new(connecting.await?));
+            }
+            let stream = TcpStream::connect((&**host, *port)).await?;
+            set_up(&stream, command_timeout)?;
+            match &address.transport {
+                Transport::Plain => Ok(Box::new(stream)),
+                #[cfg(feature = "tls")]
+                Transport::Tls(trust) => Ok(Box::new(tls::shake_hands(stream, trust, host).await?)),
+            }
+        }
+        #[cfg(unix)]
+        Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        #[cfg(not(unix))]
+        Endpoint::Unix(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "there are no unix sockets on this system",
+        )),
+    }
+}
+
+/// No Nagle delay, since each command is one small write. The kernel also notices a peer that is gone: while idle by keepalive,
+/// with bytes in flight by the user time-out.
+fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(15)))?;
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(Some(command_timeout * 2))?;
+    #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
+    let _unused = command_timeout;
+    Ok(())
+}
+
+/// A stream that notes when bytes last came and why it ended, and ends if too many come.
+pub(crate) struct Watched {
+    stream: Box<dyn Stream>,
+    traffic: Arc<Traffic>,
+    /// A forked child has a copy, and writes nothing: it shares the socket with its parent.
+    origin: OriginProcess,
+}
+
+impl Watched {
+    pub(crate) fn new(stream: Box<dyn Stream>, traffic: Arc<Traffic>) -> Self {
+        Self {
+            stream,
+            traffic,
+            origin: OriginProcess::this_process(),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> io::Error {
+        self.traffic.end(NoReply::of(&error));
+        error
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        let count = buffer.filled().len() - before;
+        let taken = match read {
+            Ok(()) if count == 0 => {
+                let why = "the server closed the connection";
+                self.traffic.end(NoReply::Broken(why.into()));
+                Ok(())
+            }
+            Ok(()) => self.traffic.note_received(count),
+            Err(error) => Err(error),
+        };
+        Poll::Ready(taken.map_err(|error| self.failed(error)))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if !self.origin.is_here() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        Poll::Ready(written.map_err(|error| self.failed(error)))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").finish_non_exhaustive()
+    }
+}

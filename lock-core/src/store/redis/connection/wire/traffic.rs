@@ -1,0 +1,158 @@
+//! What is noticed of a connection from outside the crate `redis`: when bytes last came, how many requests are in flight, and why
+//! the connection ended.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use crate::runtime::{
+    clock::{Clock, Moment},
+    mutex::Mutex,
+};
+
+const CLOCK: Clock = Clock::Boot;
+
+/// How many requests may be in flight on one connection. Beyond it, the server does not reply, and nothing more is accepted.
+const MOST_IN_FLIGHT: usize = 1 << 17;
+
+/// How many bytes may come without a reply that is complete. The longest expected reply has some kilobytes.
+const MOST_UNANSWERED: usize = 1 << 20;
+
+/// What each request in flight adds to that: its reply may be complete, and its task not have run yet.
+const MOST_EACH: usize = 1 << 12;
+
+/// Why there is no reply.
+#[derive(Clone, Debug)]
+pub(crate) enum NoReply {
+    /// The connection has ended, and why.
+    Broken(Arc<str>),
+    /// It has ended because the two ends do not accept each other.
+    Unacceptable(Arc<str>),
+    /// The bytes that came were not the protocol.
+    Nonsense,
+    /// Nothing came in time.
+    Late,
+    /// The command never left.
+    NotSent,
+}
+
+impl NoReply {
+    /// After reading or writing failed. The system has no errors of this kind, and TLS has none of another that stays.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        let why = error.to_string().into();
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Unacceptable(why),
+            _ => Self::Broken(why),
+        }
+    }
+}
+
+/// Of one connection.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    /// When bytes last came, in nanoseconds of the clock.
+    heard: AtomicU64,
+    /// Since when there has been a request in flight at any time.
+    waiting_since: AtomicU64,
+    in_flight: AtomicUsize,
+    /// How many bytes have come since the last reply that is known to be complete.
+    unanswered: AtomicUsize,
+    end: Mutex<Option<NoReply>>,
+    /// Wakes the requests in flight, so that each checks whether it is late.
+    tick: Notify,
+}
+
+impl Traffic {
+    pub(crate) fn new() -> Self {
+        let now = CLOCK.now().as_nanos();
+        Self {
+            heard: AtomicU64::new(now),
+            waiting_since: AtomicU64::new(now),
+            in_flight: AtomicUsize::new(0),
+            unanswered: AtomicUsize::new(0),
+            end: Mutex::default(),
+            tick: Notify::new(),
+        }
+    }
+
+    /// Counts a request that is about to leave, until the result is dropped. `None`: too many are in flight.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<RequestInFlight> {
+        let before = self.in_flight.fetch_add(1, Ordering::AcqRel);
+        let counted = RequestInFlight(self.clone());
+        if before == 0 {
+            self.waiting_since
+                .store(CLOCK.now().as_nanos(), Ordering::Release);
+        }
+        (before < MOST_IN_FLIGHT).then_some(counted)
+    }
+
+    /// Notes bytes that came.
+    ///
+    /// # Errors
+    ///
+    /// If they are more than any reply has: the server may be hostile, and what it announces is not stored.
+    pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
+        self.heard
+            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
+        let unanswered = self.unanswered.fetch_add(count, Ordering::AcqRel) + count;
+        let in_flight = self.in_flight.load(Ordering::Acquire);
+        if unanswered <= MOST_UNANSWERED.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
+            return Ok(());
+        }
+        let reason = "the server sent more than any reply has";
+        self.end(NoReply::Nonsense);
+        Err(io::Error::other(reason))
+    }
+
+    /// Notes a reply or a message that is complete.
+    pub(crate) fn note_complete(&self) {
+        self.unanswered.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn heard_since(&self, moment: Moment) -> bool {
+        self.heard.load(Ordering::Acquire) >= moment.as_nanos()
+    }
+
+    /// Whether a request has been in flight for this long, and nothing has come meanwhile.
+    pub(crate) fn is_silent(&self, patience: Duration) -> bool {
+        let waiting_since = self.waiting_since.load(Ordering::Acquire);
+        let since = self.heard.load(Ordering::Acquire).max(waiting_since);
+        self.in_flight.load(Ordering::Acquire) > 0
+            && CLOCK.now().as_nanos().saturating_sub(since) >= nanos(patience)
+    }
+
+    /// Notes why the connection ended; the first reason counts.
+    pub(crate) fn end(&self, why: NoReply) {
+        self.end.lock().get_or_insert(why);
+    }
+
+    /// Why the connection ended, if it has.
+    pub(crate) fn ended(&self) -> Option<NoReply> {
+        self.end.lock().clone()
+    }
+
+    pub(crate) fn tick(&self) -> &Notify {
+        &self.tick
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A request that is counted as in flight.
+#[derive(Debug)]
+pub(crate) struct RequestInFlight(Arc<Traffic>);
+
+impl Drop for RequestInFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
