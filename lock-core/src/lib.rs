@@ -64,6 +64,8 @@
 //! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "redis")]
+mod credentials;
 mod error;
 mod fenced;
 mod fencing;
@@ -123,6 +125,8 @@ pub mod __simulation {
     };
 }
 
+#[cfg(feature = "redis")]
+pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
 pub use error::{FromLockError, LeaseLost, LockError, Skipped};
 pub use fenced::{Fenced, FencedError, FencedStore};
 pub use fencing::FencingToken;
@@ -134,10 +138,15 @@ pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
+#[cfg(feature = "redis")]
+pub use manager::IntoClient;
 pub use manager::{
     KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks,
 };
 pub use options::{LockOptions, OnLost};
+/// The crate through which servers are spoken to, for [`LockManagerBuilder::client`].
+#[cfg(feature = "redis")]
+pub use redis;
 #[cfg(feature = "testing")]
 pub use testing::Faults;
 #[cfg(feature = "tls")]

@@ -2,10 +2,12 @@
 //!
 //! Each test starts a server of its own. A manager stands for a process.
 
+mod credentials;
 mod faults;
 mod fencing;
 mod migrating;
 mod nothing_stays;
+mod own_client;
 mod several_on_a_server;
 mod waiting;
 mod ways_out;

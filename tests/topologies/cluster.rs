@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use lock_core::{Credentials, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Kind, Proxy, RedisServer,
     ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,
@@ -636,7 +636,7 @@ async fn passwords_reach_all_nodes_and_replicas_tell_of_their_masters() {
         guard.release_held().await;
     }
     let built = LockManager::builder()
-        .credentials("", "s3cret")
+        .credentials(Credentials::new("", "s3cret"))
         .cluster([format!("127.0.0.1:{}", replica.port())])
         .await
         .expect("the nodes are up");

@@ -1,13 +1,17 @@
 //! Making a manager with settings other than the defaults.
 
+#[cfg(feature = "redis")]
+use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
-use crate::manager::LockManager;
-#[cfg(feature = "redis")]
-use crate::store::redis::{Access, Credentials, Replicas};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
+#[cfg(feature = "redis")]
+use crate::{
+    credentials::CredentialsProvider,
+    manager::LockManager,
+    store::redis::{Access, Replicas},
+};
 use crate::{
     error::LockError,
     key::LockKey,
@@ -203,24 +207,22 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the user and password for the servers; an empty user is the default one. Defaults to those in the url.
+    /// Sets the user and password for the servers, fixed or from a provider that is asked anew for each connection. Defaults to
+    /// those in the url, or of the client.
     ///
-    /// For secrets that are kept apart from the url: here they need no percent-encoding. They take precedence over the url's.
+    /// For secrets that are kept apart from the url, as [`Credentials`](crate::Credentials), which need no percent-encoding here.
+    /// For passwords that rotate and tokens that end, a [`CredentialsProvider`]. They take precedence over the url's.
     #[cfg(feature = "redis")]
-    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.access.server = Some(Credentials::new(user.into(), password.into()));
+    pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
+        self.access.server = Some(Arc::new(provider));
         self
     }
 
-    /// Sets the user and password for sentinels; an empty user is the default one. Defaults to those in the url's query
+    /// Sets the same for sentinels. Defaults to the user and password in the url's query
     /// (`?sentinel_user=…&sentinel_password=…`), or none.
     #[cfg(feature = "redis")]
-    pub fn sentinel_credentials(
-        mut self,
-        user: impl Into<String>,
-        password: impl Into<String>,
-    ) -> Self {
-        self.access.sentinel = Some(Credentials::new(user.into(), password.into()));
+    pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider) -> Self {
+        self.access.sentinel = Some(Arc::new(provider));
         self
     }
 

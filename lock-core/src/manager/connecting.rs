@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
-use crate::store::redis::{Replicas, Scope, Security, Settings};
+use crate::store::redis::{Named, Replicas, Scope, Security, Settings};
 use crate::{
     error::LockError,
     lock::{context::Context, registry::Registry},
@@ -34,9 +34,9 @@ impl LockManagerBuilder {
         let urls = split_list(url);
         if urls.len() > 1 {
             let urls = urls.into_iter().map(|url| url.trim().to_owned());
-            return self.connect_to_servers(urls.collect()).await;
+            return self.connect_to_urls(urls.collect()).await;
         }
-        self.connect_to_server(url).await
+        self.connect_to_url(url).await
     }
 
     /// Connects to several independent servers; see [`LockManager::redlock`].
@@ -54,7 +54,7 @@ impl LockManagerBuilder {
         U: IntoIterator<Item: AsRef<str>>,
     {
         let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
-        self.connect_to_servers(urls.collect()).await
+        self.connect_to_urls(urls.collect()).await
     }
 
     /// Makes a manager whose locks are inside this process; see [`LockManager::in_memory`].
@@ -83,12 +83,17 @@ impl LockManagerBuilder {
     }
 
     #[cfg(feature = "redis")]
-    async fn connect_to_server(self, url: &str) -> Result<LockManager, LockError> {
+    async fn connect_to_url(self, url: &str) -> Result<LockManager, LockError> {
+        self.connect_to_server(Named::Url(url.to_owned())).await
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) async fn connect_to_server(self, server: Named) -> Result<LockManager, LockError> {
         use crate::store::redis::RedisStore;
 
         let grants = Arc::<Grants>::default();
         let executor = start_thread()?;
-        let store = RedisStore::new(url, &self.settings(&executor)?, grants.clone())?;
+        let store = RedisStore::new(&server, &self.settings(&executor)?, grants.clone())?;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
         manager
             .context()
@@ -98,7 +103,16 @@ impl LockManagerBuilder {
     }
 
     #[cfg(feature = "redlock")]
-    async fn connect_to_servers(mut self, urls: Vec<String>) -> Result<LockManager, LockError> {
+    async fn connect_to_urls(self, urls: Vec<String>) -> Result<LockManager, LockError> {
+        let servers = urls.into_iter().map(Named::Url);
+        self.connect_to_servers(servers.collect()).await
+    }
+
+    #[cfg(feature = "redlock")]
+    pub(super) async fn connect_to_servers(
+        mut self,
+        servers: Vec<Named>,
+    ) -> Result<LockManager, LockError> {
         use crate::store::redlock::{RedlockStore, restart_quarantine};
 
         let max_ttl = *self
@@ -116,7 +130,7 @@ impl LockManagerBuilder {
             ));
         }
         let executor = start_thread()?;
-        let store = RedlockStore::new(&urls, &self.settings(&executor)?, quarantine)?;
+        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
         manager
             .context()
@@ -191,7 +205,7 @@ impl LockManagerBuilder {
         clippy::unused_async,
         reason = "the other build of this function waits"
     )]
-    async fn connect_to_server(self, _url: &str) -> Result<LockManager, LockError> {
+    async fn connect_to_url(self, _url: &str) -> Result<LockManager, LockError> {
         Err(LockError::invalid(
             "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
         ))
@@ -202,7 +216,7 @@ impl LockManagerBuilder {
         clippy::unused_async,
         reason = "the other build of this function waits"
     )]
-    async fn connect_to_servers(self, _urls: Vec<String>) -> Result<LockManager, LockError> {
+    async fn connect_to_urls(self, _urls: Vec<String>) -> Result<LockManager, LockError> {
         Err(LockError::invalid(
             "several servers with commas between them vote on each lock, which this build of lock-core cannot have them do: \
              switch its feature `redlock` on, or name one server",

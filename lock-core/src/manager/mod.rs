@@ -23,6 +23,8 @@ use crate::{
 
 mod acquire;
 mod builder;
+#[cfg(feature = "redis")]
+mod client;
 mod connecting;
 mod default;
 mod keys_of;
@@ -32,6 +34,8 @@ mod operating;
 use acquire::AcquireFuture;
 
 pub use builder::LockManagerBuilder;
+#[cfg(feature = "redis")]
+pub use client::IntoClient;
 pub use default::{LockSource, current, set_global, with_locks};
 pub use keys_of::KeysOf;
 

@@ -57,7 +57,7 @@ mod trial;
 pub(crate) mod voting_server;
 mod without_scripts;
 
-pub(crate) use address::{Credentials, transport::Security};
+pub(crate) use address::{Named, client::OwnClient, transport::Security};
 pub(crate) use rights::Scope;
 pub(crate) use topology::{Access, settings::Replicas};
 

@@ -16,7 +16,7 @@ use crate::{
         owner_token::random_name,
         redis::{
             RedisState, RedisStore, Settings,
-            address::Address,
+            address::{Address, Named},
             connection::{errors, sentinel::Sentinels, wire::command::Arg::Text},
             health,
             rights::{self, Usage},
@@ -35,27 +35,27 @@ use crate::{
 impl RedisStore {
     /// Connects with the first request.
     pub(crate) fn new(
-        url: &str,
+        server: &Named,
         settings: &Settings,
         grants: Arc<Grants>,
     ) -> Result<Self, LockError> {
-        Self::make(url, settings, grants, false)
+        Self::make(server, settings, grants, false)
     }
 
     /// The same for one of several servers, which keep locks by votes.
     #[cfg(feature = "redlock")]
-    pub(crate) fn one_of_several(url: &str, settings: &Settings) -> Result<Self, LockError> {
+    pub(crate) fn one_of_several(server: &Named, settings: &Settings) -> Result<Self, LockError> {
         // No grants are received: no single server can grant a lock that a majority has.
-        Self::make(url, settings, Arc::default(), true)
+        Self::make(server, settings, Arc::default(), true)
     }
 
     fn make(
-        url: &str,
+        server: &Named,
         settings: &Settings,
         grants: Arc<Grants>,
         is_one_of_several: bool,
     ) -> Result<Self, LockError> {
-        let topology = Topology::parse(url, &settings.access, &settings.security)?;
+        let topology = Topology::of(server, &settings.access, &settings.security)?;
         let server_settings = ServerSettings {
             timing: settings.timing,
             manager: random_name().into(),

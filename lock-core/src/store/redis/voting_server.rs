@@ -12,7 +12,7 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         owner_token::OwnerToken,
         redis::{
-            RedisStore, Settings,
+            Named, RedisStore, Settings,
             connection::{
                 errors,
                 reconnecting::ReconnectingConnection,
@@ -93,8 +93,8 @@ pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
 impl VotingServer {
     /// Connects with the first request.
-    pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        let store = RedisStore::one_of_several(url, settings)?;
+    pub(crate) fn new(named: &Named, settings: &Settings) -> Result<Self, LockError> {
+        let store = RedisStore::one_of_several(named, settings)?;
         let servers = &store.0.servers;
         let KeyLocation { server, names, .. } = servers.any();
         if servers.are_several() || server.connection.sentinels().is_some() {

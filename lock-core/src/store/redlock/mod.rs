@@ -23,7 +23,7 @@ use crate::{
     store::{
         Acquire, Acquired, ENDED, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed,
         Store, StoreFuture,
-        redis::Settings,
+        redis::{Named, Settings},
         redlock::{server::RedlockServer, servers::RedlockServers, voting_round::no_majority},
     },
 };
@@ -46,18 +46,18 @@ pub(crate) struct RedlockStore(Arc<RedlockServers>, Executor);
 impl RedlockStore {
     /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
     pub(crate) fn new(
-        urls: &[String],
+        named: &[Named],
         settings: &Settings,
         quarantine: Duration,
     ) -> Result<Self, LockError> {
-        check_list(urls)?;
+        check_list(named)?;
         let run_ids = Arc::default();
-        let servers = urls
+        let servers = named
             .iter()
             .enumerate()
-            .map(|(place, url)| {
+            .map(|(place, named)| {
                 let member =
-                    RedlockServer::new(place, url, settings, quarantine, Arc::clone(&run_ids));
+                    RedlockServer::new(place, named, settings, quarantine, Arc::clone(&run_ids));
                 member.map(Arc::new).map_err(|error| in_place(place, error))
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -118,8 +118,8 @@ fn in_place(place: usize, error: LockError) -> LockError {
 }
 
 /// The same server twice is found out when it replies; the same url here.
-fn check_list(urls: &[String]) -> Result<(), LockError> {
-    let count = urls.len();
+fn check_list(named: &[Named]) -> Result<(), LockError> {
+    let count = named.len();
     if count < 3 {
         return Err(LockError::invalid(format!(
             "{count} servers are no majority of anything: list three or five independent ones, or connect to a single one"
@@ -131,7 +131,13 @@ fn check_list(urls: &[String]) -> Result<(), LockError> {
             count - 1
         )));
     }
-    let mut sorted: Vec<&String> = urls.iter().collect();
+    let mut sorted: Vec<&String> = named
+        .iter()
+        .filter_map(|named| match named {
+            Named::Url(url) => Some(url),
+            Named::Client(_) => None,
+        })
+        .collect();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(LockError::invalid(

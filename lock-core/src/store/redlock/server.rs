@@ -18,7 +18,7 @@ use crate::{
         Failure,
         in_flight::ConnectionId,
         redis::{
-            Settings,
+            Named, Settings,
             voting_server::{Proposal, Vote, VotingServer},
         },
         redlock::{
@@ -57,14 +57,14 @@ const UNKNOWN: i64 = i64::MIN;
 impl RedlockServer {
     pub(super) fn new(
         place: usize,
-        url: &str,
+        named: &Named,
         settings: &Settings,
         quarantine: Duration,
         run_ids: Arc<Mutex<RunIds>>,
     ) -> Result<Self, LockError> {
         Ok(Self {
             place,
-            node: VotingServer::new(url, settings)?,
+            node: VotingServer::new(named, settings)?,
             timing: settings.timing,
             quarantine,
             run_ids,

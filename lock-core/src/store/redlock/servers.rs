@@ -148,13 +148,15 @@ fn patience(ttl: Duration, round_trip: Duration, most: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::Named;
 
     #[test]
     fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
         let settings = Settings::default();
         let server = |place: usize| {
             let (url, run_ids) = (format!("redis://h{place}"), Arc::default());
-            RedlockServer::new(place, &url, &settings, Duration::ZERO, run_ids).map(Arc::new)
+            RedlockServer::new(place, &Named::Url(url), &settings, Duration::ZERO, run_ids)
+                .map(Arc::new)
         };
         let all: Result<_, _> = (0..3).map(server).collect();
         let servers = RedlockServers::new(all.expect("whole urls"), &settings);

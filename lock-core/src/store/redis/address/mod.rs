@@ -1,27 +1,39 @@
 //! From a url to what is needed to connect, and a form of it that may be shown.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use crate::{
+    credentials::CredentialsProvider,
     error::LockError,
     store::redis::address::{
+        client::OwnClient,
         scheme::Kind,
         transport::{Security, Transport},
         url::{ServerUrl, in_brackets},
     },
 };
 
+pub(crate) mod client;
 mod parts;
 pub(crate) mod scheme;
 pub(crate) mod transport;
 pub(crate) mod url;
+
+/// A server that a user named: by a url, or by a client.
+#[derive(Clone)]
+pub(crate) enum Named {
+    Url(String),
+    Client(OwnClient),
+}
 
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]
 pub(crate) struct Address {
     endpoint: Endpoint,
     pub(crate) transport: Transport,
-    credentials: Option<Credentials>,
+    credentials: Option<Arc<dyn CredentialsProvider>>,
+    /// The user's own client, which opens the connections.
+    client: Option<OwnClient>,
     database: u32,
     /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
     pub(crate) pushes: bool,
@@ -32,27 +44,6 @@ pub(crate) struct Address {
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
-}
-
-/// The user and password for a server.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Credentials {
-    pub(crate) user: Option<String>,
-    pub(crate) password: String,
-}
-
-impl Credentials {
-    pub(crate) fn new(user: String, password: String) -> Self {
-        let user = Some(user).filter(|user| !user.is_empty());
-        Self { user, password }
-    }
-}
-
-impl std::fmt::Debug for Credentials {
-    /// Without the password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials").finish_non_exhaustive()
-    }
 }
 
 pub(crate) const DEFAULT_PORT: u16 = 6379;
@@ -93,10 +84,25 @@ impl Address {
         Ok(Self {
             endpoint,
             transport,
-            credentials: url.credentials()?,
+            credentials: url.credentials()?.map(|given| Arc::new(given) as _),
+            client: None,
             database: url.database(in_path)?,
             pushes: url.pushes()?,
             shown: url.shown(),
+        })
+    }
+
+    /// Of a user's own client.
+    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
+        let (endpoint, shown) = client.place()?;
+        Ok(Self {
+            endpoint,
+            transport: Transport::Plain,
+            credentials: client.credentials().map(|given| Arc::new(given) as _),
+            database: client.database()?,
+            pushes: true,
+            shown,
+            client: Some(client),
         })
     }
 
@@ -117,7 +123,7 @@ impl Address {
         }
     }
 
-    pub(crate) fn set_credentials(&mut self, credentials: Option<Credentials>) {
+    pub(crate) fn set_credentials(&mut self, credentials: Option<Arc<dyn CredentialsProvider>>) {
         self.credentials = credentials;
     }
 
@@ -129,13 +135,17 @@ impl Address {
         &self.endpoint
     }
 
-    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+    pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
         self.credentials.as_ref()
+    }
+
+    pub(crate) fn client(&self) -> Option<&OwnClient> {
+        self.client.as_ref()
     }
 
     /// The name of the user, unless it is the default one.
     pub(crate) fn user(&self) -> Option<&str> {
-        self.credentials.as_ref()?.user.as_deref()
+        self.credentials.as_ref()?.user()
     }
 
     pub(crate) fn database(&self) -> u32 {
@@ -156,6 +166,7 @@ impl std::fmt::Debug for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::{Credentials, given};
 
     fn parse(url: &str) -> Result<Address, LockError> {
         Address::of(&ServerUrl::parse(url)?, &Security::default())
@@ -192,13 +203,13 @@ mod tests {
         };
         assert_eq!(*address.endpoint(), endpoint);
         assert_eq!((address.database(), address.pushes), (3, false));
-        let credentials = address.credentials().expect("given");
-        let (user, password) = (credentials.user.as_deref(), &*credentials.password);
-        assert_eq!((user, password), (Some("me"), "p@ss,w"));
+        let credentials = given(&**address.credentials().expect("given"));
+        assert_eq!(credentials, Credentials::new("me", "p@ss,w"));
         let socket = parse("unix:///run/my%20r.sock?user=me&password=a+b&db=0003").expect("whole");
         assert_eq!(*socket.endpoint(), Endpoint::Unix("/run/my r.sock".into()));
         assert_eq!(socket.database(), 3);
-        assert_eq!(socket.credentials().expect("given").password, "a b");
+        let credentials = given(&**socket.credentials().expect("given"));
+        assert_eq!(credentials, Credentials::new("me", "a b"));
     }
 
     #[test]

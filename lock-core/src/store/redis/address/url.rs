@@ -6,9 +6,10 @@
 use percent_encoding::percent_decode_str;
 
 use crate::{
+    credentials::Credentials,
     error::LockError,
     store::redis::address::{
-        Credentials, DEFAULT_PORT,
+        DEFAULT_PORT,
         parts::{Parts, decode},
         scheme::{Kind, unknown_scheme, without_a_scheme},
     },

@@ -1,16 +1,21 @@
 //! The first commands on a connection: the credentials of this process, and what the server reports about itself.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redis::{RedisError, Value};
 
-use crate::store::{
-    Failure,
-    redis::{
-        address::{Address, Credentials},
-        connection::{
-            Connection, errors,
-            wire::{command::Arg, reply},
+use crate::{
+    credentials::Credentials,
+    store::{
+        Failure,
+        redis::{
+            address::Address,
+            connection::{
+                Connection,
+                authentication::{auth, keep_authenticated},
+                errors,
+                wire::{command::Arg, reply},
+            },
         },
     },
 };
@@ -40,6 +45,18 @@ impl Handshake {
         };
         let answers = connection.ask_all(commands).await;
         answers.map_err(|none| errors::handshake(&none, address))
+    }
+
+    /// See [`keep_authenticated`].
+    pub(super) fn keep_authenticated(
+        &self,
+        address: &Address,
+        credentials: &Credentials,
+        within: Duration,
+    ) {
+        if let Some(connection) = &self.0 {
+            keep_authenticated(connection, address, credentials, within);
+        }
     }
 
     pub(super) fn finish(mut self) -> Arc<Connection> {
@@ -161,14 +178,12 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
         || details.contains("protocol version")
 }
 
-pub(super) async fn authenticate(handshake: &Handshake, address: &Address) -> Result<(), Failure> {
-    let Some(Credentials { user, password }) = address.credentials() else {
-        return Ok(());
-    };
-    let mut words = vec![Arg::Text("AUTH")];
-    words.extend(user.as_deref().map(Arg::Text));
-    words.push(Arg::Text(password));
-    expect_okay(handshake, address, &words).await
+pub(super) async fn authenticate(
+    handshake: &Handshake,
+    address: &Address,
+    credentials: &Credentials,
+) -> Result<(), Failure> {
+    expect_okay(handshake, address, &auth(credentials)).await
 }
 
 pub(super) async fn expect_okay(

@@ -41,6 +41,7 @@ use crate::{
     },
 };
 
+mod authentication;
 pub(crate) mod capabilities;
 pub(crate) mod errors;
 #[cfg(all(test, unix))]

@@ -5,20 +5,23 @@ use std::time::Duration;
 use std::{pin::Pin, sync::Arc};
 
 use redis::{
-    AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, Value,
-    aio::MultiplexedConnection,
+    AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult,
+    Value, aio::MultiplexedConnection,
 };
+use tokio::sync::Notify;
 
 use crate::{
+    credentials::Credentials,
     options::RESERVED,
     runtime::executor::spawn_beside,
     store::{
         Failure,
         in_flight::ConnectionId,
         redis::{
-            address::{Address, Credentials},
+            address::{Address, client::OwnClient},
             connection::{
                 CLOCK, Connection,
+                authentication::credentials_for,
                 capabilities::{self, Capabilities},
                 errors,
                 handshake::{
@@ -171,8 +174,10 @@ async fn log_in(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
 ) -> Result<(Handshake, Option<Greeting>), Failure> {
+    let credentials = credentials_for(address).await?;
+    let credentials = credentials.as_ref();
     let pushing = if address.pushes {
-        start(reconnecting, address, ProtocolVersion::RESP3).await?
+        start(reconnecting, address, credentials, ProtocolVersion::RESP3).await?
     } else {
         None
     };
@@ -180,12 +185,19 @@ async fn log_in(
         let greeting = greeting(&handshake, address, reconnecting.purpose()).await?;
         (handshake, Some(greeting))
     } else {
-        let handshake = start(reconnecting, address, ProtocolVersion::RESP2).await?;
+        let handshake = start(reconnecting, address, credentials, ProtocolVersion::RESP2).await?;
         let handshake = handshake.ok_or_else(|| errors::no_redis(address.shown()))?;
-        authenticate(&handshake, address).await?;
+        // A client of the user's has done it.
+        if let (Some(credentials), None) = (credentials, address.client()) {
+            authenticate(&handshake, address, credentials).await?;
+        }
         (handshake, None)
     };
-    if address.database() != 0 {
+    if let Some(credentials) = credentials {
+        let within = reconnecting.timing().connect_timeout;
+        handshake.keep_authenticated(address, credentials, within);
+    }
+    if address.database() != 0 && address.client().is_none() {
         let select = [Arg::Text("SELECT"), Arg::Number(address.database().into())];
         expect_okay(&handshake, address, &select).await?;
     }
@@ -244,39 +256,45 @@ async fn watch(
 async fn start(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
+    credentials: Option<&Credentials>,
     protocol: ProtocolVersion,
 ) -> Result<Option<Handshake>, Failure> {
-    let patience = reconnecting.timing().command_timeout;
-    let stream = stream::connect(address, patience)
-        .await
-        .map_err(|error| errors::unreachable(&error, address))?;
-    let traffic = Arc::new(Traffic::new());
-    let stream = Watched::new(stream, traffic.clone());
-    let mut config = AsyncConnectionConfig::new()
+    let (traffic, gone) = (Arc::new(Traffic::new()), Arc::new(Notify::new()));
+    let given = address.client().map(OwnClient::config);
+    let mut config = given
+        .unwrap_or_default()
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(LONGEST_QUEUE);
-    let mut info = RedisConnectionInfo::default()
-        .set_protocol(protocol)
-        .set_skip_set_lib_name();
-    // In the second version of the protocol there are no messages, and nothing is sent for the greeting.
+    // In the second version of the protocol there are no messages.
     if protocol == ProtocolVersion::RESP3 {
         let (dispatch, traffic) = (reconnecting.dispatch().clone(), traffic.clone());
+        let gone = gone.clone();
         config = config.set_push_sender(move |message: PushInfo| {
             traffic.note_complete();
+            if message.kind == PushKind::Disconnection {
+                gone.notify_one();
+            }
             dispatch.take(&message);
             Ok::<(), ()>(())
         });
-        if let Some(Credentials { user, password }) = address.credentials() {
-            info = info.set_password(password);
-            if let Some(user) = user {
-                info = info.set_username(user);
-            }
-        }
     }
-    match MultiplexedConnection::new_with_config(&info, stream, config).await {
-        // Boxed, since its type is tied to that of `info`.
-        Ok((handle, driver)) => Ok(Some(drive(reconnecting, handle, Box::pin(driver), traffic))),
+    let made = if let Some(client) = address.client() {
+        let database = address.database();
+        let opened = client.open(credentials, database, protocol, &config).await;
+        // Its driver runs already. In the second version of the protocol, its end is noticed by the next request.
+        let driver: Driver = Box::pin(async move { gone.notified().await });
+        opened.map(|handle| (handle, driver))
+    } else {
+        let patience = reconnecting.timing().command_timeout;
+        let stream = stream::connect(address, patience)
+            .await
+            .map_err(|error| errors::unreachable(&error, address))?;
+        let stream = Watched::new(stream, traffic.clone());
+        greet(stream, credentials, protocol, config).await
+    };
+    match made {
+        Ok((handle, driver)) => Ok(Some(drive(reconnecting, handle, driver, traffic))),
         Err(error) if knows_no_resp3(&error) => Ok(None),
         Err(error) => {
             let broken = || NoReply::Broken(error.to_string().into());
@@ -286,10 +304,35 @@ async fn start(
     }
 }
 
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// In the second version of the protocol, nothing is sent for it.
+async fn greet(
+    stream: Watched,
+    credentials: Option<&Credentials>,
+    protocol: ProtocolVersion,
+    config: AsyncConnectionConfig,
+) -> RedisResult<(MultiplexedConnection, Driver)> {
+    let mut info = RedisConnectionInfo::default()
+        .set_protocol(protocol)
+        .set_skip_set_lib_name();
+    if let (Some(Credentials { user, password, .. }), ProtocolVersion::RESP3) =
+        (credentials, protocol)
+    {
+        info = info.set_password(password);
+        if let Some(user) = user {
+            info = info.set_username(user);
+        }
+    }
+    let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
+    // Boxed, since its type is tied to that of `info`.
+    Ok((handle, Box::pin(driver)))
+}
+
 fn drive(
     reconnecting: &Arc<ReconnectingConnection>,
     handle: MultiplexedConnection,
-    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    driver: Driver,
     traffic: Arc<Traffic>,
 ) -> Handshake {
     let connection = Arc::new(Connection::new(handle, traffic));

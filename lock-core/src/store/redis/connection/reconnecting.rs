@@ -302,6 +302,13 @@ impl ReconnectingConnection {
                 opened.unwrap_or_else(|_| Err(errors::unconnected(&reconnecting.address, timeout)));
             let result = result.map(|current| reconnecting.install(current));
             let mut state = reconnecting.lock();
+            // What was right once became wrong: a password was replaced, or a certificate ended.
+            let result = result.map_err(|failure| match failure {
+                Failure::Invalid(reason) if state.since.is_some() => {
+                    Failure::Refused(errors::source(reason.to_string()))
+                }
+                failure => failure,
+            });
             state.connecting = None;
             state.last_failure = result
                 .as_ref()

@@ -1,13 +1,16 @@
 //! From a url to its servers: one, the primary that sentinels know, or those of a cluster.
 
+use std::{fmt, sync::Arc};
+
 use percent_encoding::percent_decode_str;
 
 #[cfg(feature = "cluster")]
 use crate::store::redis::address::DEFAULT_PORT;
 use crate::{
+    credentials::CredentialsProvider,
     error::LockError,
     store::redis::{
-        address::{Address, Credentials, scheme::Kind, transport::Security, url::ServerUrl},
+        address::{Address, Named, scheme::Kind, transport::Security, url::ServerUrl},
         connection::sentinel::Service,
     },
 };
@@ -42,20 +45,35 @@ pub(super) struct Seeds {
 }
 
 /// Names and passwords that do not come from the url.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Access {
-    pub(crate) server: Option<Credentials>,
-    pub(crate) sentinel: Option<Credentials>,
+    pub(crate) server: Option<Arc<dyn CredentialsProvider>>,
+    pub(crate) sentinel: Option<Arc<dyn CredentialsProvider>>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").finish_non_exhaustive()
+    }
 }
 
 const SENTINEL_PORT: u16 = 26_379;
 
 impl Topology {
-    pub(super) fn parse(
-        url: &str,
+    pub(super) fn of(
+        server: &Named,
         access: &Access,
         security: &Security,
     ) -> Result<Self, LockError> {
+        match server {
+            Named::Url(url) => Self::parse(url, access, security),
+            Named::Client(client) => {
+                Ok(Self::Single(Address::of_client(client.clone())?).with(access))
+            }
+        }
+    }
+
+    fn parse(url: &str, access: &Access, security: &Security) -> Result<Self, LockError> {
         let url = ServerUrl::parse(url)?;
         let topology = match url.kind {
             Kind::Server | Kind::Socket => Self::Single(Address::of(&url, security)?),
@@ -120,7 +138,8 @@ fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockErro
     let sentinels = url.hosts.iter().map(|(host, port)| {
         let mut sentinel = primary.at(host, port.unwrap_or(SENTINEL_PORT));
         sentinel.set_database(0);
-        sentinel.set_credentials(credentials.clone());
+        let given = credentials.clone();
+        sentinel.set_credentials(given.map(|given| Arc::new(given) as _));
         sentinel
     });
     Ok(Service {
@@ -156,7 +175,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::address::Endpoint;
+    use crate::{
+        credentials::{Credentials, given},
+        store::redis::address::Endpoint,
+    };
 
     fn parse(url: &str) -> Result<Topology, LockError> {
         Topology::parse(url, &Access::default(), &Security::default())
@@ -170,10 +192,10 @@ mod tests {
         addresses.iter().map(endpoint).collect()
     }
 
-    fn password(address: &Address) -> Option<&str> {
+    fn password(address: &Address) -> Option<String> {
         address
             .credentials()
-            .map(|credentials| credentials.password.as_str())
+            .map(|credentials| given(&**credentials).password)
     }
 
     #[test]
@@ -187,10 +209,10 @@ mod tests {
         let hosts = hosts.map(|(host, port)| (host.to_owned(), port));
         assert_eq!(places(&service.sentinels), hosts);
         for sentinel in &service.sentinels {
-            assert_eq!(password(sentinel), Some("x"));
+            assert_eq!(password(sentinel).as_deref(), Some("x"));
             assert_eq!(sentinel.database(), 0);
         }
-        assert_eq!(password(&service.primary), Some("pa,ss"));
+        assert_eq!(password(&service.primary).as_deref(), Some("pa,ss"));
         assert_eq!(service.primary.database(), 3);
         assert_eq!(
             service.primary.shown(),
@@ -206,17 +228,19 @@ mod tests {
         };
         let hosts = [("a".to_owned(), 1), ("b".to_owned(), 6_379)];
         assert_eq!(places(&seeds.nodes), hosts);
-        assert!(seeds.nodes.iter().all(|node| password(node) == Some("pw")));
+        assert!(
+            seeds
+                .nodes
+                .iter()
+                .all(|node| password(node).as_deref() == Some("pw"))
+        );
         assert_eq!(seeds.shown.shown(), "valkey+cluster://a:1,b");
     }
 
     #[test]
     fn what_the_builder_says_of_users_counts_more_than_the_url() {
-        let credentials = |password: &str| {
-            Some(Credentials {
-                user: None,
-                password: password.to_owned(),
-            })
+        let credentials = |password: &str| -> Option<Arc<dyn CredentialsProvider>> {
+            Some(Arc::new(Credentials::new("", password)))
         };
         let access = Access {
             server: credentials("one"),
@@ -227,8 +251,8 @@ mod tests {
         else {
             panic!("refused");
         };
-        assert_eq!(password(&service.primary), Some("one"));
-        assert_eq!(password(&service.sentinels[0]), Some("two"));
+        assert_eq!(password(&service.primary).as_deref(), Some("one"));
+        assert_eq!(password(&service.sentinels[0]).as_deref(), Some("two"));
     }
 
     proptest! {

@@ -111,8 +111,10 @@ impl Traffic {
         Err(io::Error::other(reason))
     }
 
-    /// Notes a reply or a message that is complete.
+    /// Notes a reply or a message that is complete. On a connection that a user's client opened, bytes are not noticed otherwise.
     pub(crate) fn note_complete(&self) {
+        self.heard
+            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
         self.unanswered.store(0, Ordering::Release);
     }
 

@@ -1,0 +1,133 @@
+//! The user and password for servers, fixed or asked for again and again.
+
+use std::{error::Error, fmt, future::Future, pin::Pin, time::Duration};
+
+/// A user and a password for a server, and for how long they are valid.
+///
+/// By itself it is a [`CredentialsProvider`] that never changes.
+#[derive(Clone, PartialEq, Eq)]
+#[must_use = "it does nothing until it is given to a builder, or returned by a provider"]
+pub struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+    pub(crate) valid_for: Option<Duration>,
+}
+
+impl Credentials {
+    /// Makes credentials of a user, who is the default one if the name is empty, and a password or token.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self {
+            user: Some(user.into()).filter(|user| !user.is_empty()),
+            password: password.into(),
+            valid_for: None,
+        }
+    }
+
+    /// Says for how long they are valid, counted from when the provider returns them. Defaults to for ever.
+    ///
+    /// A connection that is open is authenticated anew with the next credentials when four fifths of this time are over. If it is
+    /// too short, the provider and the server are asked more often than needed, once a second at most. If it is too long, a
+    /// server that enforces the end closes the connection, and the next one has to be made with new credentials.
+    pub fn valid_for(mut self, span: Duration) -> Self {
+        self.valid_for = Some(span);
+        self
+    }
+}
+
+impl fmt::Debug for Credentials {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The future of a [`CredentialsProvider`]'s answer.
+pub type CredentialsFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
+
+/// Gives the credentials for each connection: for passwords that rotate, and for tokens of an identity service.
+///
+/// Implemented by closures that return a future of them, and by [`Credentials`], which never change.
+///
+/// It is asked anew for each connection, and again before the credentials of an open connection end. It runs on the thread of the
+/// manager, inside a runtime of tokio with timers and sockets: it must not block. An answer has as long as a connection may take
+/// to be made (`connect_timeout`). If there is none, or it is an error, the failure is logged, and the provider is asked again. No
+/// lease is lost for that while the old connection works. Without a connection, locks are
+/// [`LockError::Unavailable`](crate::LockError::Unavailable) until the provider answers.
+///
+/// # Examples
+///
+/// Tokens of a cloud's identity service, such as AWS IAM or Azure Entra. The service's own crate makes the
+/// token; nothing here depends on it.
+///
+/// ```no_run
+/// # async fn token_of_the_identity_service() -> Result<String, std::io::Error> { unimplemented!() }
+/// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use lock_core::{Credentials, LockManager};
+///
+/// let provider = || async {
+///     let token = token_of_the_identity_service().await?;
+///     Ok::<_, std::io::Error>(Credentials::new("my-service", token).valid_for(Duration::from_secs(15 * 60)))
+/// };
+/// let manager = LockManager::builder().credentials(provider).connect("rediss://cache.internal:6379").await?;
+/// # drop(manager);
+/// # Ok(())
+/// # }
+/// ```
+pub trait CredentialsProvider: Send + Sync + 'static {
+    /// Returns the credentials for a connection that is being made, or the next ones for an open connection.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the provider's source returns. It is logged, and must contain no secret.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped if it takes longer than a connection may take. The provider is then asked again.
+    fn credentials(&self) -> CredentialsFuture<'_>;
+
+    /// Returns the user's name, for messages, if it is known in advance. Defaults to `None`.
+    fn user(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl CredentialsProvider for Credentials {
+    fn credentials(&self) -> CredentialsFuture<'_> {
+        Box::pin(async { Ok(self.clone()) })
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+}
+
+impl<P, F, E> CredentialsProvider for P
+where
+    P: Fn() -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Credentials, E>> + Send + 'static,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn credentials(&self) -> CredentialsFuture<'_> {
+        let answer = self();
+        Box::pin(async move { answer.await.map_err(Into::into) })
+    }
+}
+
+/// What a provider gives that need not wait.
+#[cfg(test)]
+pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
+    use std::task::{Context, Poll, Waker};
+
+    let mut answer = provider.credentials();
+    match answer
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(Ok(credentials)) => credentials,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,132 @@
+//! Connecting through a user's own client of the crate `redis`.
+
+use redis::AsyncConnectionConfig;
+
+use crate::{
+    error::LockError,
+    manager::{LockManager, LockManagerBuilder},
+    store::redis::{Named, OwnClient},
+};
+
+impl LockManagerBuilder {
+    /// Connects through a client of the crate `redis`: with its TLS and certificates, user, password and database.
+    ///
+    /// Each connection is opened by the client itself, on the manager's thread, with RESP3 where the server speaks it. A
+    /// connection of its own is made for locks: handles of a connection that is shared with other commands are not accepted,
+    /// since those commands would delay renewals.
+    ///
+    /// Two things differ from a url. A connection is watched by PING alone, and not by the bytes that come, so a half-open one is
+    /// noticed when a reply is late. And the crate `redis` reads whatever length a server announces, so the server must be
+    /// trusted not to send replies without an end. If the client's url ends with `#insecure`, the server's certificate is not
+    /// verified, as the client says.
+    ///
+    /// The builder's `tls` has no effect on it. [`credentials`](Self::credentials) take precedence over the client's.
+    ///
+    /// The crate is re-exported as [`lock_core::redis`](crate::redis): a client of another major version does not fit.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, redis};
+    ///
+    /// let client = redis::Client::open("redis://127.0.0.1:6379/2")?;
+    /// let manager = LockManager::builder().client(client).await?;
+    /// # drop(manager);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn client(self, client: impl IntoClient) -> Result<LockManager, LockError> {
+        self.client_with(client, AsyncConnectionConfig::new()).await
+    }
+
+    /// The same with settings for each connection, such as a DNS resolver.
+    ///
+    /// The push sender, the response time-out and the size of the queue are this crate's own, whatever the settings say.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    pub async fn client_with(
+        self,
+        client: impl IntoClient,
+        config: AsyncConnectionConfig,
+    ) -> Result<LockManager, LockError> {
+        self.check()?;
+        self.check_the_check_key()?;
+        let client = OwnClient::new(client.into_client(), config);
+        self.connect_to_server(Named::Client(client)).await
+    }
+
+    /// Connects to several independent servers, each through its client; see [`LockManager::redlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    #[cfg(feature = "redlock")]
+    pub async fn clients<C>(self, clients: C) -> Result<LockManager, LockError>
+    where
+        C: IntoIterator<Item: IntoClient>,
+    {
+        let named = clients.into_iter().map(|client| {
+            let config = AsyncConnectionConfig::new();
+            Named::Client(OwnClient::new(client.into_client(), config))
+        });
+        self.connect_to_servers(named.collect()).await
+    }
+}
+
+/// A client of the crate `redis` that opens connections: [`redis::Client`](crate::redis::Client), and nothing else.
+///
+/// It is sealed: what shares or replaces connections behind one handle cannot be used for locks, since it must be known which
+/// request left on which connection.
+///
+/// ```compile_fail,E0277
+/// # async fn connect(shared: lock_core::redis::aio::MultiplexedConnection) -> Result<(), lock_core::LockError> {
+/// let manager = lock_core::LockManager::builder().client(shared).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot open connections for locks: give a `redis::Client`",
+    label = "not a `redis::Client` of the version that lock-core uses, `lock_core::redis`",
+    note = "for a cluster, use a `redis+cluster://` url or `LockManagerBuilder::cluster`",
+    note = "a `MultiplexedConnection` or `ConnectionManager` is made from a `redis::Client`: give that one"
+)]
+pub trait IntoClient: sealed::Sealed {
+    /// Returns the client.
+    #[doc(hidden)]
+    fn into_client(self) -> redis::Client;
+}
+
+impl IntoClient for redis::Client {
+    fn into_client(self) -> redis::Client {
+        self
+    }
+}
+
+mod sealed {
+    #[expect(
+        unnameable_types,
+        reason = "so that no other crate implements the trait above"
+    )]
+    pub trait Sealed {}
+
+    impl Sealed for redis::Client {}
+}

@@ -1,0 +1,115 @@
+//! The credentials of a connection: asked for when it is made, and again before they end.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    credentials::Credentials,
+    runtime::executor::spawn_beside,
+    store::{
+        Failure,
+        redis::{
+            address::Address,
+            connection::{Connection, errors, wire::command::Arg},
+        },
+    },
+};
+
+/// After a failure, and at the least between two tries.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The credentials for a connection to this address, if it has any. Its caller bounds the time.
+pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credentials>, Failure> {
+    let Some(provider) = address.credentials().cloned() else {
+        return Ok(None);
+    };
+    let (sender, answer) = oneshot::channel();
+    // A task of its own, since it is code of the user and may panic.
+    spawn_beside(async move {
+        // The receiver may have been dropped.
+        drop(sender.send(provider.credentials().await));
+    });
+    match answer.await {
+        Ok(Ok(credentials)) => Ok(Some(credentials)),
+        Ok(Err(error)) => Err(Failure::not_now(format!(
+            "no credentials for {}: {error}",
+            address.shown()
+        ))),
+        Err(_) => Err(Failure::not_now(format!(
+            "no credentials for {}: their provider panicked",
+            address.shown()
+        ))),
+    }
+}
+
+/// The command that logs a user in.
+pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
+    let mut words = vec![Arg::Text("AUTH")];
+    words.extend(credentials.user.as_deref().map(Arg::Text));
+    words.push(Arg::Text(&credentials.password));
+    words
+}
+
+/// Authenticates an open connection anew whenever its credentials are about to end, until the connection ends. A failure costs
+/// nothing while the server accepts the connection as it is.
+pub(super) fn keep_authenticated(
+    connection: &Arc<Connection>,
+    address: &Address,
+    credentials: &Credentials,
+    within: Duration,
+) {
+    let Some(mut pause) = due(credentials) else {
+        return;
+    };
+    let (connection, address) = (connection.clone(), address.clone());
+    spawn_beside(async move {
+        // Once in each pause, which is a second at the least.
+        loop {
+            sleep(pause).await;
+            if connection.has_ended() {
+                return;
+            }
+            let again = timeout(within, authenticate_again(&connection, &address)).await;
+            let late = || Err(errors::late(&address, within));
+            match again.unwrap_or_else(|_| late()) {
+                Ok(Some(next)) => pause = next,
+                Ok(None) => return,
+                Err(_) if connection.has_ended() => return,
+                Err(failure) => {
+                    tracing::warn!(
+                        server = address.shown(),
+                        ?failure,
+                        "a connection was not authenticated anew; trying again"
+                    );
+                    pause = PAUSE;
+                }
+            }
+        }
+    });
+}
+
+/// Returns when the next credentials are due.
+async fn authenticate_again(
+    connection: &Connection,
+    address: &Address,
+) -> Result<Option<Duration>, Failure> {
+    let Some(credentials) = credentials_for(address).await? else {
+        return Ok(None);
+    };
+    let answer = connection.ask(&auth(&credentials)).await;
+    match answer.map_err(|none| errors::handshake(&none, address))? {
+        Value::ServerError(error) => Err(errors::refused(&error, address)),
+        _ => Ok(due(&credentials)),
+    }
+}
+
+/// When the next credentials are asked for.
+fn due(credentials: &Credentials) -> Option<Duration> {
+    let valid_for = credentials.valid_for?;
+    Some((valid_for * 4 / 5).max(PAUSE))
+}

@@ -1,0 +1,222 @@
+//! Passwords that are replaced while locks are held, and providers that give the next one.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{Credentials, LockError, LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, eventually, options,
+};
+use tokio::time::timeout;
+
+const VALID: Duration = Duration::from_secs(2);
+
+/// A server whose user `app` has a new password whenever it is told so. The old one counts no longer.
+struct Rotating {
+    server: RedisServer,
+    password: Mutex<String>,
+    number: AtomicU32,
+}
+
+impl Rotating {
+    fn start() -> Arc<Self> {
+        let server = RedisServer::builder()
+            .acl("user app on >word0 ~* &* +@all")
+            .start();
+        Arc::new(Self {
+            server,
+            password: Mutex::new("word0".to_owned()),
+            number: AtomicU32::new(0),
+        })
+    }
+
+    fn rotate(&self) {
+        let next = format!("word{}", self.number.fetch_add(1, Ordering::SeqCst) + 1);
+        self.server
+            .cli(&["ACL", "SETUSER", "app", "resetpass", &format!(">{next}")]);
+        *self.password.lock().expect("no panic") = next;
+    }
+
+    fn disconnect(&self) {
+        self.server.cli(&["CLIENT", "KILL", "USER", "app"]);
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials::new("app", self.password.lock().expect("no panic").clone())
+    }
+
+    /// How often a connection was authenticated, by this user and by others.
+    fn logins(&self) -> u64 {
+        self.server.calls("auth") + self.server.calls("hello")
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_rotates_under_load_costs_no_lease_and_no_error() {
+    let rotating = Rotating::start();
+    let source = rotating.clone();
+    let provider = move || {
+        let given = source.credentials().valid_for(VALID);
+        async move { Ok::<_, io::Error>(given) }
+    };
+    let builder = LockManager::builder().credentials(provider);
+    let locks = builder.connect(&rotating.server.url()).await.expect("up");
+    let held = locks
+        .acquire("held", LockOptions::new(SECOND))
+        .await
+        .expect("free");
+    let before = rotating.logins();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = (0..8)
+        .map(|number| {
+            let (locks, is_over) = (locks.clone(), is_over.clone());
+            tokio::spawn(async move {
+                while !is_over.load(Ordering::SeqCst) {
+                    let key = format!("k{}", number % 4);
+                    let guard = locks.acquire(key, options()).await?;
+                    guard.release().await?;
+                }
+                Ok::<_, LockError>(())
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        rotating.rotate();
+        let seen = rotating.logins();
+        eventually(HANG, "it is authenticated anew", async || {
+            rotating.logins() > seen
+        })
+        .await;
+    }
+    is_over.store(true, Ordering::SeqCst);
+    for task in load {
+        let worked = timeout(HANG, task).await.expect("no hang");
+        worked.expect("no panic").expect("no error");
+    }
+    assert!(rotating.logins() > before);
+    assert!(!held.lease().is_lost());
+    // A connection that is made now needs the new password.
+    rotating.disconnect();
+    eventually(HANG, "it is held through a new connection", async || {
+        held.lease().verify().await.is_ok()
+    })
+    .await;
+    held.lease().verify().await.expect("held");
+    held.release_held().await;
+}
+
+#[tokio::test]
+async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
+    let rotating = Rotating::start();
+    let (source, fails) = (rotating.clone(), Arc::new(AtomicBool::new(false)));
+    let (asked, failing) = (Arc::new(AtomicU32::new(0)), fails.clone());
+    let counted = asked.clone();
+    let provider = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let given = if failing.load(Ordering::SeqCst) {
+            Err(io::Error::other("the identity service is down"))
+        } else {
+            Ok(source.credentials().valid_for(VALID))
+        };
+        async move { given }
+    };
+    let builder = LockManager::builder().credentials(provider);
+    let locks = builder.connect(&rotating.server.url()).await.expect("up");
+    let held = locks.acquire_free("held", options()).await;
+    fails.store(true, Ordering::SeqCst);
+    let before = asked.load(Ordering::SeqCst);
+    eventually(HANG, "it is asked again and again", async || {
+        asked.load(Ordering::SeqCst) >= before + 3
+    })
+    .await;
+    held.lease().verify().await.expect("held");
+    locks
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    // Without a connection there is nothing to go on with, until the provider answers.
+    rotating.disconnect();
+    let refused = locks.try_acquire("k", options()).await;
+    let refused = refused.expect_err("no credentials");
+    assert!(
+        matches!(refused, LockError::Unavailable { .. }),
+        "{refused:?}"
+    );
+    fails.store(false, Ordering::SeqCst);
+    eventually(HANG, "there are credentials again", async || {
+        held.lease().verify().await.is_ok()
+    })
+    .await;
+    held.release_held().await;
+}
+
+#[tokio::test]
+async fn a_provider_that_panics_or_hangs_is_an_error_and_nothing_else() {
+    let server = RedisServer::start();
+    let panicking = || -> std::future::Ready<Result<Credentials, io::Error>> {
+        panic!("as this provider does")
+    };
+    let builder = LockManager::builder().credentials(panicking);
+    let failed = timeout(HANG, builder.connect(&server.url())).await;
+    let failed = failed.expect("no hang").expect_err("no credentials");
+    assert!(
+        matches!(failed, LockError::Unavailable { .. }),
+        "{failed:?}"
+    );
+    let hanging = std::future::pending::<Result<Credentials, io::Error>>;
+    let builder = LockManager::builder()
+        .credentials(hanging)
+        .connect_timeout(SECOND / 2);
+    let failed = timeout(HANG, builder.connect(&server.url())).await;
+    let failed = failed.expect("no hang").expect_err("no credentials");
+    assert!(
+        matches!(failed, LockError::Unavailable { .. }),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_password_that_was_replaced_is_unavailable_and_not_invalid() {
+    let rotating = Rotating::start();
+    let url = rotating.server.url_as("app", "word0");
+    let locks = LockManager::connect(&url)
+        .await
+        .expect("the first password");
+    let held = locks.acquire_free("held", options()).await;
+    rotating.rotate();
+    locks
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    rotating.disconnect();
+    eventually(HANG, "the connection is gone", async || {
+        locks.try_acquire("k", options()).await.is_err()
+    })
+    .await;
+    let refused = locks
+        .try_acquire("k", options())
+        .await
+        .expect_err("a wrong password");
+    assert!(
+        matches!(refused, LockError::Unavailable { .. }),
+        "{refused:?}"
+    );
+    let shown = format!("{refused:?}");
+    assert!(
+        shown.contains("user or password") && !shown.contains("word0"),
+        "{shown}"
+    );
+    drop(held);
+    let wrong = LockManager::connect(&url)
+        .await
+        .expect_err("a wrong password");
+    assert!(matches!(wrong, LockError::Invalid { .. }), "{wrong:?}");
+}
