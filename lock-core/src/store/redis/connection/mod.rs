@@ -13,7 +13,7 @@
 use std::{
     fmt,
     future::poll_fn,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::AtomicBool},
     task::Poll,
     time::Duration,
@@ -59,6 +59,9 @@ pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 
+/// The future of the replies to a request.
+pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
+
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
     /// `None` after it was retired: the driver ends when the requests in flight, which have handles of their own, have ended.
@@ -88,24 +91,21 @@ impl Connection {
     /// # Cancel safety
     ///
     /// Dropping the future before it was polled sends nothing; later, the commands may be executed.
-    pub(super) fn request(
-        &self,
-        outgoing: Outgoing,
-        until: Option<Moment>,
-    ) -> impl Future<Output = Result<Vec<Value>, NoReply>> + Send + use<> {
+    pub(super) fn request(&self, outgoing: Outgoing, until: Option<Moment>) -> Request {
         let handle = self.handle.lock().clone();
         let traffic = self.traffic.clone();
-        async move {
+        // Boxed here: a future that contains another one by value takes twice its room at each level.
+        Box::pin(async move {
             let mut handle = handle.ok_or(NoReply::NotSent)?;
             let _counted = traffic.begin().ok_or(NoReply::NotSent)?;
-            let reply = async {
+            let reply = pin!(async {
                 match &outgoing {
                     Outgoing::One(one) => {
                         handle.send_packed_command(one).await.map(|one| vec![one])
                     }
                     Outgoing::Several(all) => handle.send_packed_commands(all, 0, all.len()).await,
                 }
-            };
+            });
             // The request leaves also if the task has used up its share of tokio's time.
             let reply = match until {
                 None => unconstrained(reply).await,
@@ -114,7 +114,7 @@ impl Connection {
             reply
                 .inspect(|_| traffic.note_complete())
                 .map_err(|error| no_reply(&error, &traffic))
-        }
+        })
     }
 
     /// Sends one command and waits for its reply, without a time-out of its own.
@@ -198,16 +198,15 @@ impl Connection {
 
 /// Ends a request that is late. Its timer is the driver's tick: the future contains nothing of the caller's runtime.
 async fn in_time<T>(
-    reply: impl Future<Output = T>,
+    mut reply: Pin<&mut impl Future<Output = T>>,
     until: Moment,
     traffic: &Traffic,
 ) -> Result<T, NoReply> {
-    let mut reply = pin!(reply);
     // Ends with the reply, or with a tick after the time.
     loop {
         tokio::select! {
             biased;
-            reply = &mut reply => return Ok(reply),
+            reply = reply.as_mut() => return Ok(reply),
             () = traffic.tick().notified() => {
                 if CLOCK.now() >= until {
                     return Err(NoReply::Late);
