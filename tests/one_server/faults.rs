@@ -11,7 +11,7 @@ use std::{
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Answer, Direction, FakeServer, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, Scope, Which, connect, eventually, options,
+    ReleaseHeld as _, Scope, Which, connect, connect_to_fixed_address, eventually, options,
 };
 use tokio::time::timeout;
 
@@ -67,6 +67,32 @@ async fn an_acquire_and_a_release_are_one_round_trip_each() {
     guard.release_held().await;
     assert_eq!(proxy.log().len(), 2);
     assert!(server.keys("lock:*").is_empty());
+}
+
+#[tokio::test]
+async fn a_free_lock_takes_no_script_where_tokens_are_counted_up() {
+    let server = RedisServer::start();
+    let socket = format!("redis+unix://{}", server.unix_socket().display());
+    for (locks, counted) in [
+        (connect_to_fixed_address(&server.url()).await, true),
+        (connect(&socket).await, true),
+        (connect(&server.url()).await, false),
+    ] {
+        let (scripts, increments) = (server.calls("evalsha"), server.calls("incr"));
+        let mut last = None;
+        // All within a second, or some of them on the slowest machine.
+        for _ in 0..10 {
+            let guard = locks.acquire_free("k", options()).await;
+            let token = Some(guard.lease().fencing_token());
+            assert!(token > last);
+            last = token;
+            guard.release_held().await;
+        }
+        let acquires = server.calls("evalsha") - scripts - 10;
+        let increments = server.calls("incr") - increments;
+        assert_eq!(acquires + increments, 10);
+        assert_eq!(increments > 0, counted, "{locks:?}");
+    }
 }
 
 #[tokio::test]
@@ -354,8 +380,8 @@ async fn flushed_data_cost_the_lease_and_never_a_smaller_token() {
 #[tokio::test]
 async fn tokens_that_are_counted_up_grow_across_a_loss_of_data() {
     let server = RedisServer::start();
-    let one = connect(&server.url()).await;
-    let other = connect(&server.url()).await;
+    let one = connect_to_fixed_address(&server.url()).await;
+    let other = connect_to_fixed_address(&server.url()).await;
     let token = async |locks: &LockManager| {
         let guard = locks.acquire_free("k", options()).await;
         let token = guard.lease().fencing_token();
@@ -382,8 +408,10 @@ async fn tokens_that_are_counted_up_grow_across_a_loss_of_data() {
 
 #[tokio::test]
 async fn a_token_is_not_counted_up_on_a_new_connection() {
-    let (server, proxy, locks) = through_a_proxy().await;
-    let other = connect(&server.url()).await;
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect_to_fixed_address(&proxy.url()).await;
+    let other = connect_to_fixed_address(&server.url()).await;
     let token = async |locks: &LockManager| {
         let guard = locks.acquire_free("k", options()).await;
         let token = u64::from(guard.lease().fencing_token());

@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, ShiftedClock,
-    Which, connect, eventually, patient,
+    Which, connect, connect_to_fixed_address, eventually, patient,
 };
 use redis::Value;
 use tokio::time::timeout;
@@ -161,11 +161,11 @@ async fn a_process_that_knows_a_token_from_the_far_future_drags_nobody_there() {
     let clock = ShiftedClock::new();
     clock.set_ahead(HOUR * 24 * 365);
     let server = RedisServer::builder().clock(&clock).start();
-    let mad = connect(&server.url()).await;
+    let mad = connect_to_fixed_address(&server.url()).await;
     let far = token(&mad).await;
     clock.set_right();
     server.cli(&["FLUSHALL"]);
-    let honest = connect(&server.url()).await;
+    let honest = connect_to_fixed_address(&server.url()).await;
     let before = token(&honest).await;
     assert!(before < far);
     // Longer than a token may be counted up, and shorter.
@@ -192,7 +192,7 @@ async fn a_process_that_knows_a_token_from_the_far_future_drags_nobody_there() {
 async fn an_acquire_that_is_sent_again_gets_a_larger_token_and_one_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = connect(&proxy.url()).await;
+    let locks = connect_to_fixed_address(&proxy.url()).await;
     let mut last = 0;
     for lost in ["EVALSHA", "SET", "EVALSHA", "SET"] {
         let before = token(&locks).await;

@@ -13,7 +13,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Scope, connect, eventually, patient,
+    ReleaseHeld as _, SECOND, Scope, connect, connect_to_fixed_address, eventually, patient,
 };
 use redis::Value;
 use tokio::{
@@ -814,21 +814,26 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
 #[tokio::test]
 async fn nobody_barges_in_before_those_who_wait() {
     let server = RedisServer::start();
-    let guard = connect(&server.url())
-        .await
-        .acquire_free("k", patient())
-        .await;
-    let waiting = in_line(&server, &server.url(), patient()).await;
-    let newcomer = connect(&server.url()).await;
-    // The key is free, and the first to notice is one who came later.
-    server.cli(&["DEL", "lock:k"]);
-    let tried = newcomer
-        .try_acquire("k", patient())
-        .await
-        .expect("an answer");
-    assert!(tried.is_none());
-    granted(waiting).await.release_held().await;
-    drop(guard);
+    let holder = connect(&server.url()).await;
+    // By a script, and by plain commands.
+    for newcomer in [
+        connect(&server.url()).await,
+        connect_to_fixed_address(&server.url()).await,
+    ] {
+        let guard = holder.acquire_free("k", patient()).await;
+        let waiting = in_line(&server, &server.url(), patient()).await;
+        let other = newcomer.acquire_free("other", patient()).await;
+        // The key is free, and the first to notice is one who came later.
+        server.cli(&["DEL", "lock:k"]);
+        let tried = newcomer
+            .try_acquire("k", patient())
+            .await
+            .expect("an answer");
+        assert!(tried.is_none());
+        granted(waiting).await.release_held().await;
+        other.release_held().await;
+        drop(guard);
+    }
 }
 
 #[tokio::test]

@@ -219,7 +219,10 @@ fn allow(server: &RedisServer, user: &str, rights: &[String]) {
 
 /// All that a manager does, as far as this user can.
 async fn suite(server: &RedisServer, user: &str, by: By) -> Outcome {
-    let one = connect(server, user).await?;
+    // The one counts fencing tokens up, and the other takes each from the time.
+    let builder = LockManager::builder().fixed_address();
+    let one = builder.connect(&server.url_as(user, "word")).await;
+    let one = one.map_err(told("cannot connect"))?;
     let other = connect(server, user).await?;
     a_lock_is_taken_again_and_again(&one, &other).await?;
     a_lock_is_waited_for(server, &one, &other, by).await?;

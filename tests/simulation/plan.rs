@@ -21,6 +21,8 @@ pub(crate) struct Plan {
     /// For all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
+    /// Whether the managers are promised that each url leads to one server, as it does.
+    pub(crate) fixed_address: bool,
     pub(crate) faults: Vec<(Nanos, Fault)>,
     /// When nothing is broken any more, and nobody begins anything.
     pub(crate) healed_at: Nanos,
@@ -171,8 +173,10 @@ impl Plan {
             command_timeout: Duration::from_millis(chance.pick(&[200, 500, 1000])),
             faults: Vec::new(),
             healed_at: chance.between(3, 12) * SECOND,
+            fixed_address: false,
         };
         plan.add_faults(chance, promise);
+        plan.fixed_address = chance.permille(500);
         plan
     }
 

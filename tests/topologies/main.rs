@@ -2,6 +2,7 @@
 
 mod cluster;
 mod failover;
+mod moved_address;
 mod redlock;
 mod replicas;
 mod sentinel;

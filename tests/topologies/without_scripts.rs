@@ -47,6 +47,11 @@ async fn connect(server: &RedisServer) -> LockManager {
         .expect("transactions will do")
 }
 
+/// Where fencing tokens may be counted up.
+async fn connect_to_fixed_address(server: &RedisServer) -> LockManager {
+    lock_tests::connect_to_fixed_address(&server.url_as("plain", "word")).await
+}
+
 async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
     let guard = one.acquire_free("k", patient()).await;
@@ -81,7 +86,10 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
 
 /// To move the counter to the server's time, it has to stand still for a moment, however many wait.
 async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServer) {
-    let (one, other) = (connect(server).await, connect(server).await);
+    let (one, other) = (
+        connect_to_fixed_address(server).await,
+        connect_to_fixed_address(server).await,
+    );
     let guard = one.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     let asked = server.calls("set");
@@ -244,7 +252,10 @@ async fn a_minimal_hold_keeps_the_key(server: &RedisServer) {
 }
 
 async fn tokens_grow_across_a_loss_of_data(server: &RedisServer) {
-    let (one, other) = (connect(server).await, connect(server).await);
+    let (one, other) = (
+        connect_to_fixed_address(server).await,
+        connect_to_fixed_address(server).await,
+    );
     let mut last = 0;
     for round in 0..10 {
         for locks in [&one, &other, &one] {
@@ -263,7 +274,7 @@ async fn tokens_grow_across_a_loss_of_data(server: &RedisServer) {
 }
 
 async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none(server: &RedisServer) {
-    let locks = connect(server).await;
+    let locks = connect_to_fixed_address(server).await;
     for counter in ["x", "9007199254740992"] {
         server.cli(&["DEL", "__lock_core__:fence"]);
         // Just after a token that came from the time, the next one may be counted up.

@@ -10,7 +10,7 @@ use crate::tls::Tls;
 use crate::{
     credentials::CredentialsProvider,
     manager::LockManager,
-    store::redis::{Access, Replicas},
+    store::redis::{Access, AddressPromise, Replicas},
 };
 use crate::{
     error::LockError,
@@ -53,6 +53,8 @@ pub struct LockManagerBuilder {
     pub(super) access: Access,
     #[cfg(feature = "redis")]
     pub(super) replicas: Option<Replicas>,
+    #[cfg(feature = "redis")]
+    pub(super) address_promise: AddressPromise,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Tls>,
 }
@@ -71,6 +73,8 @@ impl Default for LockManagerBuilder {
             access: Access::default(),
             #[cfg(feature = "redis")]
             replicas: None,
+            #[cfg(feature = "redis")]
+            address_promise: AddressPromise::default(),
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -241,6 +245,26 @@ impl LockManagerBuilder {
             least: replicas,
             within,
         });
+        self
+    }
+
+    /// Promises that the address in the url leads to the same server for as long as that server lives. Defaults to no promise.
+    ///
+    /// It is true of a server that clients reach directly, by an IP address or a name that is never given to another server
+    /// while the first one may run. It is false with a fail-over behind the address, a DNS record that changes, a load balancer or
+    /// a proxy that may lead to another server: managed services, as a rule, and services of Kubernetes.
+    ///
+    /// With the promise, a fencing token may be the last one plus one, within a second of a token from the server's time. An
+    /// uncontended lock then costs the server less, and is acquired without a script. If the promise is broken, an old primary
+    /// that still takes writes gives out smaller tokens than the new one gave before. A store that checks tokens then refuses the
+    /// holder of the lock, or takes a late write of an earlier one. Without the promise each token comes from the server's time,
+    /// so it grows there too, as far as the clocks of both servers agree.
+    ///
+    /// It has no effect with sentinels, a cluster, several servers or locks in memory. A unix socket needs no promise: it is
+    /// taken to be the server's own.
+    #[cfg(feature = "redis")]
+    pub fn fixed_address(mut self) -> Self {
+        self.address_promise = AddressPromise::Fixed;
         self
     }
 

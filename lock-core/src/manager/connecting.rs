@@ -170,6 +170,7 @@ impl LockManagerBuilder {
             security: self.security(),
             access: self.access.clone(),
             replicas: self.replicas,
+            address_promise: self.address_promise,
             scope: Scope {
                 prefix: self.prefix.clone(),
                 check_key: self

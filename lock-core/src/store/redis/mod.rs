@@ -59,7 +59,10 @@ mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
 pub(crate) use rights::Scope;
-pub(crate) use topology::{Access, settings::Replicas};
+pub(crate) use topology::{
+    Access,
+    settings::{AddressPromise, Replicas},
+};
 
 /// Locks on one primary, wherever it is, or on those of a cluster.
 #[derive(Clone)]
@@ -86,6 +89,7 @@ pub(crate) struct Settings {
     pub(crate) security: Security,
     pub(crate) access: Access,
     pub(crate) replicas: Option<Replicas>,
+    pub(crate) address_promise: AddressPromise,
     pub(crate) scope: Scope,
 }
 

@@ -5,6 +5,11 @@
 //! process that knows a recent token notices this, since the new one is not larger. A process that knows none does not notice. So
 //! incrementing is allowed only for a short while after a token from the time, on the connection that it came on. A server that
 //! lost data was away, and then the connection broke. Behind a proxy that hides this, it was away for longer than that while.
+//!
+//! That is not enough where an address can move to another server: DNS, a load balancer, sentinels, a cluster. The old server
+//! can take writes after the new one does, on connections that stay. Both know the time, but the counter of the old one is
+//! behind the tokens of the new one. No address tells that it cannot move, so incrementing is for unix sockets, and for those
+//! of which the user promised it.
 
 use std::{sync::MutexGuard, time::Duration};
 
@@ -30,12 +35,13 @@ pub(crate) struct LastToken {
 }
 
 impl FencingCounter {
-    /// For a server that no other server can replace unnoticed.
+    /// For a server whose address leads to no other server while it lives.
     pub(crate) fn while_connected() -> Self {
         Self(Some(Mutex::default()))
     }
 
-    /// For a server that another one may replace. For a moment both accept writes, and only the time is the same on both.
+    /// For a server that another one may replace behind the same address. For a moment both accept writes, and only the time is
+    /// the same on both.
     pub(crate) fn never() -> Self {
         Self(None)
     }

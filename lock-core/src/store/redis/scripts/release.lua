@@ -5,8 +5,8 @@
 -- KEYS[3]  the queue
 -- ARGV[1]  the owner token
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included
--- ARGV[3]  if there, which is so for all but the first try of a plain release: for how many milliseconds to keep the key
---          before it expires; 0: let go now
+-- ARGV[3]  for how many milliseconds to keep the key before it expires; 0: let go now. Not there at the first try of a plain
+--          release where a fencing token may be counted up: then it is let go now, and the next holder's token is
 -- ARGV[4]  if there: the name of the entry that may stand in the queue for this token
 --
 -- `holder` is what the key holds, and `first` an entry that is out of the queue already, as release_short.lua left them.

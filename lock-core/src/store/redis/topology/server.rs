@@ -15,7 +15,10 @@ use crate::store::{
             fencing_counter::FencingCounter, handshake::Purpose, pub_sub::PubSubDispatch,
             reconnecting::ReconnectingConnection, sentinel::Sentinels,
         },
-        topology::{replica_acks::ReplicaAcks, settings::ServerSettings},
+        topology::{
+            replica_acks::ReplicaAcks,
+            settings::{AddressPromise, ServerSettings},
+        },
         without_scripts::Commands,
     },
 };
@@ -45,9 +48,12 @@ impl RedisServer {
         dispatch: PubSubDispatch,
         server_settings: &ServerSettings,
     ) -> Self {
-        let fencing_counter = match &sentinels {
-            Some(_) => FencingCounter::never(),
-            None => FencingCounter::while_connected(),
+        let is_fixed =
+            address.is_unix_socket() || server_settings.address_promise == AddressPromise::Fixed;
+        let fencing_counter = if is_fixed && sentinels.is_none() {
+            FencingCounter::while_connected()
+        } else {
+            FencingCounter::never()
         };
         let connection = ReconnectingConnection::new(
             address,

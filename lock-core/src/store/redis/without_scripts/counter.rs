@@ -42,6 +42,11 @@ pub(super) struct CountedToken {
 }
 
 impl Counter<'_> {
+    /// Whether it may ever be incremented for a token.
+    pub(super) fn may_be_incremented(&self) -> bool {
+        self.fencing_counter.is_allowed()
+    }
+
     /// The token must be larger than this if the counter is incremented now.
     fn floor(&self, connection: ConnectionId) -> Option<u64> {
         self.fencing_counter.last()?.floor(connection, CLOCK.now())
@@ -69,17 +74,21 @@ impl Commands {
         known: u64,
     ) -> Result<u64, Failure> {
         let said = match said {
-            Some(said) => said,
-            None => self.count(counter.fence).await?,
+            None if counter.may_be_incremented() => Some(self.count(counter.fence).await?),
+            said => said,
         };
-        if let Some(token) = counter.admits(&said, known)? {
+        if let Some(said) = &said
+            && let Some(token) = counter.admits(said, known)?
+        {
             return Ok(token);
         }
         // This client has the key already. A token that comes when less than half of the ttl is left has the grant confirmed, or
         // given up. If this ends here, the release of the dropped acquire gives the key back.
         let _turn = self.raising.lock().await;
         // If another request has moved the counter meanwhile, one more increment will do.
-        if counter.floor(said.connection).is_some() {
+        if let Some(said) = &said
+            && counter.floor(said.connection).is_some()
+        {
             let said = self.count(counter.fence).await?;
             if let Some(token) = counter.admits(&said, known)? {
                 return Ok(token);
@@ -87,9 +96,11 @@ impl Commands {
         }
         let now = CLOCK.now();
         let token = self.raise(by, counter.fence, known).await?;
-        counter
-            .fencing_counter
-            .note(said.connection, now, FencingToken::new(token));
+        if let Some(said) = said {
+            counter
+                .fencing_counter
+                .note(said.connection, now, FencingToken::new(token));
+        }
         Ok(token)
     }
 

@@ -92,7 +92,8 @@ impl Commands {
         ];
         // A request that checks found the lock busy before, and mostly finds it so again. If all of them incremented the counter,
         // it would never stand still. It has to for a moment while it is moved to the server's time.
-        let counts = !matches!(request.queue_mode, QueueMode::CheckPosition(_));
+        let counts = counter.may_be_incremented()
+            && !matches!(request.queue_mode, QueueMode::CheckPosition(_));
         let commands = &commands[..3 + usize::from(counts)];
         let (within, in_flight) = (self.holding.timing().command_timeout, &*request.in_flight);
         let (connection, answers) = send(&self.holding, commands, within, Some(in_flight)).await?;

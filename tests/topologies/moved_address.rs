@@ -1,0 +1,93 @@
+//! An address that leads to another primary than before, while connections to the old one stay, which still takes writes.
+//! Fencing tokens grow all the same, in the order in which the locks are acquired.
+
+use lock_core::{FencingToken, LockManager};
+use lock_tests::{
+    AcquireFree, HANG, Proxy, RedisServer, ReleaseHeld, connect, eventually, options, patient,
+};
+
+/// Most of them within the second for which a token could be counted up.
+const ROUNDS: usize = 100;
+
+struct MovedAddress {
+    old: RedisServer,
+    _new: RedisServer,
+    _proxy: Proxy,
+    /// On the old primary.
+    before: [LockManager; 2],
+    /// On the new one.
+    after: LockManager,
+}
+
+impl MovedAddress {
+    async fn reached_by(url: impl Fn(&Proxy) -> String) -> Self {
+        let [old, new] = [RedisServer::start(), RedisServer::start()];
+        for server in [&old, &new] {
+            server.add_user_without_scripts();
+        }
+        let proxy = Proxy::start(old.port());
+        let url = url(&proxy);
+        let before = [connect(&url).await, connect(&url).await];
+        proxy.lead_to(new.port());
+        Self {
+            old,
+            _new: new,
+            before,
+            after: connect(&url).await,
+            _proxy: proxy,
+        }
+    }
+}
+
+async fn token(locks: &LockManager) -> FencingToken {
+    let guard = locks.acquire_free("k", options()).await;
+    let token = guard.lease().fencing_token();
+    guard.release_held().await;
+    token
+}
+
+async fn tokens_grow(address: MovedAddress) {
+    let mut last = None;
+    let mut back = 0;
+    for _ in 0..ROUNDS {
+        for locks in [&address.before[0], &address.after] {
+            let next = Some(token(locks).await);
+            back += usize::from(next <= last);
+            last = last.max(next);
+        }
+    }
+    assert_eq!(back, 0, "of {} tokens went back", 2 * ROUNDS);
+    assert!(address.old.calls("set") > 0, "the old primary took writes");
+}
+
+#[tokio::test]
+async fn tokens_grow_behind_an_address_that_moves() {
+    tokens_grow(MovedAddress::reached_by(Proxy::url).await).await;
+}
+
+#[tokio::test]
+async fn tokens_grow_behind_an_address_that_moves_for_a_user_without_scripts() {
+    let without_scripts = MovedAddress::reached_by(|proxy| proxy.url_as("plain", "word"));
+    tokens_grow(without_scripts.await).await;
+}
+
+/// The old primary takes a token for a waiter when the lock is released to it.
+#[tokio::test]
+async fn a_waiter_on_the_old_primary_is_granted_a_larger_token_than_the_new_one_gave() {
+    let address = MovedAddress::reached_by(Proxy::url).await;
+    let [holder, waiter] = &address.before;
+    for _ in 0..10 {
+        let guard = holder.acquire_free("k", options()).await;
+        let waiter = waiter.clone();
+        let waiting = tokio::spawn(async move { waiter.acquire("k", patient()).await });
+        eventually(HANG, "it stands in line", async || {
+            address.old.keys("__lock_core__:queue:*").len() == 1
+        })
+        .await;
+        let meanwhile = token(&address.after).await;
+        guard.release_held().await;
+        let granted = waiting.await.expect("no panic").expect("granted");
+        assert!(granted.lease().fencing_token() > meanwhile);
+        granted.release_held().await;
+    }
+}
