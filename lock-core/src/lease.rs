@@ -126,7 +126,7 @@ impl Lease {
         };
         let batch = self.leases.all().iter().map(compare).collect();
         let answers = context
-            .ask(|store| store.renew(batch, context.timing.command_timeout))
+            .ask(|store| store.renew(batch, context.reply_within()))
             .await
             .map_err(|error| error.about(self.key()))?;
         let mut answers = answers.into_iter();

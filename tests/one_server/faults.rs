@@ -145,6 +145,25 @@ async fn an_acquire_that_no_server_hears_ends_with_its_wait() {
 }
 
 #[tokio::test]
+async fn locks_are_acquired_held_and_released_though_replies_take_longer_than_a_command_may() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    proxy.delay(Direction::Replies, COMMAND * 3 / 2);
+    for round in 0..3 {
+        let guard = timeout(HANG, locks.acquire("k", options().wait_forever()))
+            .await
+            .expect("its time-out follows the round trip")
+            .expect("granted");
+        if round == 0 {
+            renewed(&guard.lease(), end(&guard.lease())).await;
+        }
+        guard.release_held().await;
+    }
+    assert_eq!(proxy.connections(), 1, "it is slow, and not dead");
+    proxy.pass();
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
 async fn a_half_open_connection_is_noticed_and_replaced() {
     let (_server, proxy, locks) = through_a_proxy().await;
     let before = proxy.connections();

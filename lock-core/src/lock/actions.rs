@@ -151,7 +151,7 @@ impl Registry {
     }
 
     fn confirm(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, ttl: Duration) {
-        let within = self.context.timing.command_timeout;
+        let within = self.context.reply_within();
         let batch = vec![owner.renew_request(ttl)];
         let reply = self.context.store.renew(batch, within);
         let (registry, key) = (self.clone(), key.clone());

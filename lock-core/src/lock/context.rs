@@ -137,6 +137,11 @@ impl Context {
         }
     }
 
+    /// How long a reply may take.
+    pub(crate) fn reply_within(&self) -> Duration {
+        self.timing.reply_within(self.store.round_trip())
+    }
+
     pub(crate) fn known_fencing(&self) -> u64 {
         self.known_fencing.load(Ordering::Acquire)
     }

@@ -101,8 +101,14 @@ impl Renewal {
     }
 }
 
-/// How long one try may take: a tenth of the ttl, but time enough for a few round trips.
+/// How long one try may take: a tenth of the ttl, but time enough for a few round trips. On a slow network it is two of them, as
+/// far as that leaves time for a second try: the first one leaves after a third of the ttl.
 fn patience(ttl: Duration, context: &Context) -> Duration {
-    let enough = (context.store.round_trip() * 4).max(Duration::from_millis(20));
-    (ttl / 10).max(enough).min(Duration::from_millis(500))
+    let round_trip = context.store.round_trip();
+    let enough = (round_trip * 4).max(Duration::from_millis(20));
+    let slow = (round_trip * 2).min(ttl / 3);
+    (ttl / 10)
+        .max(enough)
+        .min(Duration::from_millis(500))
+        .max(slow)
 }

@@ -139,7 +139,8 @@ impl LockManagerBuilder {
     /// Sets how long the reply to one command may take. Defaults to 1 s.
     ///
     /// If it is too short, a slow server counts as dead. If it is too long, a dead server is noticed late. A connection that has
-    /// delivered no bytes for two of these is replaced.
+    /// delivered no bytes for two of these is replaced. Where replies take longer than half of it, the time-out is twice what they
+    /// took lately, and for an acquire half of the ttl at the most.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.timing.command_timeout = timeout;
         self

@@ -22,7 +22,25 @@ impl Default for Timing {
     }
 }
 
+/// No reply is waited for any longer, as no time-out that is set may be longer.
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+
 impl Timing {
+    /// How long a reply may take where replies took `round_trip` lately.
+    ///
+    /// A reply that is given up was written all the same. If each reply is given up, nothing is ever known of a slow server, and
+    /// each request is repeated without end. Twice the round trip leaves room for one that is slower than the others.
+    pub(crate) fn reply_within(self, round_trip: Duration) -> Duration {
+        let enough = round_trip.saturating_mul(2).min(LONGEST);
+        self.command_timeout.max(enough)
+    }
+
+    /// The same for the reply to an acquire, which is of no use after half of the ttl: its lease is then refused as too short.
+    pub(crate) fn acquire_within(self, round_trip: Duration, ttl: Duration) -> Duration {
+        let useful = self.reply_within(round_trip).min(ttl / 2);
+        self.command_timeout.max(useful)
+    }
+
     pub(crate) fn check(self) -> Result<(), LockError> {
         let bounds = [
             (
@@ -41,14 +59,43 @@ impl Timing {
                 Duration::from_millis(1),
             ),
         ];
-        let most = Duration::from_secs(60);
         for (name, value, least) in bounds {
-            if value < least || value > most {
+            if value < least || value > LONGEST {
                 return Err(LockError::invalid(format!(
-                    "{name} is {value:?}: choose between {least:?} and {most:?}"
+                    "{name} is {value:?}: choose between {least:?} and {LONGEST:?}"
                 )));
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_reply_may_take_as_long_as_it_does_on_a_slow_network() {
+        let timing = Timing::default();
+        assert_eq!(timing.reply_within(Duration::ZERO), SECOND);
+        assert_eq!(timing.reply_within(SECOND / 2), SECOND);
+        assert_eq!(timing.reply_within(SECOND * 3 / 2), SECOND * 3);
+        assert_eq!(timing.reply_within(Duration::MAX), LONGEST);
+    }
+
+    #[test]
+    fn an_acquire_is_waited_for_as_long_as_its_lease_is_of_use() {
+        let timing = Timing::default();
+        assert_eq!(
+            timing.acquire_within(SECOND * 3 / 2, SECOND * 10),
+            SECOND * 3
+        );
+        assert_eq!(
+            timing.acquire_within(SECOND * 3 / 2, SECOND * 4),
+            SECOND * 2
+        );
+        assert_eq!(timing.acquire_within(SECOND * 3 / 2, SECOND / 10), SECOND);
     }
 }

@@ -80,9 +80,10 @@ impl RedisStore {
             contention.note(&full_key, !alone);
             acquired
         };
+        let within = server.connection.acquire_within(request.ttl);
         server
             .connection
-            .send_at_once(&request.in_flight, &make, read)
+            .send_at_once(&request.in_flight, within, &make, read)
     }
 
     /// Sends a release at once, if a connection is ready. The future may be polled anywhere.
@@ -104,6 +105,7 @@ impl RedisStore {
             read_released(&errors::of_value(value)?, id)
         };
         let connection = location.server.releasing(&request.acquire_in_flight);
-        connection.send_at_once(&request.in_flight, &make, read)
+        let within = connection.reply_within();
+        connection.send_at_once(&request.in_flight, within, &make, read)
     }
 }

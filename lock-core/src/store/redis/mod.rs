@@ -202,7 +202,7 @@ impl RedisStore {
             arguments: &acquire_arguments(location, request, queue_mode, None),
         };
         let in_flight = &request.in_flight;
-        let (id, answer) = location.ask(&ACQUIRE, call, in_flight).await?;
+        let (id, answer) = location.ask(&ACQUIRE, call, request.ttl, in_flight).await?;
         let answer = errors::of_answer(answer, id, in_flight)?;
         read_acquired(&answer, id, queue_mode)
     }

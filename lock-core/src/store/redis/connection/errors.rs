@@ -12,7 +12,6 @@ use crate::store::{
         address::{Address, Endpoint, transport::Transport},
         connection::wire::{redirect::Redirect, traffic::NoReply},
     },
-    timing::Timing,
 };
 
 /// The node to try instead, if the failure is a redirect.
@@ -60,7 +59,7 @@ pub(crate) fn of_a_cluster(address: &Address) -> Failure {
 }
 
 /// A command has no reply: it is unknown whether it was executed.
-pub(crate) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Failure {
+pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
     let server = address.shown();
     match none {
         NoReply::Broken(why) | NoReply::Unacceptable(why) => {
@@ -69,7 +68,7 @@ pub(crate) fn no_value(none: &NoReply, address: &Address, timing: Timing) -> Fai
         NoReply::Nonsense => {
             Failure::no_answer(format!("what {server} sent is not the Redis protocol"))
         }
-        NoReply::Late => late(address, timing.command_timeout),
+        NoReply::Late => late(address, within),
         NoReply::NotSent => Failure::not_now("nothing more can be sent on this connection"),
     }
 }

@@ -131,7 +131,7 @@ impl Connection {
 
     /// Polls the crate's driver until the connection is over.
     ///
-    /// `silent` is called, again and again, while requests are in flight and nothing came for `patience`.
+    /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`.
     pub(super) async fn drive(
         &self,
         driver: impl Future<Output = ()>,
@@ -209,6 +209,7 @@ async fn in_time<T>(
             reply = reply.as_mut() => return Ok(reply),
             () = traffic.tick().notified() => {
                 if CLOCK.now() >= until {
+                    traffic.note_late();
                     return Err(NoReply::Late);
                 }
             }

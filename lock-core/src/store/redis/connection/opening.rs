@@ -20,7 +20,7 @@ use crate::{
         redis::{
             address::{Address, client::OwnClient},
             connection::{
-                CLOCK, Connection,
+                Connection,
                 authentication::credentials_for,
                 capabilities::{self, Capabilities},
                 errors,
@@ -243,12 +243,11 @@ async fn watch(
 ) {
     // Until the connection or the manager ends.
     while !connection.has_ended() {
-        let asleep = CLOCK.now();
         tokio::time::sleep(pause).await;
         let Some(reconnecting) = reconnecting.upgrade() else {
             return;
         };
-        reconnecting.suspect(&connection, asleep, pause);
+        reconnecting.suspect(&connection, pause);
     }
 }
 
@@ -341,7 +340,7 @@ fn drive(
     spawn_beside(async move {
         let silent = || {
             if let Some(reconnecting) = reconnecting.upgrade() {
-                reconnecting.suspect(&own, CLOCK.now().before(patience), patience);
+                reconnecting.suspect(&own, patience);
             }
         };
         own.drive(driver, patience, silent).await;

@@ -4,11 +4,13 @@
 //! and if nothing at all comes back within a second time-out, the connection is replaced.
 
 use std::{
+    pin::pin,
     sync::{Arc, MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
 use redis::Value;
+use tokio::time::timeout;
 
 use crate::{
     runtime::{clock::Moment, executor::spawn_beside, mutex::Mutex},
@@ -31,7 +33,7 @@ use crate::{
                 wire::traffic::NoReply,
             },
         },
-        timing::Timing,
+        timing::{LONGEST, Timing},
     },
 };
 
@@ -135,6 +137,16 @@ impl ReconnectingConnection {
         self.round_trip.smoothed()
     }
 
+    /// How long a reply may take.
+    pub(crate) fn reply_within(&self) -> Duration {
+        self.timing.reply_within(self.round_trip())
+    }
+
+    /// How long the reply to an acquire may take.
+    pub(crate) fn acquire_within(&self, ttl: Duration) -> Duration {
+        self.timing.acquire_within(self.round_trip(), ttl)
+    }
+
     /// Sends a command and reads its reply, an error of the server included, within a time-out.
     ///
     /// `in_flight` notes the connection before the first byte leaves.
@@ -162,7 +174,7 @@ impl ReconnectingConnection {
     }
 
     /// Sends commands on the connection that is there, if there is one; `make` makes them. The future gives what `read` makes of
-    /// the replies, which are late after a command time-out. It may be polled anywhere, and sends with its first poll.
+    /// the replies, which are late after `within`. It may be polled anywhere, and sends with its first poll.
     ///
     /// # Cancel safety
     ///
@@ -170,6 +182,7 @@ impl ReconnectingConnection {
     pub(crate) fn send_at_once<T, R>(
         self: &Arc<Self>,
         in_flight: &InFlight,
+        within: Duration,
         make: &dyn Fn(ConnectionId, Moment) -> Outgoing,
         read: R,
     ) -> Option<impl Future<Output = Result<T, Failure>> + Send + use<T, R>>
@@ -182,11 +195,12 @@ impl ReconnectingConnection {
         let connection = ready?.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
         in_flight.note_sent_on(id);
-        let until = sent.after(self.timing.command_timeout);
+        let until = sent.after(within);
         let request = connection.request(make(id, sent), Some(until));
         Some(async move {
             let answers = request.await;
-            read(reconnecting.take_in(id, sent, answers)?, id, sent)
+            let values = reconnecting.take_in(id, sent, within, answers)?;
+            read(values, id, sent)
         })
     }
 
@@ -195,6 +209,7 @@ impl ReconnectingConnection {
         &self,
         id: ConnectionId,
         sent: Moment,
+        within: Duration,
         answers: Result<Vec<Value>, NoReply>,
     ) -> Result<Vec<Value>, Failure> {
         let values = answers.map_err(|none| {
@@ -202,7 +217,7 @@ impl ReconnectingConnection {
                 // The driver does the same, perhaps after the caller tries again.
                 self.forget(id);
             }
-            errors::no_value(&none, &self.address, self.timing)
+            errors::no_value(&none, &self.address, within)
         })?;
         self.round_trip.note(CLOCK.now().since(sent));
         self.check_for_demotion(id, &values);
@@ -237,7 +252,6 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let start = CLOCK.now();
         let mut used = None;
         let exchange = async {
             let connection = self.current().await?.connection;
@@ -253,12 +267,12 @@ impl ReconnectingConnection {
             let request = connection.request(outgoing, None);
             used = Some(connection);
             let answers = request.await;
-            Ok((id, self.take_in(id, sent, answers)?))
+            Ok((id, self.take_in(id, sent, within, answers)?))
         };
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
             if let Some(connection) = used {
-                self.suspect(&connection, start, within);
+                self.suspect(&connection, within);
             }
             Err(errors::late(&self.address, within))
         })
@@ -342,14 +356,11 @@ impl ReconnectingConnection {
         state.current.as_ref().is_none_or(|current| current.grants)
     }
 
-    /// Nothing came back in time: finds out whether the connection is dead, unless bytes came back meanwhile.
-    pub(crate) fn suspect(
-        self: &Arc<Self>,
-        connection: &Arc<Connection>,
-        sent: Moment,
-        waited: Duration,
-    ) {
-        if connection.heard_since(sent) || connection.probed.swap(true, Ordering::AcqRel) {
+    /// A reply did not come within `waited`: finds out whether the connection is dead, or how slow it is.
+    ///
+    /// The reply itself cannot tell, since its request may be dropped when it comes.
+    pub(crate) fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, waited: Duration) {
+        if connection.probed.swap(true, Ordering::AcqRel) {
             return;
         }
         let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
@@ -357,18 +368,23 @@ impl ReconnectingConnection {
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
-            // The connection itself notes the reply.
-            drop(tokio::time::timeout(patience, connection.ask(&[Arg::Text("PING")])).await);
-            connection.probed.store(false, Ordering::Release);
-            if !connection.heard_since(asked)
-                && let Some(reconnecting) = reconnecting.upgrade()
-            {
+            let mut ping = pin!(connection.ask(&[Arg::Text("PING")]));
+            let in_time = timeout(patience, ping.as_mut()).await;
+            // The connection itself notes what comes.
+            if connection.heard_since(asked) {
+                let late =
+                    in_time.is_err() && timeout(LONGEST, ping).await.is_ok_and(|pong| pong.is_ok());
+                if let (true, Some(reconnecting)) = (late, reconnecting.upgrade()) {
+                    reconnecting.round_trip.note_late(CLOCK.now().since(asked));
+                }
+            } else if let Some(reconnecting) = reconnecting.upgrade() {
                 tracing::warn!(
                     server = reconnecting.address.shown(),
                     "the connection is dead; making a new one"
                 );
                 reconnecting.forget(connection.id);
             }
+            connection.probed.store(false, Ordering::Release);
         });
     }
 

@@ -104,15 +104,16 @@ impl KeyLocation {
         Ok(self.delivery())
     }
 
-    /// Runs a script where locks are taken; an error reply of the server is a value.
+    /// Runs a script that takes a lock for this ttl, where locks are taken; an error reply of the server is a value.
     pub(crate) async fn ask(
         &self,
         script: &Lua,
         call: Call<'_>,
+        ttl: Duration,
         in_flight: &InFlight,
     ) -> Result<(ConnectionId, Value), Failure> {
         let connection = self.server.holding();
-        let within = connection.timing().command_timeout;
+        let within = connection.acquire_within(ttl);
         script
             .ask(connection, self.node_role, call, within, Some(in_flight))
             .await
@@ -126,7 +127,7 @@ impl KeyLocation {
         call: Call<'_>,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let within = connection.timing().command_timeout;
+        let within = connection.reply_within();
         let (id, value) = script
             .ask(connection, self.node_role, call, within, in_flight)
             .await?;

@@ -107,7 +107,8 @@ impl Commands {
     /// Increments the counter, on the connection where locks are taken.
     async fn count(&self, fence: &str) -> Result<CountedToken, Failure> {
         let count: [&[Arg<'_>]; 1] = [&[Text("INCR"), Text(fence)]];
-        let (connection, answers) = send(&self.holding, &count, self.within, None).await?;
+        let (connection, answers) =
+            send(&self.holding, &count, self.connection.reply_within(), None).await?;
         let value = answers.into_iter().next().unwrap_or(Value::Nil);
         Ok(CountedToken { value, connection })
     }
@@ -116,7 +117,13 @@ impl Commands {
     async fn raise(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
         for _ in 0..MOST_TRIES {
             let look: [&[Arg<'_>]; 2] = [&[Text("TIME")], &[Text("GET"), Text(fence)]];
-            let (_, answers) = send(&self.connection, &look, self.within, None).await?;
+            let (_, answers) = send(
+                &self.connection,
+                &look,
+                self.connection.reply_within(),
+                None,
+            )
+            .await?;
             let answers: Result<Vec<_>, _> = answers.into_iter().map(errors::of_value).collect();
             let [time, Value::BulkString(before)] = &answers?[..] else {
                 // It was lost since it was incremented: the same as if it had been changed meanwhile.

@@ -54,7 +54,6 @@ pub(super) struct Commands {
     renewals: Transactions,
     /// Held while a fencing counter is moved: one request at a time, since each move makes those of others fail.
     raising: Mutex<()>,
-    within: Duration,
 }
 
 impl Commands {
@@ -63,7 +62,6 @@ impl Commands {
         holding: Arc<ReconnectingConnection>,
     ) -> Self {
         Self {
-            within: connection.timing().command_timeout,
             changes: Transactions::to(&connection),
             renewals: Transactions::to(&connection),
             raising: Mutex::default(),
@@ -95,7 +93,10 @@ impl Commands {
         let counts = counter.may_be_incremented()
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_));
         let commands = &commands[..3 + usize::from(counts)];
-        let (within, in_flight) = (self.holding.timing().command_timeout, &*request.in_flight);
+        let (within, in_flight) = (
+            self.holding.acquire_within(request.ttl),
+            &*request.in_flight,
+        );
         let (connection, answers) = send(&self.holding, commands, within, Some(in_flight)).await?;
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
@@ -188,7 +189,7 @@ impl Commands {
                 Some(keep) => Becomes::Other(Joined(token, "."), Some(millis(keep))),
             },
         };
-        let within = connection.timing().command_timeout;
+        let within = connection.reply_within();
         let in_flight = Some(&*request.in_flight);
         let (connection, changed) = if by == Compare::Watch {
             // A transaction is on another connection, and must not overtake the acquire.
@@ -214,7 +215,13 @@ impl Commands {
             &[Text("GET"), Text(full_key)],
             &[Text("PTTL"), Text(full_key)],
         ];
-        let (_, answers) = send(&self.connection, &look, self.within, None).await?;
+        let (_, answers) = send(
+            &self.connection,
+            &look,
+            self.connection.reply_within(),
+            None,
+        )
+        .await?;
         let answers: Result<Vec<_>, _> = answers.into_iter().map(errors::of_value).collect();
         match &answers?[..] {
             [Value::Nil, _] => Ok(None),
@@ -231,7 +238,13 @@ impl Commands {
         // A key of another type is no lock, and stays: reading it fails.
         if self.inspect(full_key).await?.is_some() {
             let delete: [&[Arg<'_>]; 1] = [&[Text("DEL"), Text(full_key)]];
-            let (_, answers) = send(&self.connection, &delete, self.within, None).await?;
+            let (_, answers) = send(
+                &self.connection,
+                &delete,
+                self.connection.reply_within(),
+                None,
+            )
+            .await?;
             errors::of_value(answers.into_iter().next().unwrap_or(Value::Nil))?;
         }
         Ok(())
@@ -250,7 +263,13 @@ impl Commands {
     /// Changes a key that holds the expected value; returns whether it did.
     async fn change(&self, by: Compare, change: &Change<'_>) -> Changed {
         let (role, changes) = (NodeRole::SlotOwner, std::slice::from_ref(change));
-        let all = self.change_all(by, &self.changes, role, changes, self.within);
+        let all = self.change_all(
+            by,
+            &self.changes,
+            role,
+            changes,
+            self.connection.reply_within(),
+        );
         let none = || Err(errors::nonsense("a change"));
         all.await?.into_iter().next().unwrap_or_else(none)
     }

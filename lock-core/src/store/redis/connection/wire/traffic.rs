@@ -5,7 +5,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -64,6 +64,8 @@ pub(crate) struct Traffic {
     in_flight: AtomicUsize,
     /// How many bytes have come since the last reply that is known to be complete.
     unanswered: AtomicUsize,
+    /// Whether a reply was late since the driver's last tick.
+    was_late: AtomicBool,
     end: Mutex<Option<NoReply>>,
     /// Wakes the requests in flight, so that each checks whether it is late.
     tick: Notify,
@@ -77,6 +79,7 @@ impl Traffic {
             waiting_since: AtomicU64::new(now),
             in_flight: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
+            was_late: AtomicBool::new(false),
             end: Mutex::default(),
             tick: Notify::new(),
         }
@@ -122,8 +125,16 @@ impl Traffic {
         self.heard.load(Ordering::Acquire) >= moment.as_nanos()
     }
 
-    /// Whether a request has been in flight for this long, and nothing has come meanwhile.
+    /// A request was given up.
+    pub(crate) fn note_late(&self) {
+        self.was_late.store(true, Ordering::Release);
+    }
+
+    /// Whether a reply was late, or a request has been in flight for this long, and nothing has come meanwhile.
     pub(crate) fn is_silent(&self, patience: Duration) -> bool {
+        if self.was_late.swap(false, Ordering::AcqRel) {
+            return true;
+        }
         let waiting_since = self.waiting_since.load(Ordering::Acquire);
         let since = self.heard.load(Ordering::Acquire).max(waiting_since);
         self.in_flight.load(Ordering::Acquire) > 0
