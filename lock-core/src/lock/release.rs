@@ -28,6 +28,9 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// The same, once the server has replied.
+const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
+
 /// After so many replies that forbid it, no further try is of use.
 const MOST_REFUSALS: u32 = 3;
 
@@ -54,6 +57,8 @@ struct ReleaseTask {
     in_flight: Arc<InFlight>,
     tries: Tries,
     pause: Duration,
+    /// When every server had replied for the first time.
+    answered: Option<Moment>,
     result: Option<Result<(), LockError>>,
     is_over: bool,
     /// A shutdown waits for it.
@@ -93,6 +98,7 @@ pub(crate) fn release(
         in_flight: Arc::default(),
         tries: Tries::default(),
         pause: FIRST_PAUSE,
+        answered: None,
         result: None,
         is_over: false,
         _open: context.in_progress.open(),
@@ -180,20 +186,27 @@ impl ReleaseTask {
     }
 
     async fn try_again(&mut self) {
-        // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the tries: a dozen for
-        // each ten seconds of ttl.
+        // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the tries: one a
+        // second while no server replies, and 80 for a ttl of an hour after one has.
         let patience = self.context.timing.command_timeout.saturating_mul(5);
         let give_up = self.started.after(self.action.ttl + patience);
         if self.tries.all > 0 || self.result.is_some() {
             let now = self.context.clock.now();
             if now >= give_up {
-                tracing::warn!(key = %self.key, "released late: no certain answer before the lease ended by itself");
+                if self.answered.is_none() {
+                    tracing::warn!(key = %self.key, "released late: no certain answer before the lease ended by itself");
+                }
                 self.is_over = true;
                 return;
             }
-            let until = now.after(jittered(self.pause));
+            let longest = self.answered.map_or(LONGEST_PAUSE, |answered| {
+                clean_up_pause(now.since(answered))
+            });
+            self.pause = self.pause.min(longest);
+            // The last try is at the end, since a copy of the acquire that comes just before it would stay for its ttl.
+            let until = now.after(jittered(self.pause)).min(give_up);
             self.context.timer.sleep_until(until).await;
-            self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
+            self.pause = self.pause.saturating_mul(2);
         }
         let request = self.request();
         let answer = self.context.store.release(request).await;
@@ -226,6 +239,9 @@ impl ReleaseTask {
                     .owner
                     .in_flight
                     .is_settled_by(released.connection);
+                if released.connection.is_of_all_servers() {
+                    self.answered.get_or_insert(self.context.clock.now());
+                }
                 return;
             }
             Err(failure) => failure,
@@ -272,5 +288,129 @@ impl ReleaseTask {
             key: self.key.clone(),
             reason,
         }
+    }
+}
+
+/// The longest pause before the next try, this long after the first one that had a reply.
+///
+/// The key is not ours then. Only a copy of the acquire can take it, from the socket of a connection that broke, which is ever less
+/// likely. So the pauses grow with the time: such a copy keeps the key for about a quarter of the time that it was on its way.
+fn clean_up_pause(since: Duration) -> Duration {
+    (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use crate::{
+        inspect::{Health, Sighting},
+        runtime::{clock::Clock, executor::Executor, timer::Timer},
+        store::{
+            Acquire, Acquired, Prefetch, Prefetched, Renew, Renewed, Store, StoreFuture,
+            in_flight::ConnectionId, timing::Timing,
+        },
+    };
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn clean_ups_grow_rarer_up_to_one_a_minute() {
+        for (since, pause) in [(0, 1), (4, 1), (8, 2), (60, 15), (240, 60), (3600, 60)] {
+            let clean_up = clean_up_pause(SECOND * since);
+            assert_eq!(clean_up, SECOND * pause, "after {since} s");
+        }
+    }
+
+    /// Replies to releases, all on one connection, and counts them.
+    #[derive(Debug, Default)]
+    struct Counting(AtomicU32);
+
+    impl Store for Counting {
+        fn release(&self, _: Release) -> StoreFuture<Released> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Box::pin(std::future::ready(Ok(Released {
+                outcome: ReleaseOutcome::Released,
+                connection: ConnectionId::new(2),
+            })))
+        }
+
+        fn acquire(&self, _: Acquire) -> StoreFuture<Acquired> {
+            unreachable!("only releases are sent")
+        }
+
+        fn renew(&self, _: Vec<Renew>, _: Duration) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+            unreachable!("only releases are sent")
+        }
+
+        fn prefetch(&self, _: Prefetch) -> StoreFuture<Prefetched> {
+            unreachable!("only releases are sent")
+        }
+
+        fn inspect(&self, _: Arc<str>) -> StoreFuture<Option<Sighting>> {
+            unreachable!("only releases are sent")
+        }
+
+        fn force_release(&self, _: Arc<str>, _: u64) -> StoreFuture<()> {
+            unreachable!("only releases are sent")
+        }
+
+        fn check(&self) -> StoreFuture<Health> {
+            unreachable!("only releases are sent")
+        }
+
+        fn round_trip(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
+    {
+        let (store, clock) = (Arc::<Counting>::default(), Clock::tokio());
+        let timer = Timer::of_the_caller(clock.clone());
+        let context = Arc::new(Context::new(
+            store.clone(),
+            Arc::default(),
+            Executor::Caller,
+            clock.clone(),
+            timer,
+            Timing::default(),
+        ));
+        let key = LockKey::new("k");
+        let owner = Owner::new(
+            &context.owner_tokens,
+            &context.grants,
+            &key,
+            "lock:k".into(),
+        );
+        owner.in_flight.note_sent_on(ConnectionId::new(1));
+        owner.in_flight.note_sent_on(ConnectionId::new(2));
+        let started = clock.now();
+        let action = ReleaseAction {
+            owner: Arc::new(owner),
+            ttl: HOUR,
+            valid_until: started.after(HOUR),
+            kept_until: None,
+            is_queued: false,
+        };
+        let mut released = release(&context, &key, action, None);
+        released.send();
+        released.await.expect("the reply to the first one");
+        let mut last = (0, started);
+        while clock.now().since(started) < HOUR * 2 {
+            tokio::time::sleep(SECOND).await;
+            let sent = store.0.load(Ordering::Relaxed);
+            if sent > last.0 {
+                last = (sent, clock.now());
+            }
+        }
+        let (sent, at) = last;
+        assert!((60..=100).contains(&sent), "{sent} were sent");
+        assert!(at.since(started) >= HOUR, "a copy may come until then");
+        assert!(at.since(started) < HOUR + SECOND * 10, "no copy comes then");
     }
 }

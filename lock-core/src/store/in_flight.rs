@@ -32,6 +32,19 @@ impl ConnectionId {
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Whether a reply on it is the reply of every server that may have a part of the lock.
+    #[cfg_attr(
+        not(feature = "redlock"),
+        expect(clippy::unused_self, reason = "the other build needs it")
+    )]
+    pub(crate) fn is_of_all_servers(self) -> bool {
+        #[cfg(feature = "redlock")]
+        if self == Self::SOME {
+            return false;
+        }
+        true
+    }
+
     /// `number` must not be zero, and small.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) const fn new(number: u64) -> Self {
