@@ -7,7 +7,8 @@ use crate::store::{
     redis::{
         RedisStore,
         arguments::{acquire_arguments, plain_acquire, release_arguments},
-        connection::{errors, fencing_counter::LastToken},
+        connection::errors,
+        fencing_counter::LastToken,
         scripts::{
             ACQUIRE, Call, RELEASE,
             replies::{read_acquired, read_plain, read_released},

@@ -46,7 +46,6 @@ pub(crate) mod capabilities;
 pub(crate) mod errors;
 #[cfg(all(test, unix))]
 mod facts;
-pub(crate) mod fencing_counter;
 pub(crate) mod handshake;
 mod once;
 pub(crate) mod opening;

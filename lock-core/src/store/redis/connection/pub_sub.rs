@@ -10,7 +10,7 @@ use crate::{
     fencing::FencingToken,
     store::{
         grants::{GrantMessage, Grants, MessageKind},
-        redis::connection::{CLOCK, fencing_counter::LARGEST_TOKEN},
+        redis::{connection::CLOCK, fencing_counter::LARGEST_TOKEN},
     },
 };
 

@@ -12,7 +12,7 @@ use crate::{
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::connection::{errors, fencing_counter::LARGEST_TOKEN},
+        redis::{connection::errors, fencing_counter::LARGEST_TOKEN},
     },
 };
 

@@ -12,9 +12,10 @@ use crate::store::{
     redis::{
         address::Address,
         connection::{
-            fencing_counter::FencingCounter, handshake::Purpose, pub_sub::PubSubDispatch,
-            reconnecting::ReconnectingConnection, sentinel::Sentinels,
+            handshake::Purpose, pub_sub::PubSubDispatch, reconnecting::ReconnectingConnection,
+            sentinel::Sentinels,
         },
+        fencing_counter::FencingCounter,
         topology::{
             replica_acks::ReplicaAcks,
             settings::{AddressPromise, ServerSettings},

@@ -12,9 +12,9 @@ use crate::{
                 CLOCK,
                 capabilities::Compare,
                 errors,
-                fencing_counter::{FencingCounter, LARGEST_TOKEN},
                 wire::command::Arg::{self, Number, Text},
             },
+            fencing_counter::{FencingCounter, LARGEST_TOKEN},
             without_scripts::{
                 Commands,
                 change::{Becomes, Change},
