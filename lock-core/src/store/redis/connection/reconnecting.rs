@@ -369,23 +369,35 @@ impl ReconnectingConnection {
         spawn_beside(async move {
             let asked = CLOCK.now();
             let mut ping = pin!(connection.ask(&[Arg::Text("PING")]));
-            let in_time = timeout(patience, ping.as_mut()).await;
-            // The connection itself notes what comes.
-            if connection.heard_since(asked) {
-                let late =
-                    in_time.is_err() && timeout(LONGEST, ping).await.is_ok_and(|pong| pong.is_ok());
-                if let (true, Some(reconnecting)) = (late, reconnecting.upgrade()) {
-                    reconnecting.round_trip.note_late(CLOCK.now().since(asked));
+            // Ends with the reply, with a silence, or, where other replies come and this one does not, after a minute.
+            loop {
+                let since = CLOCK.now();
+                let answer = timeout(patience, ping.as_mut()).await;
+                let (waited, Some(reconnecting)) =
+                    (CLOCK.now().since(asked), reconnecting.upgrade())
+                else {
+                    break;
+                };
+                // The connection itself notes what comes.
+                match answer {
+                    Ok(Ok(_)) if waited > patience => reconnecting.round_trip.note_late(waited),
+                    Ok(_) => {}
+                    Err(_) if connection.heard_since(since) && waited < LONGEST => continue,
+                    Err(_) if connection.heard_since(since) => {}
+                    Err(_) => reconnecting.give_up(&connection),
                 }
-            } else if let Some(reconnecting) = reconnecting.upgrade() {
-                tracing::warn!(
-                    server = reconnecting.address.shown(),
-                    "the connection is dead; making a new one"
-                );
-                reconnecting.forget(connection.id);
+                break;
             }
             connection.probed.store(false, Ordering::Release);
         });
+    }
+
+    fn give_up(&self, connection: &Connection) {
+        tracing::warn!(
+            server = self.address.shown(),
+            "the connection is dead; making a new one"
+        );
+        self.forget(connection.id);
     }
 
     /// Never uses a connection again.
