@@ -196,8 +196,18 @@ impl Oracle {
         let mut idle = Vec::new();
         let mut state = self.lock();
         for (name, key) in &mut state.keys {
-            let awake = |process: &ProcessId| self.world.scheduler.is_awake(*process);
-            let is_wanted = key.waiting.values().any(awake);
+            // Behind a holder of its own process a waiter asks for nothing. If the server lost the lock together with its data,
+            // the process learns of it at the next renewal.
+            let holds = |process: &ProcessId| {
+                let mut holders = key.holders.values();
+                holders.any(|holder| holder.process == *process && !holder.lease.is_lost())
+            };
+            let awake = |process: &&ProcessId| self.world.scheduler.is_awake(**process);
+            let is_wanted = key
+                .waiting
+                .values()
+                .filter(awake)
+                .any(|process| !holds(process));
             if !is_wanted || !is_free(name) {
                 key.idle_since = None;
                 continue;
