@@ -44,6 +44,7 @@ pub struct LockOptions {
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
     on_lost: OnLost,
+    release: Option<ReleaseMode>,
 }
 
 /// How long an acquire may wait for a busy lock.
@@ -60,6 +61,16 @@ pub(crate) enum AutoRenew {
     #[default]
     On,
     Off,
+}
+
+/// When a call that runs a body returns, after the body has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ReleaseMode {
+    /// When the release was answered.
+    #[default]
+    Awaited,
+    /// When the release was handed over.
+    InBackground,
 }
 
 /// What happens to a running body when its lease is lost.
@@ -86,6 +97,7 @@ impl LockOptions {
             max_hold: None,
             min_hold: None,
             on_lost: OnLost::Cancel,
+            release: None,
         }
     }
 
@@ -162,6 +174,27 @@ impl LockOptions {
         self.on_lost = on_lost;
         self
     }
+
+    /// Has [`run`](crate::LockManager::run) and [`run_all`](crate::LockManager::run_all) return as soon as the release has been
+    /// handed over, so that a lock costs its caller one round trip. Defaults to the manager's choice, which is to wait for the
+    /// answer.
+    ///
+    /// See [`LockManagerBuilder::release_in_background`](crate::LockManagerBuilder::release_in_background) for what gets worse.
+    /// Guards are not changed by it: [`LockGuard::release`](crate::LockGuard::release) always waits, and dropping one never does.
+    pub const fn release_in_background(mut self) -> Self {
+        self.release = Some(ReleaseMode::InBackground);
+        self
+    }
+
+    /// Has [`run`](crate::LockManager::run) and [`run_all`](crate::LockManager::run_all) wait for the answer to the release,
+    /// whatever the manager's default. Defaults to the manager's choice, which is this one.
+    ///
+    /// When the call returns, other processes find the lock free. That costs its caller one round trip more than
+    /// [`release_in_background`](Self::release_in_background).
+    pub const fn release_awaited(mut self) -> Self {
+        self.release = Some(ReleaseMode::Awaited);
+        self
+    }
 }
 
 /// Checked options, with the manager's defaults filled in.
@@ -173,6 +206,7 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) on_lost: OnLost,
+    pub(crate) release: ReleaseMode,
 }
 
 /// What a manager fills in.
@@ -180,6 +214,7 @@ pub(crate) struct Terms {
 pub(crate) struct Defaults {
     pub(crate) ttl: Duration,
     pub(crate) wait: Wait,
+    pub(crate) release: ReleaseMode,
     /// The longest ttl, and the longest `min_hold`, that this manager allows.
     pub(crate) max_ttl: Option<Duration>,
 }
@@ -189,6 +224,7 @@ impl Default for Defaults {
         Self {
             ttl: Duration::from_secs(10),
             wait: Wait::For(Duration::from_secs(10)),
+            release: ReleaseMode::Awaited,
             max_ttl: None,
         }
     }
@@ -226,6 +262,7 @@ impl Terms {
             max_hold: options.max_hold,
             min_hold: options.min_hold,
             on_lost: options.on_lost,
+            release: options.release.unwrap_or(defaults.release),
         };
         terms.check()?;
         defaults.check_most("ttl", terms.ttl)?;
@@ -376,10 +413,15 @@ mod tests {
         let defaults = Defaults {
             ttl: Duration::from_secs(3),
             wait: Wait::Forever,
+            release: ReleaseMode::InBackground,
             max_ttl: None,
         };
         let terms = Terms::new(&LockOptions::default(), defaults).expect("valid");
         assert_eq!((terms.ttl, terms.wait), (defaults.ttl, defaults.wait));
+        assert_eq!(terms.release, ReleaseMode::InBackground);
+        let options = LockOptions::default().release_awaited();
+        let terms = Terms::new(&options, defaults).expect("valid");
+        assert_eq!(terms.release, ReleaseMode::Awaited);
     }
 
     #[test]

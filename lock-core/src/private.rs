@@ -428,6 +428,8 @@ mod editor {
         pub const on_lost: () = ();
         /// A path or closure that makes the return value of a `LockError`.
         pub const on_error: () = ();
+        /// When the call returns: with the release `awaited`, or in the `background`. Defaults to the manager's, which is `awaited`.
+        pub const release: () = ();
         /// The name that the body gives its `Lease`, as for the fencing token.
         pub const lease: () = ();
         /// The manager, or something that implements `LockSource`. Defaults to the task's, then to the global one.

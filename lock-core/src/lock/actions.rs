@@ -13,6 +13,7 @@ use crate::{
         key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK, request::AcquireReply},
         registry::{KeyEntry, Registry, StateAction},
         release,
+        release_in_flight::ReleaseInFlight,
         renewal::RenewalDue,
     },
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
@@ -26,6 +27,8 @@ pub(super) struct Todo {
     pub(super) actions: Vec<StateAction>,
     /// The request that the polling task is to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
+    /// The release of the key in flight, behind which a request leaves.
+    pub(super) behind: Option<ReleaseInFlight>,
     /// The request that the executor is to go on with.
     pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
@@ -61,7 +64,9 @@ impl Registry {
                 // Both are the user's code, which may panic.
                 Action::Wake(waker) => catch_panic(|| waker.wake()),
                 Action::Drop(waker) => catch_panic(|| drop(waker)),
-                Action::Acquire(acquire) => self.send(key, acquire, todo.to_poll.as_deref()),
+                Action::Acquire(acquire) => {
+                    self.send(key, acquire, todo.to_poll.as_deref(), todo.behind.as_ref());
+                }
                 Action::Confirm { owner, ttl } => self.confirm(key, owner, ttl),
                 Action::Renew {
                     owner,
@@ -70,7 +75,7 @@ impl Registry {
                 } => self.renewal.push(key, owner, ttl, valid_until),
                 Action::Prefetch { owner, ttl } => self.prefetch(key, owner, ttl),
                 Action::Release(action) => {
-                    drop(release::release(&self.context, key, action, None));
+                    drop(release::release(&self.context, key, action, None, None));
                 }
                 Action::Learn(fencing) => self.context.learn_fencing(fencing),
                 Action::Extend { lease, valid_until } => lease.extend(valid_until),
@@ -93,9 +98,10 @@ impl Registry {
         key: &LockKey,
         action: AcquireAction<Arc<Owner>>,
         to_poll: Option<&AcquireInFlight>,
+        behind: Option<&ReleaseInFlight>,
     ) {
         let owner = action.owner;
-        let reply = self.context.store.acquire(Acquire {
+        let request = Acquire {
             full_key: owner.full_key.clone(),
             token: owner.token.clone(),
             ttl: action.ttl,
@@ -104,7 +110,14 @@ impl Registry {
             queue_mode: action.queue_mode,
             entry: owner.entry.number(),
             in_flight: owner.in_flight.clone(),
-        });
+        };
+        let reply = match behind.filter(|release| !release.is_answered()) {
+            None => self.context.store.acquire(request),
+            Some(release) => {
+                let (context, owner) = (self.context.clone(), owner.clone());
+                Box::pin(release.clone().acquire_behind(context, owner, request))
+            }
+        };
         match to_poll.filter(|_| action.polled_by.is_some()) {
             Some(request) => {
                 if let Some(reply) = request.send(reply) {

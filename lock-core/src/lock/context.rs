@@ -40,6 +40,8 @@ pub(crate) struct Context {
     /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
     pub(crate) held: Arc<Tally>,
     pub(crate) in_progress: Arc<Tally>,
+    /// Releases behind calls that have returned. The drop of the last manager waits for them.
+    pub(crate) in_background: Arc<Tally>,
     /// The largest fencing token that this manager has seen; each new one must be larger.
     known_fencing: AtomicU64,
 }
@@ -64,6 +66,7 @@ impl Context {
             origin: OriginProcess::this_process(),
             held: Arc::default(),
             in_progress: Arc::default(),
+            in_background: Arc::default(),
             known_fencing: AtomicU64::new(0),
         }
     }

@@ -10,5 +10,6 @@ pub(crate) mod lease_state;
 pub(crate) mod reentry;
 pub(crate) mod registry;
 pub(crate) mod release;
+mod release_in_flight;
 mod renewal;
 pub(crate) mod waiting;

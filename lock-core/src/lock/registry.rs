@@ -26,6 +26,7 @@ use crate::{
         },
         lease_state::LeaseState,
         release::{self, Releasing},
+        release_in_flight::ReleaseInFlight,
         renewal::Renewal,
     },
     options::Terms,
@@ -65,6 +66,8 @@ pub(super) struct KeyEntry {
     pub(super) state: LiveState,
     /// The request in flight that a task polls.
     request: Option<Arc<AcquireInFlight>>,
+    /// The last release of this process, as long as it has no answer: the next request leaves behind it.
+    releasing: Option<ReleaseInFlight>,
     timer: Option<TimerId>,
     /// A shutdown waits for it.
     _in_progress: Open,
@@ -106,6 +109,7 @@ impl Registry {
         let entry = entry.or_insert_with(|| KeyEntry {
             state: LiveState::default(),
             request: None,
+            releasing: None,
             timer: None,
             _in_progress: self.context.in_progress.open(),
         });
@@ -190,6 +194,13 @@ impl Registry {
             Some(entry) => self.transition(key, now, |cx| entry.state.release(lease.id, cx)),
             None => (AfterRelease::NotHeld, Vec::new()),
         };
+        let unanswered = match (&after, keys.entries.get_mut(key)) {
+            (AfterRelease::GiveBack(_), Some(entry)) => {
+                let releasing = entry.releasing.insert(ReleaseInFlight::default());
+                Some(releasing.begin(self, key))
+            }
+            _ => None,
+        };
         let todo = self.settle(key, &mut keys, actions);
         drop(keys);
         let action = match after {
@@ -197,7 +208,8 @@ impl Registry {
             AfterRelease::GiveBack(action) => Some(action),
             AfterRelease::NotHeld => Some(lease.release_action()),
         };
-        let mut releasing = action.map(|action| release::release(&self.context, key, action, lost));
+        let mut releasing =
+            action.map(|action| release::release(&self.context, key, action, lost, unanswered));
         // The release reaches the connection before the next request for the key.
         if let Some(releasing) = &mut releasing
             && todo.asks()
@@ -206,6 +218,19 @@ impl Registry {
         }
         self.carry_out(key, todo);
         releasing
+    }
+
+    /// A release has its result, or none will come.
+    pub(super) fn released(&self, key: &LockKey, release: &ReleaseInFlight) {
+        let mut keys = self.keys.lock();
+        let Some(entry) = keys.entries.get_mut(key) else {
+            return;
+        };
+        if entry.releasing.take_if(|last| last.is(release)).is_some() {
+            let todo = self.settle(key, &mut keys, Vec::new());
+            drop(keys);
+            drop(todo);
+        }
     }
 
     /// A lease is lost.
@@ -354,20 +379,21 @@ impl Registry {
                     }
                 }
                 Action::Acquire(AcquireAction {
-                    owner,
-                    polled_by: Some(_),
-                    ..
+                    owner, polled_by, ..
                 }) => {
-                    let request = Arc::new(AcquireInFlight::new(owner.clone()));
-                    entry.request = Some(request.clone());
-                    todo.to_poll = Some(request);
+                    todo.behind.clone_from(&entry.releasing);
+                    if polled_by.is_some() {
+                        let request = Arc::new(AcquireInFlight::new(owner.clone()));
+                        entry.request = Some(request.clone());
+                        todo.to_poll = Some(request);
+                    }
                 }
                 Action::TakeOverRequest => todo.to_take_over = entry.request.take(),
                 Action::Release(_) => todo.releasing = Some(self.context.in_progress.open()),
                 _ => {}
             }
         }
-        if entry.state.is_over() {
+        if entry.state.is_over() && entry.releasing.is_none() {
             if let Some(timer) = entry.timer.take() {
                 self.renewal.timers.remove(timer);
             }

@@ -17,6 +17,7 @@ use crate::{
     lock::{
         context::{Context, forked},
         key_state::ReleaseAction,
+        release_in_flight::Unanswered,
     },
     runtime::{clock::Moment, jitter::jittered, tally::Open},
     store::{Failure, Release, ReleaseOutcome, Released, in_flight::InFlight, owner::Owner},
@@ -60,6 +61,8 @@ struct ReleaseTask {
     /// When every server had replied for the first time.
     answered: Option<Moment>,
     result: Option<Result<(), LockError>>,
+    /// Dropped as soon as there is a result.
+    unanswered: Option<Unanswered>,
     is_over: bool,
     /// A shutdown waits for it.
     _open: Open,
@@ -82,24 +85,28 @@ impl Tries {
     }
 }
 
-/// Begins a release, which leaves with the first poll.
-pub(crate) fn release(
+/// Begins a release, which leaves with the first poll. `unanswered`: the next acquire of the key minds it.
+pub(super) fn release(
     context: &Arc<Context>,
     key: &LockKey,
     action: ReleaseAction<Arc<Owner>>,
     lost: Option<LeaseLost>,
+    unanswered: Option<Unanswered>,
 ) -> Releasing {
+    let noted = unanswered.as_ref().map(Unanswered::release);
+    let in_flight = noted.map(|release| release.connections.clone());
     let mut task = ReleaseTask {
         key: key.clone(),
         action,
         lost,
         context: context.clone(),
         started: context.clock.now(),
-        in_flight: Arc::default(),
+        in_flight: in_flight.unwrap_or_default(),
         tries: Tries::default(),
         pause: FIRST_PAUSE,
         answered: None,
         result: None,
+        unanswered,
         is_over: false,
         _open: context.in_progress.open(),
     };
@@ -110,6 +117,7 @@ pub(crate) fn release(
             while task.result.is_none() && !task.is_over {
                 task.try_again().await;
             }
+            task.unanswered = None;
             task
         })),
     }

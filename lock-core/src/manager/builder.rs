@@ -16,7 +16,7 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::key_state::Limits,
-    options::{Defaults, Wait, check_key, check_prefix},
+    options::{Defaults, ReleaseMode, Wait, check_key, check_prefix},
     store::timing::Timing,
 };
 
@@ -125,6 +125,31 @@ impl LockManagerBuilder {
         } else {
             Wait::For(wait)
         };
+        self
+    }
+
+    /// Has [`run`](LockManager::run), [`run_all`](LockManager::run_all) and the attribute return as soon as the release has been
+    /// handed over, so that a lock costs its caller one round trip. Defaults to waiting for the answer to the release.
+    ///
+    /// For services. The next acquire of the same key in this process is sent behind the release. It waits for the answer where
+    /// the two may not be executed in that order: on different connections, on several servers, without scripts, after a redirect
+    /// or a broken connection.
+    ///
+    /// In the background, three things are worse:
+    ///
+    /// - when the call returns, another process may find the lock still held, for half a round trip. If the connection breaks in
+    ///   this moment, that is until the release was repeated, at most for the rest of the ttl;
+    /// - a process that ends at once may end before the release has left, and the lock is then held for the rest of its ttl. So
+    ///   [`shutdown`](LockManager::shutdown) waits for the answers, and dropping the last clone of the manager blocks its thread
+    ///   until they have come, for 100 ms at most. The manager of [`set_global`](crate::set_global) is never dropped: shut it down
+    ///   before `main` returns;
+    /// - that the lease was lost in the last step of the body is logged after the call has returned.
+    ///
+    /// With one lock, [`LockOptions::release_in_background`](crate::LockOptions::release_in_background) and
+    /// [`LockOptions::release_awaited`](crate::LockOptions::release_awaited) say otherwise, and so does `release` in the attribute.
+    /// [`LockGuard::release`](crate::LockGuard::release) always waits.
+    pub fn release_in_background(mut self) -> Self {
+        self.defaults.release = ReleaseMode::InBackground;
         self
     }
 

@@ -1,6 +1,6 @@
 //! The public entry point: acquiring, running, and the calls for operators.
 
-use std::{fmt, future::Future, sync::Arc, task::Waker};
+use std::{fmt, future::Future, sync::Arc, task::Waker, time::Duration};
 
 use tracing::Instrument as _;
 
@@ -16,7 +16,7 @@ use crate::{
         registry::Registry,
         waiting::WaitFuture,
     },
-    options::{Defaults, LockOptions, OnLost, Terms, Wait},
+    options::{Defaults, LockOptions, OnLost, ReleaseMode, Terms, Wait},
     runtime::{clock::Moment, executor::Executor},
     telemetry,
 };
@@ -38,6 +38,9 @@ pub use builder::LockManagerBuilder;
 pub use client::IntoClient;
 pub use default::{LockSource, current, set_global, with_locks};
 pub use keys_of::KeysOf;
+
+/// How long the drop of the last manager waits for the releases in the background.
+const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Acquires locks on one backend.
 ///
@@ -317,13 +320,13 @@ impl LockManager {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options)?;
         let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
-        self.run_under(guard, terms.on_lost, body).await
+        self.run_under(guard, terms, body).await
     }
 
     async fn run_under<T, F, Fut>(
         &self,
         guard: LockGuard,
-        on_lost: OnLost,
+        terms: Terms,
         body: F,
     ) -> Result<T, LockError>
     where
@@ -335,14 +338,25 @@ impl LockManager {
         // The guard was bound before the body: on a panic and on a drop, the body goes first.
         let leases = guard.hold().leases();
         let body = reentry::scope(leases, body).instrument(leases.first().span());
-        let value = match on_lost {
+        let value = match terms.on_lost {
             OnLost::Cancel => while_held(leases, body).await?,
             OnLost::Continue => body.await,
         };
-        if let Err(error) = guard.release().await {
-            tracing::warn!(key = %lease.key(), %error, "the body ended, but its lock was not released in order");
+        match terms.release {
+            ReleaseMode::Awaited => release(guard).await,
+            ReleaseMode::InBackground => self.release_in_background(guard),
         }
         Ok(value)
+    }
+
+    /// Hands the release over to the connection, or to the manager's thread.
+    fn release_in_background(&self, guard: LockGuard) {
+        let context = self.context();
+        let open = context.in_background.open();
+        context.executor.start(async move {
+            release(guard).await;
+            drop(open);
+        });
     }
 
     /// Joins the wait queue of a key.
@@ -390,6 +404,27 @@ impl LockManager {
 
     fn context(&self) -> &Arc<Context> {
         &self.inner.registry.context
+    }
+}
+
+/// Releases after a body that has ended: its value is worth more than a failure, which is logged.
+async fn release(guard: LockGuard) {
+    let key = guard.key().clone();
+    if let Err(error) = guard.release().await {
+        tracing::warn!(%key, %error, "the body ended, but its lock was not released in order");
+    }
+}
+
+impl Drop for ManagerState {
+    /// Blocks, if releases are in the background: the process may end next.
+    fn drop(&mut self) {
+        let context = &self.registry.context;
+        if context.in_background.count() > 0
+            && context.executor.has_own_thread()
+            && context.is_here()
+        {
+            context.in_background.block_until_emptied(LAST_WAIT);
+        }
     }
 }
 

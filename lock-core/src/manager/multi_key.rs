@@ -129,7 +129,7 @@ impl LockManager {
         let keys = distinct(keys)?;
         let terms = self.terms(&keys[0], &options)?;
         let guard = self.take_all(&keys, terms).await?;
-        self.run_under(guard, terms.on_lost, body).await
+        self.run_under(guard, terms, body).await
     }
 
     async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {

@@ -44,6 +44,15 @@ impl Executor {
         }
     }
 
+    /// Whether the manager's work goes on while the calling thread is blocked.
+    pub(crate) fn has_own_thread(&self) -> bool {
+        match self {
+            Self::Caller => false,
+            #[cfg(feature = "redis")]
+            Self::Thread(thread) => thread.is_real(),
+        }
+    }
+
     /// Runs `work` where the manager's work runs. The future may be polled anywhere; dropping it does not stop the work.
     #[cfg(feature = "redis")]
     pub(crate) fn run<T, F>(&self, work: F) -> impl Future<Output = Option<T>> + Send + use<T, F>

@@ -77,6 +77,17 @@ impl IoThread {
     }
 }
 
+impl IoThread {
+    /// Whether it is a thread of the system, which runs while others are blocked.
+    pub(crate) fn is_real(&self) -> bool {
+        match self {
+            Self::Real(_) => true,
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => false,
+        }
+    }
+}
+
 /// Starts the work in the channel, until there is no handle any more. It has a queue of its own, since the runtime's queue for
 /// tasks from outside wakes the thread by a system call for each task, and lets the connection write after each.
 async fn take_over(mut taken: mpsc::UnboundedReceiver<Work>) {

@@ -1,8 +1,14 @@
 //! Counts what is open, so that a shutdown can wait until it is all closed.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
@@ -30,7 +36,7 @@ impl Tally {
 
     /// Waits until nothing is open, if only for a moment.
     pub(crate) async fn emptied(&self) {
-        let mut emptied = std::pin::pin!(self.emptied.notified());
+        let mut emptied = pin!(self.emptied.notified());
         loop {
             // Register before the check: the last one may close between the two.
             emptied.as_mut().enable();
@@ -40,6 +46,33 @@ impl Tally {
             emptied.as_mut().await;
             emptied.set(self.emptied.notified());
         }
+    }
+
+    /// The same, blocking the thread, at most for this long. Returns whether nothing was open.
+    pub(crate) fn block_until_emptied(&self, at_most: Duration) -> bool {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut emptied = pin!(self.emptied());
+        let start = Instant::now();
+        loop {
+            if let Poll::Ready(()) = emptied.as_mut().poll(&mut context) {
+                return true;
+            }
+            let left = at_most.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            thread::park_timeout(left);
+        }
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

@@ -100,6 +100,16 @@ impl InFlight {
         self.connection.load(Ordering::Acquire) != SEVERAL
     }
 
+    /// Whether the requests left on one connection to one server, which executes later what is sent there later.
+    pub(crate) fn is_ordered(&self) -> bool {
+        let connection = self.connection.load(Ordering::Acquire);
+        #[cfg(feature = "redlock")]
+        if [ConnectionId::ALL, ConnectionId::SOME].contains(&ConnectionId(connection)) {
+            return false;
+        }
+        connection != NONE && connection != SEVERAL
+    }
+
     /// Whether a reply on `connection` means that every request that left was executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
         #[cfg(feature = "redlock")]

@@ -16,7 +16,7 @@ use crate::{
         request::AcquireReply,
         server_lease::{LocalHolder, ServerLease},
     },
-    options::{AutoRenew, OnLost, Terms, Wait},
+    options::{AutoRenew, OnLost, ReleaseMode, Terms, Wait},
     runtime::clock::Moment,
     store::{AcquireOutcome, Failure, Prefetched},
 };
@@ -408,6 +408,7 @@ impl World {
             max_hold: None,
             min_hold: None,
             on_lost: OnLost::Cancel,
+            release: ReleaseMode::Awaited,
         };
         let deadline = match wait {
             Wait::For(wait) => Some(self.now.after(wait)),

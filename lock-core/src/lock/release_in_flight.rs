@@ -1,0 +1,112 @@
+//! A release of a key while it is in flight, as the next acquire of the key in this process sees it.
+//!
+//! One connection keeps the order of its requests, so an acquire that is sent behind the release finds the key free. If it is not
+//! known that both use one connection (several servers, no scripts, no connection yet), the acquire waits for the answer to the
+//! release. If the order was not kept after all (a redirect, a broken connection, a script that the server forgot, replicas that
+//! must acknowledge), the reply is "busy". Then the acquire waits for the answer, too, and is sent once more.
+//!
+//! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
+
+use std::sync::{Arc, Weak};
+
+use crate::{
+    key::LockKey,
+    lock::{context::Context, registry::Registry},
+    runtime::{
+        catch_panic::catch_panic,
+        clock::Moment,
+        tally::{Open, Tally},
+    },
+    store::{
+        Acquire, AcquireOutcome, Acquired, Failure, QueueMode, WakeUpMode, in_flight::InFlight,
+        owner::Owner,
+    },
+};
+
+/// A release in flight. The entry of its key has a clone, as long as it has no answer.
+#[derive(Clone, Default)]
+pub(super) struct ReleaseInFlight {
+    /// The connections that the tries left on.
+    pub(super) connections: Arc<InFlight>,
+    answer: Arc<Tally>,
+}
+
+/// Belongs to the release as long as the result is not known.
+pub(super) struct Unanswered {
+    registry: Weak<Registry>,
+    key: LockKey,
+    release: ReleaseInFlight,
+    open: Option<Open>,
+}
+
+impl ReleaseInFlight {
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.connections, &other.connections)
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.answer.count() == 0
+    }
+
+    /// To be called before anything else can see it.
+    pub(super) fn begin(&self, registry: &Arc<Registry>, key: &LockKey) -> Unanswered {
+        Unanswered {
+            registry: Arc::downgrade(registry),
+            key: key.clone(),
+            release: self.clone(),
+            open: Some(self.answer.open()),
+        }
+    }
+
+    /// Sends an acquire of the same key behind the release.
+    pub(super) async fn acquire_behind(
+        self,
+        context: Arc<Context>,
+        owner: Arc<Owner>,
+        request: Acquire,
+    ) -> Result<Acquired, Failure> {
+        let until = context.clock.now().after(context.timing.command_timeout);
+        if !self.connections.is_ordered() {
+            self.answered(&context, until).await;
+        }
+        let reply = context.store.acquire(request.clone()).await;
+        let Ok(Acquired {
+            outcome: AcquireOutcome::Busy(busy),
+            ..
+        }) = &reply
+        else {
+            return reply;
+        };
+        // With an entry in the queue, the release grants the key by a message.
+        let is_queued =
+            request.queue_mode != QueueMode::DoNotQueue && busy.wake_up == WakeUpMode::Push;
+        if is_queued || busy.needs_new_token() || !self.answered(&context, until).await {
+            return reply;
+        }
+        owner.note_reply(&reply);
+        context.store.acquire(request).await
+    }
+
+    /// Waits for the answer, and returns whether it came.
+    async fn answered(&self, context: &Context, until: Moment) -> bool {
+        let left = until.since(context.clock.now());
+        context.within(left, self.answer.emptied()).await
+    }
+}
+
+impl Unanswered {
+    pub(super) fn release(&self) -> &ReleaseInFlight {
+        &self.release
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(registry) = self.registry.upgrade() {
+            registry.released(&self.key, &self.release);
+        }
+        // It wakes tasks of the user.
+        let open = self.open.take();
+        catch_panic(|| drop(open));
+    }
+}
