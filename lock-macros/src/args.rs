@@ -119,6 +119,15 @@ impl Args {
                 }
             }
             OptionName::OnError => self.on_error = Some(value),
+            OptionName::Release => {
+                let is_background = is_other(option, &value, ["awaited", "background"])?;
+                let setter = if is_background {
+                    "release_in_background"
+                } else {
+                    "release_awaited"
+                };
+                self.setters.push((setter, TokenStream::new()));
+            }
             OptionName::Lease => self.lease = Some(lease(&value, arguments)?),
             OptionName::Locks => self.locks = Some(value),
             OptionName::Crate => {

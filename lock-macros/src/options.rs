@@ -12,13 +12,14 @@ pub(crate) enum OptionName {
     OnBusy,
     OnLost,
     OnError,
+    Release,
     Lease,
     Locks,
     Crate,
 }
 
 impl OptionName {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Key,
         Self::Ttl,
         Self::Wait,
@@ -28,6 +29,7 @@ impl OptionName {
         Self::OnBusy,
         Self::OnLost,
         Self::OnError,
+        Self::Release,
         Self::Lease,
         Self::Locks,
         Self::Crate,
@@ -44,6 +46,7 @@ impl OptionName {
             Self::OnBusy => "on_busy",
             Self::OnLost => "on_lost",
             Self::OnError => "on_error",
+            Self::Release => "release",
             Self::Lease => "lease",
             Self::Locks => "locks",
             Self::Crate => "crate",
@@ -62,6 +65,7 @@ impl OptionName {
             Self::OnBusy => "skip",
             Self::OnLost => "continue",
             Self::OnError => "|error| …",
+            Self::Release => "background",
             Self::Lease => "lease",
             Self::Locks => "self.locks",
             Self::Crate => "path::to::lock_core",
@@ -84,6 +88,9 @@ impl OptionName {
             Self::OnBusy => "if_busy on_contention on_conflict on_locked busy skip",
             Self::OnLost => "on_expired on_expire if_lost lost cancel",
             Self::OnError => "error err map_err on_err fallback on_fail on_failure",
+            Self::Release => {
+                "unlock release_mode on_release background in_background release_in_background await_release"
+            }
             Self::Lease => "guard as handle token fencing fencing_token bind var",
             Self::Locks => "manager lock_manager client backend redis store pool with using source",
             Self::Crate => "krate crate_path crate_name",

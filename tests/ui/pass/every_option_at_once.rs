@@ -12,6 +12,7 @@ use lock_core::distributed_lock;
     on_busy = error,
     on_lost = cancel,
     on_error = |error| Err(error.to_string()),
+    release = background,
     lease = lease,
     locks = manager,
     crate = ::lock_core,
