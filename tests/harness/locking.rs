@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use lock_core::{IntoLockKey, LockGuard, LockManager, LockOptions};
+use lock_core::{IntoLockKey, Lease, LockGuard, LockManager, LockOptions};
 
 use crate::wait::{HANG, SECOND};
 
@@ -77,6 +77,28 @@ impl ReleaseHeld for LockGuard {
         async move {
             let released = self.release().await;
             released.unwrap_or_else(|error| panic!("it is not held ({caller}): {error:?}"));
+        }
+    }
+}
+
+/// Takes a lock that no other process wants, so many times in a row and without a wait, with each release in the background.
+/// Panics if one finds it busy, which only the release before it can make it, or if a fencing token does not grow.
+#[track_caller]
+pub fn run_in_a_row(
+    locks: &LockManager,
+    key: &str,
+    times: usize,
+) -> impl Future<Output = ()> + Send {
+    let caller = Location::caller();
+    async move {
+        let mut last = None;
+        for round in 0..times {
+            let options = options().no_wait().release_in_background();
+            let body = |lease: Lease| async move { Some(lease.fencing_token()) };
+            let next = locks.run(key, options, body).await;
+            let next = next.unwrap_or_else(|error| panic!("round {round} ({caller}): {error:?}"));
+            assert!(next > last, "{next:?} after {last:?} ({caller})");
+            last = next;
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Each test starts a server of its own. A manager stands for a process.
 
+mod background;
 mod credentials;
 mod faults;
 mod fencing;

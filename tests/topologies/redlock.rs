@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, Scope,
-    ShiftedClock, Which, eventually, eventually_blocking, options,
+    ShiftedClock, Which, eventually, eventually_blocking, options, run_in_a_row,
 };
 use tokio::time::timeout;
 
@@ -134,6 +134,19 @@ async fn an_acquire_is_one_round_trip_as_a_rule_and_a_release_another() {
         fewest = fewest.min(all.sum());
     }
     assert_eq!(fewest, 2 * 3);
+}
+
+/// A try that is sent while its release is in flight would find the lock on some of the servers.
+#[tokio::test]
+async fn the_next_try_waits_for_the_answer_to_a_release_in_the_background() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    for (proxy, millis) in servers.proxies.iter().zip([2, 5, 8]) {
+        proxy.delay(Direction::Requests, Duration::from_millis(millis));
+    }
+    run_in_a_row(&locks, "k", 20).await;
+    locks.shutdown(HANG).await;
+    servers.nothing_is_left().await;
 }
 
 #[tokio::test]

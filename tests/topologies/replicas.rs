@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Cluster, HANG, RedisServer, ReleaseHeld as _, SECOND, Sentinels, eventually,
+    run_in_a_row,
 };
 use tokio::time::timeout;
 
@@ -129,6 +130,16 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     assert!(refused.is_err() && !waiting.is_finished(), "{refused:?}");
     replica.cont();
     granted(waiting).await.release_held().await;
+    no_lock_is_left(&primary).await;
+}
+
+/// Acquires have a connection of their own there.
+#[tokio::test]
+async fn the_next_try_waits_for_the_answer_to_a_release_in_the_background() {
+    let (primary, _replica) = with_a_replica().await;
+    let locks = connect(&primary.url(), 1, SECOND).await;
+    run_in_a_row(&locks, "k", 50).await;
+    locks.shutdown(HANG).await;
     no_lock_is_left(&primary).await;
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions, Tls};
 use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
-    SECOND, Sentinels, eventually, patient,
+    SECOND, Sentinels, eventually, patient, run_in_a_row,
 };
 use tokio::time::timeout;
 
@@ -20,6 +20,7 @@ macro_rules! the_suite_on {
             a_holder_takes_its_key_again
             verifying_gives_a_lease_its_expiry_back
             fencing_tokens_grow_though_the_data_are_lost
+            the_next_try_behind_a_release_in_the_background_finds_the_lock_free
         }
     };
     (@claims $module:ident $start:expr => $($claim:ident)*) => {
@@ -259,4 +260,11 @@ async fn fencing_tokens_grow_though_the_data_are_lost(servers: &Deployment) {
             guard.release_held().await;
         }
     }
+}
+
+async fn the_next_try_behind_a_release_in_the_background_finds_the_lock_free(servers: &Deployment) {
+    let locks = connect(servers).await;
+    run_in_a_row(&locks, "k", 50).await;
+    locks.shutdown(HANG).await;
+    assert_eq!(servers.get("lock:k"), None);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::LockOptions;
 use lock_tests::{
     Cluster, HANG, Holders, Kind, Load, Migration, RedisServer, ReleaseHeld as _, connect,
-    eventually, history::Moment, slot_of,
+    eventually, history::Moment, options, run_in_a_row, slot_of,
 };
 
 const KEY: &str = "k";
@@ -80,6 +80,26 @@ async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
     guard.lease().verify().await.expect("held");
     guard.release_held().await;
     assert_eq!(target.get(FULL_KEY), None);
+}
+
+/// The release is redirected, and so is the try behind it.
+#[tokio::test]
+async fn the_next_try_finds_the_lock_free_behind_a_release_in_the_background_whose_slot_has_gone() {
+    let cluster = Cluster::start();
+    let locks = connect(&cluster.url()).await;
+    for _ in 0..ROUNDS {
+        let body = async |_| {
+            let migration = to_another_master(&cluster);
+            migration.open();
+            migration.move_keys();
+            migration.close();
+        };
+        let options = options().release_in_background();
+        locks.run(KEY, options, body).await.expect("free");
+        run_in_a_row(&locks, KEY, 3).await;
+    }
+    locks.shutdown(HANG).await;
+    assert_eq!(cluster.node_of(FULL_KEY).get(FULL_KEY), None);
 }
 
 fn to_another_master(cluster: &Cluster) -> Migration<'_> {

@@ -1,0 +1,325 @@
+//! Releases in the background: the call returns when the release was handed over, and nothing else changes.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, LockManager, LockManagerBuilder, LockOptions, distributed_lock};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, Scope, Which, eventually,
+    run_in_a_row,
+};
+use tokio::task::JoinSet;
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// For how long the drop of the last manager may block.
+const LAST_WAIT: Duration = Duration::from_millis(100);
+
+/// No lock ends by its ttl while a test runs.
+fn options() -> LockOptions {
+    LockOptions::new(HANG * 10).wait(HANG)
+}
+
+/// A call that waits for an answer does not give up while a test runs.
+fn patient() -> LockManagerBuilder {
+    LockManager::builder().command_timeout(HANG)
+}
+
+/// A server behind a proxy.
+struct Way {
+    server: RedisServer,
+    proxy: Proxy,
+    loses_answers: AtomicBool,
+}
+
+impl Way {
+    /// With a manager whose releases are in the background.
+    async fn in_the_background() -> (Self, LockManager) {
+        Self::of(patient().release_in_background()).await
+    }
+
+    async fn of(builder: LockManagerBuilder) -> (Self, LockManager) {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.port());
+        let locks = builder.connect(&proxy.url()).await.expect("it is up");
+        let way = Self {
+            server,
+            proxy,
+            loses_answers: AtomicBool::new(false),
+        };
+        (way, locks)
+    }
+
+    fn held(&self) -> usize {
+        self.server.keys("lock:*").len()
+    }
+
+    async fn becomes_free(&self) {
+        eventually(HANG, "the lock is free", async || self.held() == 0).await;
+    }
+
+    /// The server gets nothing from now on.
+    fn swallow(&self) {
+        self.proxy.black_hole(Scope::Existing);
+    }
+
+    /// The server gets what is sent, and no answer comes back from now on.
+    fn lose_answers(&self) {
+        self.proxy
+            .lose(Direction::Replies, Which::every(), After::Silence);
+        self.loses_answers.store(true, Ordering::SeqCst);
+    }
+
+    fn pass(&self) {
+        self.proxy.pass();
+        self.loses_answers.store(false, Ordering::SeqCst);
+    }
+
+    /// A call whose body has the answers lost does not return before its release was answered.
+    async fn holds_up<T: fmt::Debug>(&self, call: impl Future<Output = Result<T, LockError>>) {
+        let mut call = pin!(call);
+        tokio::select! {
+            biased;
+            ended = &mut call => panic!("no answer has come: {ended:?}"),
+            () = eventually(HANG, "the server has released", async || {
+                self.loses_answers.load(Ordering::SeqCst) && self.held() == 0
+            }) => {}
+        }
+        self.pass();
+        call.await.expect("free");
+    }
+}
+
+#[tokio::test]
+async fn a_call_returns_before_the_server_has_heard_of_its_release() {
+    let (way, locks) = Way::in_the_background().await;
+    let swallow = async |_| way.swallow();
+    locks.run("k", options(), swallow).await.expect("free");
+    assert!(way.held() > 0, "no release came through");
+    way.pass();
+    way.becomes_free().await;
+}
+
+#[tokio::test]
+async fn a_call_for_several_keys_returns_before_the_server_has_heard_of_their_releases() {
+    let (way, locks) = Way::in_the_background().await;
+    let swallow = async |_| way.swallow();
+    locks.run_all(KEYS, options(), swallow).await.expect("free");
+    assert_eq!(way.held(), KEYS.len());
+    way.pass();
+    way.becomes_free().await;
+    for _ in 0..20 {
+        let again = locks.run_all(KEYS, options().no_wait(), async |_| {});
+        again.await.expect("each is sent behind its release");
+    }
+    way.becomes_free().await;
+}
+
+#[tokio::test]
+async fn by_default_a_call_waits_for_the_answer() {
+    let (way, locks) = Way::of(patient()).await;
+    let lose = async |_| way.lose_answers();
+    way.holds_up(locks.run("k", options(), lose)).await;
+    let lose = async |_| way.lose_answers();
+    way.holds_up(locks.run_all(KEYS, options(), lose)).await;
+}
+
+#[tokio::test]
+async fn the_options_of_a_lock_go_before_the_managers_default() {
+    let (way, locks) = Way::of(patient()).await;
+    let swallow = async |_| way.swallow();
+    let behind = options().release_in_background();
+    locks.run("k", behind, swallow).await.expect("free");
+    assert!(way.held() > 0, "no release came through");
+
+    let (way, locks) = Way::in_the_background().await;
+    let lose = async |_| way.lose_answers();
+    let awaited = options().release_awaited();
+    way.holds_up(locks.run("k", awaited, lose)).await;
+}
+
+#[distributed_lock(key = "k", ttl = "10m", release = background, locks = locks)]
+async fn behind(locks: &LockManager, body: impl FnOnce()) -> Result<(), LockError> {
+    body();
+    Ok(())
+}
+
+#[distributed_lock(key = "k", ttl = "10m", release = awaited, locks = locks)]
+async fn awaited(locks: &LockManager, body: impl FnOnce()) -> Result<(), LockError> {
+    body();
+    Ok(())
+}
+
+#[distributed_lock(key = ["a", "b"], ttl = "10m", locks = locks)]
+async fn as_the_manager_does(locks: &LockManager, body: impl FnOnce()) -> Result<(), LockError> {
+    body();
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_attribute_says_which_or_does_as_the_manager() {
+    let (way, locks) = Way::of(patient()).await;
+    let swallow = || way.swallow();
+    behind(&locks, swallow).await.expect("free");
+    assert!(way.held() > 0, "no release came through");
+
+    let (way, locks) = Way::in_the_background().await;
+    as_the_manager_does(&locks, || way.swallow())
+        .await
+        .expect("free");
+    assert_eq!(way.held(), 2, "the manager's default is the background");
+    way.pass();
+    way.becomes_free().await;
+    let call = awaited(&locks, || way.lose_answers());
+    way.holds_up(call).await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_released_waits_for_the_answer() {
+    let (way, locks) = Way::in_the_background().await;
+    let guard = locks
+        .acquire_free("k", options().release_in_background())
+        .await;
+    way.lose_answers();
+    way.holds_up(guard.release()).await;
+}
+
+/// It does not wait for the answer: none has come when the server has the lock again.
+#[tokio::test]
+async fn the_next_acquire_of_the_process_is_sent_behind_the_release() {
+    let (way, locks) = Way::in_the_background().await;
+    let mut first = None;
+    let body = async |_| {
+        first = way.server.get("lock:k");
+        way.lose_answers();
+    };
+    locks.run("k", options(), body).await.expect("free");
+    let next = locks.acquire("k", options());
+    tokio::select! {
+        biased;
+        odd = next => panic!("no answer has come: {odd:?}"),
+        () = eventually(HANG, "another lease has the lock", async || {
+            way.server.get("lock:k").is_some_and(|holder| Some(&holder) != first.as_ref())
+        }) => {}
+    }
+}
+
+/// The releases take long, so that each try is sent while the release before it is in flight.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token() {
+    let (way, locks) = Way::in_the_background().await;
+    way.proxy
+        .delay(Direction::Requests, Duration::from_millis(10));
+    for _ in 0..3 {
+        run_in_a_row(&locks, "k", 10).await;
+        // From now on their hashes are unknown.
+        way.server.cli(&["SCRIPT", "FLUSH"]);
+    }
+    // A connection breaks with a release in it.
+    let reset = async |_| {
+        way.proxy
+            .lose(Direction::Requests, Which::every(), After::Reset)
+    };
+    locks.run("k", options(), reset).await.expect("free");
+    way.pass();
+    run_in_a_row(&locks, "k", 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_several_processes_exclude_each_other_with_growing_tokens() {
+    let server = RedisServer::start();
+    let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let builder = LockManager::builder().release_in_background();
+        let locks = builder.connect(&server.url()).await.expect("it is up");
+        for _ in 0..4 {
+            let (locks, inside, last) = (locks.clone(), inside.clone(), last.clone());
+            tasks.spawn(async move {
+                for _ in 0..50 {
+                    let body = async |lease: lock_core::Lease| {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                        let token = u64::from(lease.fencing_token());
+                        assert!(last.swap(token, Ordering::SeqCst) < token);
+                        tokio::task::yield_now().await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    };
+                    locks.run("k", options(), body).await.expect("its turn");
+                }
+            });
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no assertion failed");
+    }
+    eventually(HANG, "the lock is free", async || {
+        server.get("lock:k").is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_the_releases_in_the_background() {
+    let (way, locks) = Way::in_the_background().await;
+    let swallow = async |_| way.swallow();
+    locks.run_all(KEYS, options(), swallow).await.expect("free");
+    let mut shutdown = pin!(locks.shutdown(HANG));
+    tokio::select! {
+        biased;
+        () = &mut shutdown => panic!("no release came through"),
+        () = eventually(HANG, "all are held", async || way.held() == KEYS.len()) => {}
+    }
+    way.pass();
+    shutdown.await;
+    assert_eq!(way.held(), 0, "released before the shutdown returns");
+}
+
+/// Without a runtime around it, as at the end of `main`.
+#[test]
+fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    // One that no stall of the machine disturbs.
+    for _ in 0..20 {
+        let (way, locks) = runtime.block_on(Way::in_the_background());
+        let slow = async |_| {
+            way.proxy
+                .delay(Direction::Requests, Duration::from_millis(20))
+        };
+        let run = locks.run("k", options(), slow);
+        runtime.block_on(run).expect("free");
+        let another = locks.clone();
+        drop(locks);
+        let started = Instant::now();
+        drop(another);
+        let took = started.elapsed();
+        if way.held() == 0 {
+            return;
+        }
+        assert!(took >= LAST_WAIT, "it did not wait: {took:?}");
+    }
+    panic!("never in time");
+}
+
+#[tokio::test]
+async fn the_drop_of_the_last_manager_does_not_wait_for_a_server_that_does_not_answer() {
+    let (way, locks) = Way::in_the_background().await;
+    let swallow = async |_| way.swallow();
+    locks.run("k", options(), swallow).await.expect("free");
+    let started = Instant::now();
+    drop(locks);
+    let took = started.elapsed();
+    assert!(took >= LAST_WAIT && took < HANG / 2, "{took:?}");
+    // And the release goes on behind it.
+    way.pass();
+    way.becomes_free().await;
+}
