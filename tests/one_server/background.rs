@@ -224,11 +224,15 @@ async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token(
     }
     // A connection breaks with a release in it.
     let reset = async |_| {
+        way.proxy.clear_log();
         way.proxy
-            .lose(Direction::Requests, Which::every(), After::Reset)
+            .lose(Direction::Requests, Which::nth(1), After::Reset);
     };
     locks.run("k", options(), reset).await.expect("free");
-    way.pass();
+    eventually(HANG, "the release is lost", async || {
+        !way.proxy.log().is_empty()
+    })
+    .await;
     run_in_a_row(&locks, "k", 3).await;
 }
 

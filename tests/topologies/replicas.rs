@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Cluster, HANG, RedisServer, ReleaseHeld as _, SECOND, Sentinels, eventually,
-    run_in_a_row,
+    AcquireFree as _, After, Cluster, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _,
+    SECOND, Sentinels, Which, eventually, run_in_a_row,
 };
 use tokio::time::timeout;
 
@@ -133,12 +133,29 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     no_lock_is_left(&primary).await;
 }
 
-/// Acquires have a connection of their own there.
+/// Acquires have a connection of their own there. It does not break with the one on which the release is lost.
 #[tokio::test]
 async fn the_next_try_waits_for_the_answer_to_a_release_in_the_background() {
     let (primary, _replica) = with_a_replica().await;
-    let locks = connect(&primary.url(), 1, SECOND).await;
-    run_in_a_row(&locks, "k", 50).await;
+    let proxy = Proxy::start(primary.port());
+    let locks = connect(&proxy.url(), 1, SECOND).await;
+    for _ in 0..3 {
+        let reset = async |_| {
+            proxy.clear_log();
+            proxy.lose(
+                Direction::Requests,
+                Which::nth_of(1, "EVALSHA"),
+                After::Reset,
+            );
+        };
+        let options = options().release_in_background();
+        locks.run("k", options, reset).await.expect("free");
+        eventually(HANG, "the release is lost", async || {
+            proxy.requests("EVALSHA") > 0
+        })
+        .await;
+        run_in_a_row(&locks, "k", 5).await;
+    }
     locks.shutdown(HANG).await;
     no_lock_is_left(&primary).await;
 }
