@@ -4,6 +4,7 @@ use std::{
     cell::Cell,
     fmt,
     mem::size_of_val,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -16,7 +17,10 @@ use lock_core::{
     set_global, with_locks,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _};
-use tokio::{task::yield_now, time::sleep};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep},
+};
 
 /// The key that the running body holds.
 fn held() -> String {
@@ -709,6 +713,45 @@ mod options {
             Ok(lease.is_lost())
         }
         assert!(with_locks(memory(), f()).await.expect("not refused"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn release_says_whether_the_call_waits_for_the_answer() {
+        #[distributed_lock(key = "k")]
+        async fn as_the_manager() -> Result<(), LockError> {
+            Ok(())
+        }
+        #[distributed_lock(key = ["k", "l"], release = awaited)]
+        async fn awaited() -> Result<(), LockError> {
+            Ok(())
+        }
+        #[distributed_lock(key = ["k", "l"], release = background)]
+        async fn behind() -> Result<(), LockError> {
+            Ok(())
+        }
+        const ANSWER: Duration = Duration::from_millis(100);
+        for (builder, of_the_manager) in [
+            (LockManager::builder(), 2),
+            (LockManager::builder().release_in_background(), 1),
+        ] {
+            let (locks, faults) = builder.in_memory_with_faults();
+            faults.delay(ANSWER);
+            let took = async |call: Pin<Box<dyn Future<Output = Result<(), LockError>>>>| {
+                let started = Instant::now();
+                call.await.expect("free");
+                let answers = started.elapsed().as_millis() / ANSWER.as_millis();
+                // The releases are answered before the next call.
+                sleep(ANSWER * 2).await;
+                answers
+            };
+            with_locks(locks, async {
+                // One answer for each acquire, and one for the releases, which leave together.
+                assert_eq!(took(Box::pin(as_the_manager())).await, of_the_manager);
+                assert_eq!(took(Box::pin(awaited())).await, 3);
+                assert_eq!(took(Box::pin(behind())).await, 2);
+            })
+            .await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use std::{
 use lock_core::{
     Holder, LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options};
+use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, run_in_a_row};
 use tokio::{
     task::JoinSet,
     time::{Instant, advance, sleep, timeout},
@@ -865,4 +865,25 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
     tokio::task::yield_now().await;
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
     assert!(busy.await.expect("no panic"), "nobody else had a turn");
+}
+
+/// Also while the answer to the release is late.
+#[tokio::test(start_paused = true)]
+async fn behind_a_release_in_the_background_the_next_try_finds_the_lock_free() {
+    let builder = LockManager::builder().release_in_background();
+    let (locks, faults) = builder.in_memory_with_faults();
+    for answer in [Duration::ZERO, SECOND / 10] {
+        faults.delay(answer);
+        run_in_a_row(&locks, "k", 5).await;
+        locks
+            .run_all(["k", "l"], options(), async |_| {})
+            .await
+            .expect("free");
+    }
+    locks.shutdown(SECOND).await;
+    assert!(is_unlocked(&locks, "k").await && is_unlocked(&locks, "l").await);
+}
+
+async fn is_unlocked(locks: &LockManager, key: &str) -> bool {
+    locks.inspect(key).await.expect("an answer").is_none()
 }

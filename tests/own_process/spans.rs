@@ -3,9 +3,11 @@
 //! A process of its own, in which each thread that locks has a subscriber. `tracing` keeps for the whole process whether a line is
 //! of interest: if a thread without a subscriber meets it first, it is off for all.
 
+use std::time::Duration;
+
 use lock_core::{LockManager, LockOptions, key};
 use lock_tests::{AcquireFree as _, Log, SECOND};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 #[tokio::test(start_paused = true)]
@@ -76,4 +78,40 @@ async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
         "{text}"
     );
     assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+/// The hold ends with the body. What the answer to the release says is told when it comes.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_the_background() {
+    let behind = LockOptions::default().release_in_background();
+    for (options, answer) in [
+        (LockOptions::default(), SECOND / 2),
+        (behind, Duration::ZERO),
+    ] {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_span_events(FmtSpan::CLOSE)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let _listens = tracing::subscriber::set_default(subscriber);
+        let (locks, faults) = LockManager::in_memory_with_faults();
+        let started = Instant::now();
+        let body = async |_| {
+            sleep(SECOND * 2).await;
+            locks.force_release("report").await.expect("there");
+            faults.delay(SECOND / 2);
+        };
+        let run = locks.run("report", options, body).await;
+        run.expect("the body ended before it was known");
+        assert_eq!(started.elapsed(), SECOND * 2 + answer);
+        let told = |text: &str| log.text().contains(text);
+        assert!(told("held=2s"), "{}", log.text());
+        let warning = "the body ended, but its lock was not released in order key=report error=";
+        assert_eq!(told(warning), !answer.is_zero(), "{}", log.text());
+        sleep(SECOND).await;
+        assert!(told("WARN") && told(warning), "{}", log.text());
+    }
 }

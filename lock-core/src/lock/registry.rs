@@ -26,7 +26,7 @@ use crate::{
         },
         lease_state::LeaseState,
         release::{self, Releasing},
-        release_in_flight::ReleaseInFlight,
+        release_in_flight::{ReleaseInFlight, ReleaseListener},
         renewal::Renewal,
     },
     options::Terms,
@@ -197,7 +197,8 @@ impl Registry {
         let unanswered = match (&after, keys.entries.get_mut(key)) {
             (AfterRelease::GiveBack(_), Some(entry)) => {
                 let releasing = entry.releasing.insert(ReleaseInFlight::default());
-                Some(releasing.begin(self, key))
+                let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
+                Some(releasing.begin(listener, key))
             }
             _ => None,
         };
@@ -218,19 +219,6 @@ impl Registry {
         }
         self.carry_out(key, todo);
         releasing
-    }
-
-    /// A release has its result, or none will come.
-    pub(super) fn released(&self, key: &LockKey, release: &ReleaseInFlight) {
-        let mut keys = self.keys.lock();
-        let Some(entry) = keys.entries.get_mut(key) else {
-            return;
-        };
-        if entry.releasing.take_if(|last| last.is(release)).is_some() {
-            let todo = self.settle(key, &mut keys, Vec::new());
-            drop(keys);
-            drop(todo);
-        }
     }
 
     /// A lease is lost.
@@ -401,6 +389,20 @@ impl Registry {
         }
         todo.actions = actions;
         todo
+    }
+}
+
+impl ReleaseListener for Registry {
+    fn released(&self, key: &LockKey, release: &ReleaseInFlight) {
+        let mut keys = self.keys.lock();
+        let Some(entry) = keys.entries.get_mut(key) else {
+            return;
+        };
+        if entry.releasing.take_if(|last| last.is(release)).is_some() {
+            let todo = self.settle(key, &mut keys, Vec::new());
+            drop(keys);
+            drop(todo);
+        }
     }
 }
 

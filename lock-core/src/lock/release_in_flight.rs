@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use crate::{
     key::LockKey,
-    lock::{context::Context, registry::Registry},
+    lock::context::Context,
     runtime::{
         catch_panic::catch_panic,
         clock::Moment,
@@ -31,9 +31,15 @@ pub(super) struct ReleaseInFlight {
     answer: Arc<Tally>,
 }
 
+/// Has the entries of the keys.
+pub(super) trait ReleaseListener: Send + Sync {
+    /// A release has its result, or none will come.
+    fn released(&self, key: &LockKey, release: &ReleaseInFlight);
+}
+
 /// Belongs to the release as long as the result is not known.
 pub(super) struct Unanswered {
-    registry: Weak<Registry>,
+    listener: Weak<dyn ReleaseListener>,
     key: LockKey,
     release: ReleaseInFlight,
     open: Option<Open>,
@@ -49,9 +55,9 @@ impl ReleaseInFlight {
     }
 
     /// To be called before anything else can see it.
-    pub(super) fn begin(&self, registry: &Arc<Registry>, key: &LockKey) -> Unanswered {
+    pub(super) fn begin(&self, listener: Weak<dyn ReleaseListener>, key: &LockKey) -> Unanswered {
         Unanswered {
-            registry: Arc::downgrade(registry),
+            listener,
             key: key.clone(),
             release: self.clone(),
             open: Some(self.answer.open()),
@@ -102,8 +108,8 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let Some(registry) = self.registry.upgrade() {
-            registry.released(&self.key, &self.release);
+        if let Some(listener) = self.listener.upgrade() {
+            listener.released(&self.key, &self.release);
         }
         // It wakes tasks of the user.
         let open = self.open.take();
