@@ -31,7 +31,9 @@ async fn pay(shop: web::Data<Shop>, id: web::Path<u64>) -> impl Responder {
 async fn main() -> anyhow::Result<()> {
     let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
     let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
-    let locks = LockManager::connect(&lock_url).await?;
+    // A response does not wait for the answer to the release of its lock; the shutdown at the end does.
+    let locks = LockManager::builder().release_in_background();
+    let locks = locks.connect(&lock_url).await?;
     let shop = web::Data::new(Shop {
         locks: locks.clone(),
         payment_takes: Duration::from_millis(number("PAYMENT_MS", 3000)?),

@@ -46,7 +46,8 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 ///
 /// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one connection to each
 /// and one thread. On that thread runs everything that must go on while a handler blocks: renewals, clean-ups, reconnecting. Both
-/// end with the last clone, guard and clean-up.
+/// end with the last clone, guard and clean-up. Dropping the last clone blocks for 100 ms at most if calls with
+/// [`release_in_background`](LockManagerBuilder::release_in_background) have releases without an answer.
 ///
 /// # Forking
 ///
@@ -273,7 +274,8 @@ impl LockManager {
     ///
     /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
     /// the same key again succeeds at once; [`current`] returns the lease. The body is never polled once the lease has ended,
-    /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns.
+    /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns; or only
+    /// handed over, with [`release_in_background`](LockOptions::release_in_background).
     ///
     /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
     /// effects that must not happen in that case need the fencing token.

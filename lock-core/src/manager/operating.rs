@@ -88,8 +88,8 @@ impl LockManager {
     ///
     /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still held are
     /// marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock whose guard goes is released.
-    /// A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the releases, at most for two command
-    /// time-outs.
+    /// A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the releases, those in the background
+    /// among them, at most for two command time-outs.
     ///
     /// # Cancel safety
     ///

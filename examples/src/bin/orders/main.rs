@@ -55,8 +55,10 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     let settings = Settings::read()?;
 
-    // Every annotated handler of the process takes its locks here.
-    let locks = LockManager::connect(&settings.lock_url).await?;
+    // Every annotated handler of the process takes its locks here. A response does not wait for the
+    // answer to the release of its lock; the shutdown at the end does.
+    let locks = LockManager::builder().release_in_background();
+    let locks = locks.connect(&settings.lock_url).await?;
     lock_core::set_global(locks.clone());
 
     let database = store::open(&settings.database_url).await?;
