@@ -308,7 +308,7 @@ fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
         let (way, locks) = runtime.block_on(Way::in_the_background());
         let slow = async |_| {
             way.proxy
-                .delay(Direction::Requests, Duration::from_millis(20))
+                .delay(Direction::Requests, Duration::from_millis(20));
         };
         let run = locks.run("k", options(), slow);
         runtime.block_on(run).expect("free");
