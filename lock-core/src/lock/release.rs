@@ -405,7 +405,7 @@ mod tests {
             kept_until: None,
             is_queued: false,
         };
-        let mut released = release(&context, &key, action, None);
+        let mut released = release(&context, &key, action, None, None);
         released.send();
         released.await.expect("the reply to the first one");
         let mut last = (0, started);
