@@ -19,6 +19,8 @@ use crate::{
     },
 };
 
+#[cfg(feature = "redis")]
+pub(crate) mod fencing_counter;
 pub(crate) mod grants;
 pub(crate) mod in_flight;
 pub(crate) mod memory;

@@ -4,11 +4,11 @@ use redis::Value;
 
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
+    fencing_counter::LastToken,
     redis::{
         RedisStore,
         arguments::{acquire_arguments, plain_acquire, release_arguments},
         connection::errors,
-        fencing_counter::LastToken,
         scripts::{
             ACQUIRE, Call, RELEASE,
             replies::{read_acquired, read_plain, read_released},

@@ -46,7 +46,6 @@ mod at_once;
 mod cluster_renewals;
 mod connection;
 mod contention;
-mod fencing_counter;
 mod health;
 mod opening;
 mod renewals;

@@ -9,8 +9,9 @@ use crate::store::redis::connection::subscribed_channels::SubscribedChannels;
 use crate::{
     fencing::FencingToken,
     store::{
+        fencing_counter::LARGEST_TOKEN,
         grants::{GrantMessage, Grants, MessageKind},
-        redis::{connection::CLOCK, fencing_counter::LARGEST_TOKEN},
+        redis::connection::CLOCK,
     },
 };
 

@@ -10,9 +10,10 @@ use crate::{
     store::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
+        fencing_counter::LARGEST_TOKEN,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::{connection::errors, fencing_counter::LARGEST_TOKEN},
+        redis::connection::errors,
     },
 };
 

@@ -8,6 +8,7 @@ use std::{
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
+    fencing_counter::FencingCounter,
     in_flight::InFlight,
     redis::{
         address::Address,
@@ -15,7 +16,6 @@ use crate::store::{
             handshake::Purpose, pub_sub::PubSubDispatch, reconnecting::ReconnectingConnection,
             sentinel::Sentinels,
         },
-        fencing_counter::FencingCounter,
         topology::{
             replica_acks::ReplicaAcks,
             settings::{AddressPromise, ServerSettings},

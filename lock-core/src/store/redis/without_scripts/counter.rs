@@ -6,6 +6,7 @@ use crate::{
     fencing::FencingToken,
     store::{
         Failure,
+        fencing_counter::{FencingCounter, LARGEST_TOKEN},
         in_flight::ConnectionId,
         redis::{
             connection::{
@@ -14,7 +15,6 @@ use crate::{
                 errors,
                 wire::command::Arg::{self, Number, Text},
             },
-            fencing_counter::{FencingCounter, LARGEST_TOKEN},
             without_scripts::{
                 Commands,
                 change::{Becomes, Change},
