@@ -39,7 +39,7 @@ impl Moment {
     }
 
     /// Saturates at the clock's origin.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))
     }

@@ -57,7 +57,10 @@ impl OwnerTokens {
 
     /// Makes a new one: 122 random bits of the system's generator.
     pub(crate) fn next(&self) -> OwnerToken {
-        OwnerToken(format!("{SCHEME}{}:{}", self.label.0, name(self.draw())).into())
+        let (label, mut digits) = (&*self.label.0, [0; 32]);
+        let random = uuid::Builder::from_random_bytes(self.draw()).into_uuid();
+        let random = &*random.simple().encode_lower(&mut digits);
+        OwnerToken([SCHEME, label, ":", random].concat().into())
     }
 
     fn draw(&self) -> [u8; 16] {

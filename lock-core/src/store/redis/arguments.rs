@@ -43,7 +43,8 @@ pub(super) fn release_arguments<'a>(
     request: &'a Release,
     is_plain: bool,
 ) -> Vec<Arg<'a>> {
-    let mut words = vec![Text(request.token.expose()), Number(request.known_fencing)];
+    let mut words = Vec::with_capacity(4);
+    words.extend([Text(request.token.expose()), Number(request.known_fencing)]);
     // A repeated release may find that another client has had the lock since. And not everywhere may the next token be taken by
     // incrementing the counter.
     let is_first = is_plain && location.server.fencing_counter.is_allowed();

@@ -262,8 +262,8 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     } else {
         "RESP2"
     };
-    let greeting = match current.greeting {
-        Some(greeting) => greeting,
+    let greeting = match &current.greeting {
+        Some(greeting) => greeting.clone(),
         None => ask_for_greeting(connection, within).await,
     };
     let scripts = current.capabilities == Some(Capabilities::Scripts);

@@ -44,7 +44,7 @@ use crate::{
 const LONGEST_QUEUE: usize = 1 << 12;
 
 /// A connection that is ready for use.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
     /// The commands by which locks are kept; nothing if none are.

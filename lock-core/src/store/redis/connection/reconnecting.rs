@@ -63,7 +63,7 @@ pub(crate) struct ReconnectingConnection {
 
 #[derive(Debug, Default)]
 struct ConnectionState {
-    current: Option<CurrentConnection>,
+    current: Option<Arc<CurrentConnection>>,
     /// When the connection was made.
     since: Option<Moment>,
     /// How many connections in a row broke as soon as they were made.
@@ -73,7 +73,7 @@ struct ConnectionState {
     connecting: Option<Arc<Once<Opened>>>,
 }
 
-type Opened = Result<CurrentConnection, Failure>;
+type Opened = Result<Arc<CurrentConnection>, Failure>;
 
 impl ReconnectingConnection {
     pub(crate) fn new(
@@ -192,7 +192,7 @@ impl ReconnectingConnection {
         let current = self.snapshot();
         // Without scripts, one lock takes more than one reply.
         let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
-        let connection = ready?.connection;
+        let connection = &ready?.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
         in_flight.note_sent_on(id);
         let until = sent.after(within);
@@ -254,7 +254,7 @@ impl ReconnectingConnection {
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let mut used = None;
         let exchange = async {
-            let connection = self.current().await?.connection;
+            let connection = self.current().await?.connection.clone();
             if only_on.is_some_and(|id| id != connection.id) {
                 return Err(Failure::not_now(
                     "the connection ended in the middle of a transaction",
@@ -283,7 +283,7 @@ impl ReconnectingConnection {
     /// # Cancel safety
     ///
     /// A connection that is being made has no owner: dropping the future leaves it to the next caller.
-    async fn current(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
+    async fn current(self: &Arc<Self>) -> Opened {
         let made = {
             if let Some(current) = self.snapshot() {
                 return Ok(current);
@@ -334,7 +334,8 @@ impl ReconnectingConnection {
         made
     }
 
-    fn install(&self, current: CurrentConnection) -> CurrentConnection {
+    fn install(&self, current: CurrentConnection) -> Arc<CurrentConnection> {
+        let current = Arc::new(current);
         let mut state = self.lock();
         // It may have ended between its handshake and now; its end was then reported before this state could take it in.
         if current.has_ended() {
@@ -407,7 +408,7 @@ impl ReconnectingConnection {
 
     /// Leaves a primary that another one has replaced.
     pub(crate) fn leave_if_replaced(&self, now: &KnownPrimary) {
-        let is_replaced = |current: &mut CurrentConnection| {
+        let is_replaced = |current: &mut Arc<CurrentConnection>| {
             current.found.as_ref().is_some_and(|old| now.replaces(old))
         };
         if self.forget_if(is_replaced) {
@@ -418,7 +419,7 @@ impl ReconnectingConnection {
         }
     }
 
-    fn forget_if(&self, is_meant: impl FnOnce(&mut CurrentConnection) -> bool) -> bool {
+    fn forget_if(&self, is_meant: impl FnOnce(&mut Arc<CurrentConnection>) -> bool) -> bool {
         let mut state = self.lock();
         let Some(current) = state.current.take_if(is_meant) else {
             return false;
@@ -461,7 +462,7 @@ impl ReconnectingConnection {
     }
 
     /// The connection that there is now, and what is known of it.
-    pub(crate) fn snapshot(&self) -> Option<CurrentConnection> {
+    pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
         let current = self.lock().current.clone()?;
         if !current.has_ended() {
             return Some(current);

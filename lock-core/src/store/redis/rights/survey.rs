@@ -81,7 +81,7 @@ impl Survey {
         trials.extend(["publish", "spublish"].map(|right| on_channel(right, &[channel, Text("")])));
         survey.run(&connection, &trials).await?;
         let current = connection.snapshot();
-        let greeting = current.and_then(|current| current.greeting);
+        let greeting = current.and_then(|current| current.greeting.clone());
         survey.is_old = greeting.is_some_and(|greeting| greeting.is_before(7));
         if survey.leaves_nothing_behind() {
             survey.run(&connection, &server_settings(own)).await?;
