@@ -11,7 +11,7 @@ use distributed_lock_core::{
 };
 use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use lock_core::{LockGuard, LockManager, LockOptions};
-use redis::{AsyncConnectionConfig, Script, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script, aio::MultiplexedConnection};
 use tokio::{
     runtime::{self, Handle},
     sync::{Mutex, MutexGuard, oneshot},
@@ -41,6 +41,12 @@ impl LockCore {
         Self(LockManager::connect(url).await.expect("a running server"))
     }
 
+    /// With the promise that the address stays with its server, so that fencing tokens are counted up.
+    pub(crate) async fn at_a_fixed_address(url: &str) -> Self {
+        let manager = LockManager::builder().fixed_address().connect(url).await;
+        Self(manager.expect("a running server"))
+    }
+
     fn options() -> LockOptions {
         LockOptions::new(TTL).wait(WAIT)
     }
@@ -57,6 +63,29 @@ impl Locker for LockCore {
     async fn release(&self, _key: &str, guard: LockGuard) {
         guard.release().await.expect("a lock that was not lost");
     }
+}
+
+/// A whole `run` at a fixed address, which returns when the release has left.
+#[derive(Clone)]
+pub(crate) struct InBackground(LockManager);
+
+impl InBackground {
+    pub(crate) async fn connect(url: &str) -> Self {
+        let LockCore(manager) = LockCore::at_a_fixed_address(url).await;
+        Self(manager)
+    }
+}
+
+impl Locker for InBackground {
+    type Held<'a> = ();
+
+    async fn acquire(&self, key: &str) {
+        let options = LockCore::options().release_in_background();
+        let ran = self.0.run(key, options, async |_| ()).await;
+        ran.expect("a lock within the wait");
+    }
+
+    async fn release(&self, _key: &str, (): ()) {}
 }
 
 /// What a lock costs at least: `SET NX PX`, and a script that compares and deletes.
@@ -100,6 +129,31 @@ impl Locker for Floor {
         let deleted = script.arg(key).invoke_async(&mut connection).await;
         let deleted: u32 = deleted.expect("a running server");
         assert_eq!(deleted, 1, "a key of its own");
+    }
+}
+
+/// The same, with nothing that waits for the release.
+#[derive(Clone)]
+pub(crate) struct UnawaitedFloor(Floor);
+
+impl UnawaitedFloor {
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self(Floor::connect(url).await)
+    }
+}
+
+impl Locker for UnawaitedFloor {
+    type Held<'a> = ();
+
+    async fn acquire(&self, key: &str) {
+        self.0.acquire(key).await;
+    }
+
+    async fn release(&self, key: &str, (): ()) {
+        let (floor, key) = (self.0.clone(), key.to_owned());
+        // Polled before the next request of this task is, and so sent before it.
+        drop(tokio::spawn(async move { floor.release(&key, ()).await }));
+        tokio::task::yield_now().await;
     }
 }
 
@@ -198,7 +252,9 @@ impl Locker for DrivenPings {
 }
 
 async fn plain_connection(url: &str) -> MultiplexedConnection {
-    let client = redis::Client::open(url).expect("a url");
+    let info = url.into_connection_info().expect("a url");
+    let prompt = info.tcp_settings().clone().set_nodelay(true);
+    let client = redis::Client::open(info.set_tcp_settings(prompt)).expect("a url");
     // A machine that is busy with other things is no reason to give up.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client

@@ -7,7 +7,10 @@ use tokio::runtime::Runtime;
 use crate::{
     cores::start_server,
     load::{Contender, Keys, Load},
-    lockers::{DistributedLockRedis, DrivenPings, Floor, LockCore, Pings, RsLock},
+    lockers::{
+        DistributedLockRedis, DrivenPings, Floor, InBackground, LockCore, Pings, RsLock,
+        UnawaitedFloor,
+    },
     report::{
         self,
         Target::{AtLeast, AtMost},
@@ -31,9 +34,24 @@ pub(crate) fn run() {
             runtime.block_on(LockCore::connect(&url)),
         ),
         Contender::new(
+            "lock-core, fixed address",
+            &runtime,
+            runtime.block_on(LockCore::at_a_fixed_address(&url)),
+        ),
+        Contender::new(
+            "the same, in the background",
+            &runtime,
+            runtime.block_on(InBackground::connect(&url)),
+        ),
+        Contender::new(
             "SET NX PX, compare and delete",
             &runtime,
             runtime.block_on(Floor::connect(&url)),
+        ),
+        Contender::new(
+            "the same, not awaited",
+            &runtime,
+            runtime.block_on(UnawaitedFloor::connect(&url)),
         ),
         Contender::new("2 PINGs", &runtime, runtime.block_on(Pings::connect(&url))),
         Contender::new(
@@ -60,7 +78,17 @@ pub(crate) fn run() {
                 samples.push(contender.run(load, &mut watch));
             }
         }
-        let [own, floor, pings, driven, rslock, peer] = &all;
+        let [
+            own,
+            fixed,
+            background,
+            floor,
+            unawaited,
+            pings,
+            _,
+            rslock,
+            peer,
+        ] = &all;
         report::title(&format!(
             "pairs, {tasks} tasks, a key each; ratio to SET NX PX, compare and delete"
         ));
@@ -69,20 +97,27 @@ pub(crate) fn run() {
             report::line(contender.name, samples, floor);
         }
         match tasks {
-            1 => report::target(
-                "time against 2 PINGs driven the same way",
-                driven.ratio_to(own),
-                AtMost(1.10),
-            ),
+            1 => {
+                let name = "time in the background against the floor";
+                report::target(name, floor.ratio_to(background), AtMost(0.75));
+                let name = "time at a fixed address against 2 PINGs";
+                report::target(name, pings.ratio_to(fixed), AtMost(1.25));
+            }
             64 => {
-                let ratio = own.ratio_to(floor);
-                report::target("rate against the floor", ratio, AtLeast(0.8));
-                let ratio = own.ratio_to(peer);
+                let name = "rate at a fixed address against the floor";
+                report::target(name, fixed.ratio_to(floor), AtLeast(1.0));
+                let name = "client CPU at a fixed address against the floor's";
+                report::target(name, fixed.client_cpu() / floor.client_cpu(), AtMost(1.2));
                 let name = "rate against distributed-lock-redis";
-                report::target(name, ratio, AtLeast(1.0));
+                report::target(name, own.ratio_to(peer), AtLeast(1.0));
             }
             _ => {}
         }
+        report::note("rate against the floor", own.ratio_to(floor));
+        report::note(
+            "rate in the background against the floor not awaited",
+            background.ratio_to(unawaited),
+        );
         report::note(
             "time against 2 PINGs in the user's runtime",
             pings.ratio_to(own),

@@ -46,7 +46,7 @@ pub(crate) fn line(name: &str, samples: &Samples, floor: &Samples) {
         float(server.commands) / operations,
         float(server.messages) / operations,
         server.cpu.as_secs_f64() * 1e6 / operations,
-        samples.clients().as_secs_f64() * 1e6 / operations,
+        samples.client_cpu(),
         samples.ratio_to(floor),
     );
 }

@@ -172,6 +172,11 @@ impl Samples {
         works.map(|work| work.taken).sum()
     }
 
+    /// Microseconds of the clients' processor time for each operation.
+    pub(crate) fn client_cpu(&self) -> f64 {
+        self.clients().as_secs_f64() * 1e6 / float(self.operations())
+    }
+
     pub(crate) fn clients(&self) -> Duration {
         self.0.iter().map(|sample| sample.clients).sum()
     }
