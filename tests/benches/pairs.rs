@@ -27,45 +27,7 @@ pub(crate) fn run() {
     let url = server.url();
     let mut watch = Watch::new(&server);
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
-    let contenders = [
-        Contender::new(
-            "lock-core",
-            &runtime,
-            runtime.block_on(LockCore::connect(&url)),
-        ),
-        Contender::new(
-            "lock-core, fixed address",
-            &runtime,
-            runtime.block_on(LockCore::at_a_fixed_address(&url)),
-        ),
-        Contender::new(
-            "the same, in the background",
-            &runtime,
-            runtime.block_on(InBackground::connect(&url)),
-        ),
-        Contender::new(
-            "SET NX PX, compare and delete",
-            &runtime,
-            runtime.block_on(Floor::connect(&url)),
-        ),
-        Contender::new(
-            "the same, not awaited",
-            &runtime,
-            runtime.block_on(UnawaitedFloor::connect(&url)),
-        ),
-        Contender::new("2 PINGs", &runtime, runtime.block_on(Pings::connect(&url))),
-        Contender::new(
-            "2 PINGs, thread of their own",
-            &runtime,
-            runtime.block_on(DrivenPings::connect(&url)),
-        ),
-        Contender::new("rslock", &runtime, RsLock::new(&url)),
-        Contender::new(
-            "distributed-lock-redis",
-            &runtime,
-            runtime.block_on(DistributedLockRedis::connect(&url)),
-        ),
-    ];
+    let contenders = contenders(&url, &runtime);
     for tasks in [1, 64, 256] {
         let load = Load {
             tasks,
@@ -124,4 +86,46 @@ pub(crate) fn run() {
         );
         report::note("rate against rslock", own.ratio_to(rslock));
     }
+}
+
+fn contenders(url: &str, runtime: &Arc<Runtime>) -> [Contender; 9] {
+    [
+        Contender::new(
+            "lock-core",
+            runtime,
+            runtime.block_on(LockCore::connect(url)),
+        ),
+        Contender::new(
+            "lock-core, fixed address",
+            runtime,
+            runtime.block_on(LockCore::at_a_fixed_address(url)),
+        ),
+        Contender::new(
+            "the same, in the background",
+            runtime,
+            runtime.block_on(InBackground::connect(url)),
+        ),
+        Contender::new(
+            "SET NX PX, compare and delete",
+            runtime,
+            runtime.block_on(Floor::connect(url)),
+        ),
+        Contender::new(
+            "the same, not awaited",
+            runtime,
+            runtime.block_on(UnawaitedFloor::connect(url)),
+        ),
+        Contender::new("2 PINGs", runtime, runtime.block_on(Pings::connect(url))),
+        Contender::new(
+            "2 PINGs, thread of their own",
+            runtime,
+            runtime.block_on(DrivenPings::connect(url)),
+        ),
+        Contender::new("rslock", runtime, RsLock::new(url)),
+        Contender::new(
+            "distributed-lock-redis",
+            runtime,
+            runtime.block_on(DistributedLockRedis::connect(url)),
+        ),
+    ]
 }
