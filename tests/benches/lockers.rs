@@ -1,7 +1,9 @@
 //! Who is measured: lock-core, the floors under it, and the other crates.
 
 use std::{
+    future::poll_fn,
     sync::{Arc, mpsc},
+    task::Poll,
     time::Duration,
 };
 
@@ -15,6 +17,7 @@ use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script, aio::MultiplexedC
 use tokio::{
     runtime::{self, Handle},
     sync::{Mutex, MutexGuard, oneshot},
+    task::coop,
 };
 
 /// The ttl of everything that is measured.
@@ -100,9 +103,16 @@ const COMPARE_AND_DELETE: &str =
 
 impl Floor {
     pub(crate) async fn connect(url: &str) -> Self {
+        Self::on(plain_connection(url).await).await
+    }
+
+    async fn on(mut connection: MultiplexedConnection) -> Self {
+        let script = Script::new(COMPARE_AND_DELETE);
+        let loaded = script.prepare_invoke().load_async(&mut connection).await;
+        let _hash: String = loaded.expect("a running server");
         Self {
-            connection: plain_connection(url).await,
-            script: Arc::new(Script::new(COMPARE_AND_DELETE)),
+            connection,
+            script: Arc::new(script),
         }
     }
 }
@@ -138,22 +148,31 @@ pub(crate) struct UnawaitedFloor(Floor);
 
 impl UnawaitedFloor {
     pub(crate) async fn connect(url: &str) -> Self {
-        Self(Floor::connect(url).await)
+        // With room for all: requests that wait for room may overtake each other.
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1 << 12);
+        Self(Floor::on(connection_with(url, &config).await).await)
     }
 }
 
 impl Locker for UnawaitedFloor {
     type Held<'a> = ();
 
+    // A key of its own: at the end of a round, releases are still in flight.
     async fn acquire(&self, key: &str) {
-        self.0.acquire(key).await;
+        self.0.acquire(&format!("unawaited:{key}")).await;
     }
 
     async fn release(&self, key: &str, (): ()) {
-        let (floor, key) = (self.0.clone(), key.to_owned());
-        // Polled before the next request of this task is, and so sent before it.
-        drop(tokio::spawn(async move { floor.release(&key, ()).await }));
-        tokio::task::yield_now().await;
+        let (floor, key) = (self.0.clone(), format!("unawaited:{key}"));
+        let release = async move { floor.release(&key, ()).await };
+        let mut release = Box::pin(coop::unconstrained(release));
+        // Sent here, before the next request of this task.
+        let sent = poll_fn(|context| Poll::Ready(release.as_mut().poll(context)));
+        if sent.await.is_pending() {
+            drop(tokio::spawn(release));
+        }
     }
 }
 
@@ -252,13 +271,17 @@ impl Locker for DrivenPings {
 }
 
 async fn plain_connection(url: &str) -> MultiplexedConnection {
+    // A machine that is busy with other things is no reason to give up.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    connection_with(url, &config).await
+}
+
+async fn connection_with(url: &str, config: &AsyncConnectionConfig) -> MultiplexedConnection {
     let info = url.into_connection_info().expect("a url");
     let prompt = info.tcp_settings().clone().set_nodelay(true);
     let client = redis::Client::open(info.set_tcp_settings(prompt)).expect("a url");
-    // A machine that is busy with other things is no reason to give up.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client
-        .get_multiplexed_async_connection_with_config(&config)
+        .get_multiplexed_async_connection_with_config(config)
         .await;
     connection.expect("a running server")
 }

@@ -5,7 +5,8 @@
 //! it, is held by the tests in `facts.rs`:
 //!
 //! - A handle is one socket for its life. It never reconnects, and sends nothing twice.
-//! - Requests leave in the order in which their futures were first polled.
+//! - Requests leave in the order in which their futures were first polled, as long as the queue has room. Those that wait for room
+//!   may overtake each other, so what must arrive behind another request is sent after its reply, or asks again.
 //! - A request whose future is dropped before the driver took it never leaves. One that is dropped later is executed, and what is
 //!   sent after the drop arrives behind it.
 //! - After the waker of a request has panicked, the driver can be polled on.
