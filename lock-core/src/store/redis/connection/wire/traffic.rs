@@ -54,6 +54,9 @@ impl NoReply {
     }
 }
 
+/// With fewer requests in flight, it does not pay to interrupt the thread that makes them.
+const CROWD: usize = 16;
+
 /// Of one connection.
 #[derive(Debug)]
 pub(crate) struct Traffic {
@@ -62,6 +65,8 @@ pub(crate) struct Traffic {
     /// Since when there has been a request in flight at any time.
     waiting_since: AtomicU64,
     in_flight: AtomicUsize,
+    /// How many requests were queued since the driver last wrote.
+    queued: AtomicUsize,
     /// How many bytes have come since the last reply that is known to be complete.
     unanswered: AtomicUsize,
     /// Whether a reply was late since the driver's last tick.
@@ -78,6 +83,7 @@ impl Traffic {
             heard: AtomicU64::new(now),
             waiting_since: AtomicU64::new(now),
             in_flight: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
             was_late: AtomicBool::new(false),
             end: Mutex::default(),
@@ -125,6 +131,22 @@ impl Traffic {
         self.heard.load(Ordering::Acquire) >= moment.as_nanos()
     }
 
+    /// Notes that a request waits for the driver. Returns whether this thread should let the driver run now.
+    ///
+    /// Where both share a core, the driver runs when the user's thread has nothing more to do: the server waits until all tasks have
+    /// sent, and all tasks wait until it has replied to all. When three quarters of the requests in flight are queued, it can
+    /// work on those while the rest is made.
+    pub(crate) fn note_queued(&self) -> bool {
+        let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        in_flight >= CROWD && queued == in_flight / 4 * 3
+    }
+
+    /// Notes that the driver writes what is queued.
+    pub(crate) fn note_written(&self) {
+        self.queued.store(0, Ordering::Relaxed);
+    }
+
     /// A request was given up.
     pub(crate) fn note_late(&self) {
         self.was_late.store(true, Ordering::Release);
@@ -167,5 +189,58 @@ pub(crate) struct RequestInFlight(Arc<Traffic>);
 impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(traffic: &Arc<Traffic>, count: usize) -> (Vec<RequestInFlight>, Vec<usize>) {
+        let counted: Option<Vec<_>> = (0..count).map(|_| traffic.begin()).collect();
+        let interrupts = (1..=count).filter(|_| traffic.note_queued()).collect();
+        (counted.expect("not too many"), interrupts)
+    }
+
+    #[test]
+    fn the_driver_runs_once_most_of_a_crowd_is_queued() {
+        let traffic = Arc::new(Traffic::new());
+        let (counted, interrupts) = queue(&traffic, 64);
+        assert_eq!(interrupts, [48]);
+        traffic.note_written();
+        let again: Vec<_> = (1..=64).filter(|_| traffic.note_queued()).collect();
+        assert_eq!(again, [48]);
+        drop(counted);
+        traffic.note_written();
+        let (_counted, interrupts) = queue(&traffic, CROWD - 1);
+        assert_eq!(interrupts, [], "too few to interrupt for");
+    }
+
+    #[test]
+    fn what_comes_is_bounded_by_what_is_asked_for() {
+        let traffic = Arc::new(Traffic::new());
+        traffic
+            .note_received(MOST_UNANSWERED)
+            .expect("a long reply");
+        assert!(traffic.note_received(1).is_err());
+        assert!(matches!(traffic.ended(), Some(NoReply::Nonsense)));
+        let traffic = Arc::new(Traffic::new());
+        let _counted = traffic.begin().expect("the first one");
+        let most = MOST_UNANSWERED + MOST_EACH;
+        traffic.note_received(most).expect("a reply and a long one");
+        traffic.note_complete();
+        traffic.note_received(most).expect("the next two");
+        assert!(traffic.note_received(1).is_err());
+    }
+
+    #[test]
+    fn more_requests_than_a_server_can_be_sent_are_refused() {
+        let traffic = Arc::new(Traffic::new());
+        let counted: Vec<_> = (0..MOST_IN_FLIGHT)
+            .map(|_| traffic.begin().expect("room"))
+            .collect();
+        assert!(traffic.begin().is_none());
+        drop(counted);
+        assert!(traffic.begin().is_some());
     }
 }
