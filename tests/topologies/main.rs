@@ -5,6 +5,7 @@ mod failover;
 mod moved_address;
 mod redlock;
 mod replicas;
+mod rotation;
 mod sentinel;
 mod servers;
 mod slots;

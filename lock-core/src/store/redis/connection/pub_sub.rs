@@ -143,4 +143,25 @@ mod tests {
             assert_eq!(read(message), None, "{message:?}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_message_panics_and_what_is_read_is_what_was_written(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64),
+            number in proptest::num::u64::ANY,
+            fencing in 0..LARGEST_TOKEN,
+            proof in "[0-9a-f]{0,40}",
+        ) {
+            if let Some(message) = read(&bytes) {
+                proptest::prop_assert!(u64::from(message.fencing) < LARGEST_TOKEN);
+            }
+            let text = format!("{number} {fencing} {proof}");
+            let expected = GrantMessage {
+                number,
+                fencing: FencingToken::new(fencing),
+                proof: &proof,
+            };
+            proptest::prop_assert_eq!(read(text.as_bytes()), Some(expected));
+        }
+    }
 }
