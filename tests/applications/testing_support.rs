@@ -133,7 +133,10 @@ async fn a_lease_outlives_late_answers_and_runs_out_if_they_are_too_late() {
     for way in WAYS {
         let (held, _) = strike(way, |faults| faults.delay(SECOND / 4)).await;
         assert!(held.is_ok(), "{way:?}: {held:?}");
-        let (held, after) = strike(way, |faults| faults.delay(SECOND / 2)).await;
+        let (held, _) = strike(way, |faults| faults.delay(SECOND * 2)).await;
+        assert_eq!(reason(&held), None, "{way:?}: {held:?}");
+        // A third of the ttl.
+        let (held, after) = strike(way, |faults| faults.delay(SECOND * 4)).await;
         assert_eq!(reason(&held), Some(LeaseLost::Expired), "{way:?}");
         assert!(
             after > SECOND * 6 && after < SECOND * 11,

@@ -195,7 +195,7 @@ impl Faults {
     ///
     /// A reply that takes as long as a command's time-out (1 s, see
     /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) counts as none, though the request was executed. A renewal
-    /// has less time: 500 ms at most, so from there on leases run out.
+    /// is waited for longer where replies are slow, up to a third of the ttl: from there on leases run out.
     pub fn delay(&self, by: Duration) {
         self.store.delay(by);
     }
