@@ -866,6 +866,35 @@ async fn an_answer_that_nobody_asked_for_is_nobodys() {
     drop(first);
 }
 
+#[tokio::test]
+async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_taken_the_lock() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = asked.clone();
+    let server = FakeServer::start(move |request| match request[0].as_str() {
+        "PING" => Answer::line("+PONG"),
+        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
+        // What connecting tries.
+        "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
+        "EVALSHA" => match counted.fetch_add(1, Ordering::SeqCst) {
+            // Executed, and its reply is lost.
+            0 => Answer::HangUp,
+            1 => Answer::line("-OOM command not allowed when used memory > 'maxmemory'."),
+            _ => Answer::line(":1"),
+        },
+        _ => Answer::line("+OK"),
+    });
+    let locks = LockManager::connect(&server.url()).await.expect("PONG");
+    let refused = locks.try_acquire("k", options()).await;
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    eventually(HANG, "it is released", async || {
+        asked.load(Ordering::SeqCst) > 2
+    })
+    .await;
+}
+
 /// A task of an executor that is broken.
 struct Broken;
 

@@ -306,20 +306,32 @@ impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let store = self.clone();
         Box::pin(async move {
-            if let Some(reply) = store.acquire_at_once(&request)
-                && let Ok(acquired) = reply.await
-            {
-                return Ok(acquired);
+            let mut may_have_it = false;
+            if let Some(reply) = store.acquire_at_once(&request) {
+                match reply.await {
+                    Ok(acquired) => return Ok(acquired),
+                    Err(failure) => may_have_it = !failure.is_definite(),
+                }
             }
             // It could not be sent at once, it takes more than one reply, or the reply did not come. A retry is safe.
-            let here = store.clone();
+            let (here, in_flight) = (store.clone(), request.in_flight.clone());
+            let left_on = in_flight.only_connection();
             let reply = here
                 .0
                 .executor
                 .run(async move { store.take(&request, Acked::Must).await });
-            reply
-                .await
-                .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
+            let reply = reply.await;
+            let reply = reply.unwrap_or_else(|| Err(Failure::unanswered(ENDED)));
+            if !may_have_it {
+                return reply;
+            }
+            // The refusal of the second request says nothing about the first one, which may have taken the key.
+            reply.map_err(|failure| {
+                if let (true, Some(left_on)) = (in_flight.is_empty(), left_on) {
+                    in_flight.note_sent_on(left_on);
+                }
+                failure.executed_in_part()
+            })
         })
     }
 

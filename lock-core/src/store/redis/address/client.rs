@@ -83,10 +83,9 @@ impl OwnClient {
         let mut settings = info.redis_settings().clone();
         settings = settings.set_protocol(protocol).set_db(database.into());
         if let Some(Credentials { user, password, .. }) = credentials {
-            settings = settings.set_password(password);
-            if let Some(user) = user {
-                settings = settings.set_username(user);
-            }
+            // The client's own user is not meant.
+            let user = user.as_deref().unwrap_or("default");
+            settings = settings.set_password(password).set_username(user);
         }
         let client = Client::open(info.clone().set_redis_settings(settings))?;
         client

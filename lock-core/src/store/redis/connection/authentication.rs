@@ -23,16 +23,23 @@ use crate::{
 /// After a failure, and at the least between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// However long credentials say that they are valid.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The credentials for a connection to this address, if it has any. Its caller bounds the time.
 pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credentials>, Failure> {
     let Some(provider) = address.credentials().cloned() else {
         return Ok(None);
     };
-    let (sender, answer) = oneshot::channel();
-    // A task of its own, since it is code of the user and may panic.
+    let (mut sender, answer) = oneshot::channel();
+    // A task of its own, since it is code of the user and may panic. It ends with its caller.
     spawn_beside(async move {
+        let given = tokio::select! {
+            given = provider.credentials() => given,
+            () = sender.closed() => return,
+        };
         // The receiver may have been dropped.
-        drop(sender.send(provider.credentials().await));
+        drop(sender.send(given));
     });
     match answer.await {
         Ok(Ok(credentials)) => Ok(Some(credentials)),
@@ -111,5 +118,5 @@ async fn authenticate_again(
 /// When the next credentials are asked for.
 fn due(credentials: &Credentials) -> Option<Duration> {
     let valid_for = credentials.valid_for?;
-    Some((valid_for * 4 / 5).max(PAUSE))
+    Some((valid_for / 5).saturating_mul(4).clamp(PAUSE, LONGEST))
 }

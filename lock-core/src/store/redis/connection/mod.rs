@@ -15,7 +15,10 @@ use std::{
     fmt,
     future::poll_fn,
     pin::{Pin, pin},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -59,6 +62,12 @@ pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 
+/// So many wakers that panic, one after the other, are more than a broken executor has.
+const MOST_PANICS: u32 = 100;
+
+/// What reads and writes, of the crate `redis`.
+pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The future of the replies to a request.
 pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
 
@@ -71,6 +80,7 @@ pub(super) struct Connection {
     pub(super) probed: AtomicBool,
     /// Wakes the driver after the connection was retired.
     retired: Notify,
+    in_use: AtomicBool,
 }
 
 impl Connection {
@@ -81,6 +91,7 @@ impl Connection {
             traffic,
             probed: AtomicBool::new(false),
             retired: Notify::new(),
+            in_use: AtomicBool::new(false),
         }
     }
 
@@ -131,35 +142,28 @@ impl Connection {
 
     /// Polls the crate's driver until the connection is over.
     ///
-    /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`.
+    /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`. `left` is called
+    /// once, as soon as nothing more is sent here.
     pub(super) async fn drive(
         &self,
-        driver: impl Future<Output = ()>,
+        mut driver: Driver,
         patience: Duration,
         silent: impl Fn() + Send,
+        left: impl FnOnce() + Send,
     ) {
-        let mut driver = pin!(driver);
-        // Replies wake tasks of users' executors. If a waker panics, the driver goes on with the next reply.
-        let mut replies = poll_fn(|context| {
-            let mut polled = Poll::Pending;
-            let mut is_done = false;
-            catch_panic(|| {
-                polled = driver.as_mut().poll(context);
-                is_done = true;
-            });
-            if !is_done {
-                context.waker().wake_by_ref();
-            }
-            polled
-        });
         let mut tick = interval(patience / 8);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut retired: Option<Moment> = None;
+        let (mut retired, mut left) = (None::<Moment>, Some(left));
         loop {
             tokio::select! {
                 biased;
-                () = &mut replies => break,
-                () = self.retired.notified() => retired = Some(CLOCK.now()),
+                () = shielded(&mut driver) => break,
+                () = self.retired.notified() => {
+                    retired = Some(CLOCK.now());
+                    if let Some(left) = left.take() {
+                        left();
+                    }
+                }
                 _ = tick.tick() => {
                     catch_panic(|| self.traffic.tick().notify_waiters());
                     if self.traffic.is_silent(patience) {
@@ -177,6 +181,21 @@ impl Connection {
             // The stream has noted its own end before.
             NoReply::Nonsense
         });
+        if let Some(left) = left {
+            left();
+        }
+        // Both wake tasks of users' executors: a client of the user's may still drive the requests in flight.
+        catch_panic(|| drop(driver));
+        catch_panic(|| self.traffic.tick().notify_waiters());
+    }
+
+    /// A connection that requests find: its end matters to others.
+    pub(super) fn note_in_use(&self) {
+        self.in_use.store(true, Ordering::Release);
+    }
+
+    pub(super) fn was_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Acquire)
     }
 
     /// Sends nothing more here. It closes when all replies have come, or after some time.
@@ -194,6 +213,26 @@ impl Connection {
     pub(super) fn has_ended(&self) -> bool {
         self.traffic.ended().is_some()
     }
+}
+
+/// Polls the crate's driver. It wakes tasks of users' executors: if a waker panics, the driver goes on with the next reply. If it
+/// panics again and again, it is over.
+async fn shielded(driver: &mut Driver) {
+    let mut panics = 0;
+    poll_fn(|context| {
+        let mut polled = None;
+        catch_panic(|| polled = Some(driver.as_mut().poll(context)));
+        panics = if polled.is_some() { 0 } else { panics + 1 };
+        match polled {
+            Some(polled) => polled,
+            None if panics > MOST_PANICS => Poll::Ready(()),
+            None => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    })
+    .await;
 }
 
 /// Ends a request that is late. Its timer is the driver's tick: the future contains nothing of the caller's runtime.
@@ -216,6 +255,10 @@ async fn in_time<T>(
             biased;
             reply = reply.as_mut() => return Ok(reply),
             () = traffic.tick().notified() => {
+                // A client of the user's may have a driver that never ends.
+                if let Some(why) = traffic.ended() {
+                    return Err(why);
+                }
                 if CLOCK.now() >= until {
                     traffic.note_late();
                     return Err(NoReply::Late);

@@ -1,8 +1,8 @@
 //! From an address to a connection that is ready for use: log in, select the database, and set up where grants arrive.
 
+use std::sync::Arc;
 #[cfg(feature = "cluster")]
 use std::time::Duration;
-use std::{pin::Pin, sync::Arc};
 
 use redis::{
     AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult,
@@ -20,7 +20,7 @@ use crate::{
         redis::{
             address::{Address, client::OwnClient},
             connection::{
-                Connection,
+                Connection, Driver,
                 authentication::credentials_for,
                 capabilities::{self, Capabilities},
                 errors,
@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// How many requests may wait for the driver. Those beyond it wait in the order in which they came.
+/// How many requests may wait for the driver. Those beyond it wait for room.
 const LONGEST_QUEUE: usize = 1 << 12;
 
 /// A connection that is ready for use.
@@ -303,8 +303,6 @@ async fn start(
     }
 }
 
-type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 /// In the second version of the protocol, nothing is sent for it.
 async fn greet(
     stream: Watched,
@@ -343,10 +341,12 @@ fn drive(
                 reconnecting.suspect(&own, patience);
             }
         };
-        own.drive(driver, patience, silent).await;
-        if let Some(reconnecting) = reconnecting.upgrade() {
-            reconnecting.forget(own.id);
-        }
+        let left = || {
+            if let Some(reconnecting) = reconnecting.upgrade() {
+                reconnecting.note_left(&own);
+            }
+        };
+        own.drive(driver, patience, silent, left).await;
     });
     Handshake::of(connection)
 }

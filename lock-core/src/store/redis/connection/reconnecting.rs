@@ -310,11 +310,13 @@ impl ReconnectingConnection {
         let (maker, made) = Once::new();
         let reconnecting = self.clone();
         spawn_beside(async move {
+            let mut unfinished = Unfinished(Some(reconnecting.clone()));
             let timeout = reconnecting.timing.connect_timeout;
             let opened = tokio::time::timeout(timeout, opening::open(&reconnecting)).await;
             let result =
                 opened.unwrap_or_else(|_| Err(errors::unconnected(&reconnecting.address, timeout)));
-            let result = result.map(|current| reconnecting.install(current));
+            let result = result.and_then(|current| reconnecting.install(current));
+            unfinished.0 = None;
             let mut state = reconnecting.lock();
             // What was right once became wrong: a password was replaced, or a certificate ended.
             let result = result.map_err(|failure| match failure {
@@ -334,21 +336,25 @@ impl ReconnectingConnection {
         made
     }
 
-    fn install(&self, current: CurrentConnection) -> Arc<CurrentConnection> {
+    fn install(&self, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
-        let mut state = self.lock();
-        // It may have ended between its handshake and now; its end was then reported before this state could take it in.
+        // It may have ended between its handshake and now. As a success it would be made anew without a pause, again and again.
         if current.has_ended() {
             current.retire();
-        } else {
-            state.current = Some(current.clone());
-            state.since = Some(CLOCK.now());
+            return Err(Failure::not_now(format!(
+                "the connection to {} broke as soon as it was made",
+                self.address.shown()
+            )));
         }
+        current.connection.note_in_use();
+        let mut state = self.lock();
+        state.current = Some(current.clone());
+        state.since = Some(CLOCK.now());
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while there was no subscription.
         self.dispatch.note_connected();
-        current
+        Ok(current)
     }
 
     /// Whether grants arrive; without a connection, they will on the next one as far as is known.
@@ -401,6 +407,14 @@ impl ReconnectingConnection {
         self.forget(connection.id);
     }
 
+    /// A connection that was in use is given up, or has ended. Called by its driver, once.
+    pub(super) fn note_left(&self, connection: &Connection) {
+        self.forget(connection.id);
+        if connection.was_in_use() {
+            self.dispatch.note_disconnected();
+        }
+    }
+
     /// Never uses a connection again.
     pub(crate) fn forget(&self, id: ConnectionId) {
         self.forget_if(|current| current.is(id));
@@ -438,8 +452,8 @@ impl ReconnectingConnection {
             state.last_failure = Some((now, failure));
         }
         drop(state);
+        // Its driver reports the end: this may be a thread of the user, in the middle of a request.
         current.retire();
-        self.dispatch.note_disconnected();
         true
     }
 
@@ -480,6 +494,20 @@ impl ReconnectingConnection {
 
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock()
+    }
+}
+
+/// A connection that is being made. A resolver or a verifier of the user's client may panic meanwhile: then the next caller makes one.
+struct Unfinished(Option<Arc<ReconnectingConnection>>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(reconnecting) = &self.0 {
+            let failure = Failure::not_now("making a connection panicked");
+            let mut state = reconnecting.lock();
+            state.connecting = None;
+            state.last_failure = Some((CLOCK.now(), failure));
+        }
     }
 }
 

@@ -22,8 +22,9 @@ const CLOCK: Clock = Clock::Boot;
 /// How many requests may be in flight on one connection. Beyond it, the server does not reply, and nothing more is accepted.
 const MOST_IN_FLIGHT: usize = 1 << 17;
 
-/// How many bytes may come without a reply that is complete. The longest expected reply has some kilobytes.
-const MOST_UNANSWERED: usize = 1 << 20;
+/// How many bytes may come without a reply that is complete. The longest expected reply is the map of a cluster in which each slot is
+/// a range of its own.
+const MOST_UNANSWERED: usize = 1 << 23;
 
 /// What each request in flight adds to that: its reply may be complete, and its task not have run yet.
 const MOST_EACH: usize = 1 << 12;
