@@ -144,10 +144,18 @@ pub use manager::{
     KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks,
 };
 pub use options::{LockOptions, OnLost};
-/// The crate through which servers are spoken to, for [`LockManagerBuilder::client`].
-#[cfg(feature = "redis")]
-pub use redis;
 #[cfg(feature = "testing")]
 pub use testing::Faults;
 #[cfg(feature = "tls")]
 pub use tls::Tls;
+
+/// The crate through which servers are spoken to, in the version that [`LockManagerBuilder::client`] takes.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use ::redis::*;
+
+    /// Hides the enum of that name, which has a variant `String`: with two public names `String`, the compiler's errors about every
+    /// program that uses this crate would say `std::string::String`.
+    #[expect(dead_code, hidden_glob_reexports, reason = "it is there for its name")]
+    enum ValueType {}
+}
