@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -55,8 +56,8 @@ impl NoReply {
     }
 }
 
-/// With fewer requests in flight, it does not pay to interrupt the thread that makes them.
-const CROWD: usize = 16;
+/// With fewer requests in flight, it does not pay to interrupt the thread that makes them. With more, the driver is never idle.
+const CROWD: RangeInclusive<usize> = 16..=100;
 
 /// Of one connection.
 #[derive(Debug)]
@@ -140,7 +141,7 @@ impl Traffic {
     pub(crate) fn note_queued(&self) -> bool {
         let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
         let in_flight = self.in_flight.load(Ordering::Relaxed);
-        in_flight >= CROWD && queued == in_flight / 4 * 3
+        CROWD.contains(&in_flight) && queued == in_flight / 4 * 3
     }
 
     /// Notes that the driver writes what is queued.
@@ -213,8 +214,12 @@ mod tests {
         assert_eq!(again, [48]);
         drop(counted);
         traffic.note_written();
-        let (_counted, interrupts) = queue(&traffic, CROWD - 1);
+        let (counted, interrupts) = queue(&traffic, 15);
         assert!(interrupts.is_empty(), "too few to interrupt for");
+        drop(counted);
+        traffic.note_written();
+        let (_counted, interrupts) = queue(&traffic, 101);
+        assert!(interrupts.is_empty(), "the driver is busy all the time");
     }
 
     #[test]
