@@ -8,11 +8,11 @@ use std::time::Duration;
 use lock_core::{LockManager, LockOptions, key};
 use lock_tests::{AcquireFree as _, Log, SECOND};
 use tokio::time::{Instant, sleep};
+use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-#[tokio::test(start_paused = true)]
-async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
-    let log = Log::default();
+/// Writes what this thread does to a log, until the result is dropped.
+fn listens(log: &Log) -> DefaultGuard {
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::DEBUG)
@@ -20,7 +20,13 @@ async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let _listens = tracing::subscriber::set_default(subscriber);
+    tracing::subscriber::set_default(subscriber)
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
+    let log = Log::default();
+    let _listens = listens(&log);
     let locks = LockManager::in_memory();
     let options = || LockOptions::default();
     let guard = locks.acquire_free(key!("report"), options()).await;
@@ -89,14 +95,7 @@ async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_th
         (behind, Duration::ZERO),
     ] {
         let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_span_events(FmtSpan::CLOSE)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        let _listens = tracing::subscriber::set_default(subscriber);
+        let _listens = listens(&log);
         let (locks, faults) = LockManager::in_memory_with_faults();
         let started = Instant::now();
         let body = async |_| {

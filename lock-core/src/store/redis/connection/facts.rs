@@ -17,7 +17,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     sync::mpsc,
-    task::coop,
+    task::{JoinHandle, coop},
     time::timeout,
 };
 
@@ -75,6 +75,12 @@ async fn expect(server: &mut UnixStream, expected: &str) {
     let read = timeout(HANG, server.read_exact(&mut bytes)).await;
     read.expect("they come").expect("it is open");
     assert_eq!(String::from_utf8_lossy(&bytes), expected);
+}
+
+/// What a task returns.
+async fn returned<T>(task: JoinHandle<T>) -> T {
+    let returned = timeout(HANG, task).await;
+    returned.expect("no hang").expect("no panic")
 }
 
 fn poll_once(future: Pin<&mut (impl Future + ?Sized)>) {
@@ -159,10 +165,7 @@ async fn a_request_that_is_dropped_before_the_driver_took_it_never_leaves() {
     let kept = tokio::spawn(kept);
     expect(&mut server, &sent("kept")).await;
     server.write_all(b":1\r\n").await.expect("it is open");
-    let reply = timeout(HANG, kept)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(kept).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(1)]);
 }
 
@@ -176,10 +179,7 @@ async fn a_request_that_is_dropped_later_runs_and_what_follows_arrives_behind_it
     let next = tokio::spawn(connection.request(get("next"), None));
     expect(&mut server, &sent("next")).await;
     server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
-    let reply = timeout(HANG, next)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(next).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
 }
 
@@ -189,10 +189,7 @@ async fn nothing_is_sent_twice_and_the_socket_is_never_replaced() {
     let request = tokio::spawn(connection.request(get("once"), None));
     expect(&mut server, &sent("once")).await;
     drop(server);
-    let reply = timeout(HANG, request)
-        .await
-        .expect("an end")
-        .expect("no panic");
+    let reply = returned(request).await;
     assert!(matches!(reply, Err(NoReply::Broken(_))), "{reply:?}");
     let reply = timeout(HANG, connection.request(get("again"), None)).await;
     let reply = reply.expect("an end");
@@ -235,10 +232,7 @@ async fn a_waker_that_panics_costs_no_other_request_its_reply() {
     let next = tokio::spawn(connection.request(get("next"), None));
     expect(&mut server, &(sent("broken") + &sent("next"))).await;
     server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
-    let reply = timeout(HANG, next)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(next).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
     let reply = timeout(HANG, broken).await.expect("a reply");
     assert_eq!(reply.expect("a reply"), [Value::Int(1)]);
@@ -256,10 +250,7 @@ async fn an_error_among_several_replies_is_one_of_them() {
         .write_all(b"-NOSCRIPT no\r\n:2\r\n")
         .await
         .expect("it is open");
-    let replies = timeout(HANG, both)
-        .await
-        .expect("replies")
-        .expect("no panic");
+    let replies = returned(both).await;
     let replies = replies.expect("replies");
     assert!(
         matches!(&replies[..], [Value::ServerError(error), Value::Int(2)] if error.code() == "NOSCRIPT"),
@@ -276,10 +267,7 @@ async fn a_late_reply_is_not_given_to_another_request() {
     let next = tokio::spawn(connection.request(get("next"), None));
     expect(&mut server, &(sent("late") + &sent("next"))).await;
     server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
-    let reply = timeout(HANG, next)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(next).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
 }
 
@@ -292,10 +280,7 @@ async fn a_retired_connection_ends_after_the_replies_in_flight() {
     let refused = connection.request(get("no more"), None).await;
     assert!(matches!(refused, Err(NoReply::NotSent)), "{refused:?}");
     server.write_all(b":1\r\n").await.expect("it is open");
-    let reply = timeout(HANG, request)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(request).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(1)]);
     let end = timeout(HANG, server.read(&mut [0])).await;
     assert_eq!(end.expect("it closes").expect("without an error"), 0);
@@ -318,15 +303,9 @@ async fn a_reply_without_an_end_ends_the_connection() {
         }
         taken
     });
-    let reply = timeout(HANG, request)
-        .await
-        .expect("an end")
-        .expect("no panic");
+    let reply = returned(request).await;
     assert!(matches!(reply, Err(NoReply::Nonsense)), "{reply:?}");
-    let taken = timeout(HANG, flood)
-        .await
-        .expect("an end")
-        .expect("no panic");
+    let taken = returned(flood).await;
     assert!(taken < 1 << 25, "{taken} bytes were taken");
 }
 
@@ -397,10 +376,7 @@ async fn a_subscription_that_the_server_ends_is_taken_for_a_reply() {
         .await
         .expect("it is open");
     // If this is no longer so, sharded subscriptions may share a connection with commands.
-    let reply = timeout(HANG, one)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(one).await;
     assert!(
         matches!(
             &reply,
@@ -423,10 +399,7 @@ async fn a_subscription_that_the_server_ends_is_taken_for_a_reply() {
     });
     expect(&mut server, &sent("two")).await;
     server.write_all(b"+TWO\r\n").await.expect("it is open");
-    let reply = timeout(HANG, two)
-        .await
-        .expect("a reply")
-        .expect("no panic");
+    let reply = returned(two).await;
     assert_eq!(
         reply.expect("a reply"),
         Value::SimpleString("TWO".to_owned())

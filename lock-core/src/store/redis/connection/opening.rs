@@ -16,7 +16,6 @@ use crate::{
     runtime::executor::spawn_beside,
     store::{
         Failure,
-        in_flight::ConnectionId,
         redis::{
             address::{Address, client::OwnClient},
             connection::{
@@ -67,18 +66,6 @@ impl CurrentConnection {
             found,
             greeting,
         }
-    }
-
-    pub(super) fn is(&self, id: ConnectionId) -> bool {
-        self.connection.id == id
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.connection.has_ended()
-    }
-
-    pub(super) fn retire(&self) {
-        self.connection.retire();
     }
 }
 

@@ -339,8 +339,8 @@ impl ReconnectingConnection {
     fn install(&self, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
         // It may have ended between its handshake and now. As a success it would be made anew without a pause, again and again.
-        if current.has_ended() {
-            current.retire();
+        if current.connection.has_ended() {
+            current.connection.retire();
             return Err(Failure::not_now(format!(
                 "the connection to {} broke as soon as it was made",
                 self.address.shown()
@@ -417,7 +417,7 @@ impl ReconnectingConnection {
 
     /// Never uses a connection again.
     pub(crate) fn forget(&self, id: ConnectionId) {
-        self.forget_if(|current| current.is(id));
+        self.forget_if(|current| current.connection.id == id);
     }
 
     /// Leaves a primary that another one has replaced.
@@ -453,7 +453,7 @@ impl ReconnectingConnection {
         }
         drop(state);
         // Its driver reports the end: this may be a thread of the user, in the middle of a request.
-        current.retire();
+        current.connection.retire();
         true
     }
 
@@ -478,7 +478,7 @@ impl ReconnectingConnection {
     /// The connection that there is now, and what is known of it.
     pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
         let current = self.lock().current.clone()?;
-        if !current.has_ended() {
+        if !current.connection.has_ended() {
             return Some(current);
         }
         // Its driver has not reported the end yet.

@@ -117,13 +117,7 @@ impl Commands {
     async fn raise(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
         for _ in 0..MOST_TRIES {
             let look: [&[Arg<'_>]; 2] = [&[Text("TIME")], &[Text("GET"), Text(fence)]];
-            let (_, answers) = send(
-                &self.connection,
-                &look,
-                self.connection.reply_within(),
-                None,
-            )
-            .await?;
+            let answers = self.ask(&look).await?;
             let answers: Result<Vec<_>, _> = answers.into_iter().map(errors::of_value).collect();
             let [time, Value::BulkString(before)] = &answers?[..] else {
                 // It was lost since it was incremented: the same as if it had been changed meanwhile.

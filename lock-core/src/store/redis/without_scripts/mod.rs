@@ -210,18 +210,19 @@ impl Commands {
         })
     }
 
+    /// Sends commands on the connection for all but taking a lock; one reply each.
+    async fn ask(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
+        let within = self.connection.reply_within();
+        let (_, answers) = send(&self.connection, commands, within, None).await?;
+        Ok(answers)
+    }
+
     pub(super) async fn inspect(&self, full_key: &str) -> Result<Option<Sighting>, Failure> {
         let look: [&[Arg<'_>]; 2] = [
             &[Text("GET"), Text(full_key)],
             &[Text("PTTL"), Text(full_key)],
         ];
-        let (_, answers) = send(
-            &self.connection,
-            &look,
-            self.connection.reply_within(),
-            None,
-        )
-        .await?;
+        let answers = self.ask(&look).await?;
         let answers: Result<Vec<_>, _> = answers.into_iter().map(errors::of_value).collect();
         match &answers?[..] {
             [Value::Nil, _] => Ok(None),
@@ -238,13 +239,7 @@ impl Commands {
         // A key of another type is no lock, and stays: reading it fails.
         if self.inspect(full_key).await?.is_some() {
             let delete: [&[Arg<'_>]; 1] = [&[Text("DEL"), Text(full_key)]];
-            let (_, answers) = send(
-                &self.connection,
-                &delete,
-                self.connection.reply_within(),
-                None,
-            )
-            .await?;
+            let answers = self.ask(&delete).await?;
             errors::of_value(answers.into_iter().next().unwrap_or(Value::Nil))?;
         }
         Ok(())
