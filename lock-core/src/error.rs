@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
-use crate::key::LockKey;
+use crate::key::{Busy, LockKey};
 
 /// Why a lock was not acquired, or is no longer held.
 ///
@@ -63,10 +63,26 @@ impl LockError {
         }
     }
 
+    /// Returns what holds a lock that is [`Busy`](Self::Busy), as far as the call knew without one more message.
+    #[must_use]
+    pub fn held_by(&self) -> Option<HeldBy> {
+        match self {
+            Self::Busy { key, .. } => key.busy().held_by,
+            _ => None,
+        }
+    }
+
     /// Returns whether another holder has the lock: the one failure that is part of normal work.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. })
+    }
+
+    pub(crate) fn busy(key: &LockKey, retry_after: Option<Duration>, busy: Busy) -> Self {
+        Self::Busy {
+            key: key.that_is_busy(busy),
+            retry_after,
+        }
     }
 
     pub(crate) fn invalid(reason: impl Into<Arc<str>>) -> Self {
@@ -98,7 +114,11 @@ impl fmt::Display for LockError {
             Self::Busy {
                 key,
                 retry_after: Some(_),
-            } => write!(f, "the lock `{}` is busy", shown(key)),
+            } => {
+                write!(f, "the lock `{}` is busy", shown(key))?;
+                let held_by = key.busy().held_by;
+                held_by.map_or(Ok(()), |held_by| write!(f, ": {held_by}"))
+            }
             Self::Busy {
                 key,
                 retry_after: None,
@@ -122,6 +142,36 @@ impl fmt::Display for LockError {
                 "no lock manager: call `lock_core::set_global(manager)` once at start, wrap the future in \
                  `lock_core::with_locks(manager, …)`, or write `locks = …` in the attribute",
             ),
+        }
+    }
+}
+
+/// What holds a lock that is busy: see [`LockError::held_by`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeldBy {
+    /// The very task that asked, for this long. It cannot get the lock while it waits for it.
+    ThisTask(Duration),
+    /// Another branch of the body that asked: a call of the same key that runs beside this one, as with `join!`.
+    ThisBody,
+    /// Another task of this process, for this long.
+    ThisProcess(Duration),
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisTask(held) => write!(
+                f,
+                "this task has held it for {held:.1?} and cannot wait for itself: call what needs the lock inside the body of `run` or \
+                 of an annotated function, or release the guard first"
+            ),
+            Self::ThisBody => {
+                f.write_str("another branch of the same body is in a call that holds it")
+            }
+            Self::ThisProcess(held) => {
+                write!(f, "another task of this process has held it for {held:.1?}")
+            }
         }
     }
 }

@@ -6,9 +6,10 @@ use std::{
     fmt::{self, Display, Write as _},
     hash::{Hash, Hasher},
     sync::Arc,
+    time::Duration,
 };
 
-use crate::template::Template;
+use crate::{error::HeldBy, template::Template};
 
 /// What is locked: a short text that every process spells alike.
 ///
@@ -32,6 +33,16 @@ struct Made {
     text: Box<str>,
     /// For telemetry only, without meaning for the lock: keys with one text are one key.
     from: Option<&'static Template>,
+    /// In the key of a busy error only: the variant has two fields, which programs name in patterns.
+    busy: Busy,
+}
+
+/// What a busy error says beside its fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Busy {
+    pub(crate) held_by: Option<HeldBy>,
+    /// How long the holders in this process lately held keys of the template.
+    pub(crate) typical_hold: Option<Duration>,
 }
 
 impl LockKey {
@@ -43,6 +54,7 @@ impl LockKey {
         Self(Arc::new(Made {
             text: text.into(),
             from: None,
+            busy: Busy::default(),
         }))
     }
 
@@ -59,6 +71,19 @@ impl LockKey {
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
+    }
+
+    pub(crate) fn busy(&self) -> Busy {
+        self.0.busy
+    }
+
+    /// The same key, for the error that it is busy.
+    pub(crate) fn that_is_busy(&self, busy: Busy) -> Self {
+        Self(Arc::new(Made {
+            text: self.0.text.clone(),
+            from: self.0.from,
+            busy,
+        }))
     }
 
     #[cfg(feature = "metrics")]
@@ -217,6 +242,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     LockKey(Arc::new(Made {
         text: encoder.key.into(),
         from: Some(template),
+        busy: Busy::default(),
     }))
 }
 

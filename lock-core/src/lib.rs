@@ -127,7 +127,7 @@ pub mod __simulation {
 
 #[cfg(feature = "redis")]
 pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
-pub use error::{FromLockError, LeaseLost, LockError, Skipped};
+pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
 pub use fenced::{Fenced, FencedError, FencedStore};
 pub use fencing::FencingToken;
 pub use guard::LockGuard;

@@ -4,4 +4,5 @@
 
 mod attribute;
 mod in_memory;
+mod reentry;
 mod several;

@@ -105,6 +105,8 @@ mod tests {
         assert_eq!(response.headers()[RETRY_AFTER], "2");
         let response = Response::<String>::from(LockError::unavailable("secret"));
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "5");
+        let response = Response::<String>::from(LockError::NotConfigured);
         assert!(!response.headers().contains_key(RETRY_AFTER));
     }
 }

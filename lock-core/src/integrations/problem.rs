@@ -9,9 +9,16 @@ use crate::error::LockError;
 pub(crate) struct Problem {
     pub(super) status: Status,
     pub(super) detail: &'static str,
-    /// How long the holder's lease is known to run.
+    /// When it is worth to try again.
     pub(super) retry_after: Option<Duration>,
 }
+
+/// The least and the longest pause that a client is told. A renewed lease runs for as long as its holder lives, so what is left of it
+/// says little.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// The pause for a client whose request failed for an outage.
+const PAUSE_IN_AN_OUTAGE: Duration = Duration::from_secs(5);
 
 /// What a client can do about it.
 #[derive(Clone, Copy)]
@@ -54,9 +61,16 @@ impl Problem {
                 (Status::Internal, "the server could not process the request")
             }
         };
+        let (least, longest) = PAUSES;
         let retry_after = match error {
-            LockError::Busy { retry_after, .. } => *retry_after,
-            _ => None,
+            // A lock without an expiry is freed by an operator only.
+            LockError::Busy { key, retry_after } => retry_after.map(|rest| {
+                let typical = key.busy().typical_hold;
+                typical.unwrap_or(rest).clamp(least, longest)
+            }),
+            LockError::Lost { .. } => Some(least),
+            LockError::Unavailable { .. } => Some(PAUSE_IN_AN_OUTAGE),
+            LockError::Invalid { .. } | LockError::NotConfigured => None,
         };
         Self {
             status,
@@ -105,7 +119,10 @@ impl Problem {
 #[cfg(all(test, any(feature = "http", feature = "actix")))]
 mod tests {
     use super::*;
-    use crate::{error::LeaseLost, key::LockKey};
+    use crate::{
+        error::LeaseLost,
+        key::{Busy, LockKey},
+    };
 
     fn busy(retry_after: Option<Duration>) -> LockError {
         LockError::Busy {
@@ -138,18 +155,41 @@ mod tests {
     fn the_pause_is_in_whole_seconds_rounded_up_and_at_least_one() {
         let seconds = |wait| Problem::of(&busy(wait)).retry_after_seconds();
         assert_eq!(seconds(None), None);
-        let of_millis = [(0, 1), (1, 1), (999, 1), (1000, 1), (1001, 2), (9500, 10)];
+        let of_millis = [
+            (0, 1),
+            (1, 1),
+            (999, 1),
+            (1000, 1),
+            (1001, 2),
+            (9500, 10),
+            (9_900_000, 10),
+        ];
         for (millis, expected) in of_millis {
             let wait = Some(Duration::from_millis(millis));
             assert_eq!(seconds(wait), Some(expected), "{millis} ms");
         }
-        assert_eq!(seconds(Some(Duration::MAX)), Some(u64::MAX));
+        assert_eq!(seconds(Some(Duration::MAX)), Some(10));
     }
 
     #[test]
-    fn only_a_busy_lock_says_when_to_try_again() {
+    fn what_passes_by_itself_says_when_to_try_again() {
         let waits = all().map(|error| Problem::of(&error).retry_after_seconds());
-        assert_eq!(waits, [Some(3), None, None, None, None]);
+        assert_eq!(waits, [Some(3), Some(1), Some(5), None, None]);
+    }
+
+    #[test]
+    fn a_busy_lock_is_worth_another_try_when_its_holders_are_typically_done() {
+        let busy = |rest| {
+            let typically = Busy {
+                typical_hold: Some(Duration::from_secs(2)),
+                ..Busy::default()
+            };
+            LockError::busy(&LockKey::new("order:7"), rest, typically)
+        };
+        let seconds = |rest| Problem::of(&busy(rest)).retry_after_seconds();
+        assert_eq!(seconds(Some(Duration::from_secs(3600))), Some(2));
+        assert_eq!(seconds(Some(Duration::from_millis(10))), Some(2));
+        assert_eq!(seconds(None), None, "no holder ends by itself");
     }
 
     #[test]

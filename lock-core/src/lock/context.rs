@@ -133,10 +133,23 @@ impl Context {
 
     /// Waits for `event`, at most for `time`; returns whether it came.
     pub(crate) async fn within(&self, time: Duration, event: impl Future<Output = ()>) -> bool {
+        let deadline = self.clock.now().after(time);
+        self.by(Some(deadline), event).await.is_some()
+    }
+
+    /// Waits for `event` until the deadline, if there is one; `None` if it did not come.
+    pub(crate) async fn by<T>(
+        &self,
+        deadline: Option<Moment>,
+        event: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(deadline) = deadline else {
+            return Some(event.await);
+        };
         tokio::select! {
             biased;
-            () = event => true,
-            () = self.timer.sleep_until(self.clock.now().after(time)) => false,
+            result = event => Some(result),
+            () = self.timer.sleep_until(deadline) => None,
         }
     }
 

@@ -9,13 +9,14 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    thread::{self, ThreadId},
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task};
 
 use crate::{
-    error::{LeaseLost, LockError},
+    error::{HeldBy, LeaseLost, LockError},
     fencing::FencingToken,
     key::LockKey,
     lock::{
@@ -44,6 +45,8 @@ pub(crate) struct LeaseState {
     is_renewed: AtomicBool,
     /// Grows only, in nanoseconds of the clock. Written by the driver of the state machine.
     valid_until: AtomicU64,
+    /// Which task took it, and when.
+    taken: (RunningTask, Moment),
     /// When its task began to run under it, if `max_hold` or `min_hold` count from there.
     began_at: OnceLock<Moment>,
     /// All leases, this one among them, that are lost as soon as one of them is.
@@ -56,6 +59,22 @@ pub(crate) struct LeaseState {
     guards: AtomicUsize,
     /// What is open as long as a guard has it. Taken once, by the release.
     held: Mutex<HeldByGuards>,
+}
+
+/// A task of tokio, or a thread that blocks on a future.
+#[derive(PartialEq, Eq)]
+enum RunningTask {
+    Task(task::Id),
+    Thread(ThreadId),
+}
+
+impl RunningTask {
+    fn current() -> Self {
+        match task::try_id() {
+            Some(id) => Self::Task(id),
+            None => Self::Thread(thread::current().id()),
+        }
+    }
 }
 
 /// What a shutdown waits for, and what telemetry watches.
@@ -72,6 +91,7 @@ impl LeaseState {
         key: &LockKey,
         server_lease: &ServerLease<W, L, Arc<Owner>>,
         holder: &LocalHolder<W, L>,
+        now: Moment,
     ) -> Self {
         let open = registry.context.held.open();
         Self {
@@ -83,6 +103,7 @@ impl LeaseState {
             terms: holder.terms,
             is_renewed: AtomicBool::new(server_lease.renewal != RenewalPlan::Off),
             valid_until: AtomicU64::new(server_lease.valid_until.as_nanos()),
+            taken: (RunningTask::current(), now),
             began_at: OnceLock::new(),
             siblings: Mutex::new(None),
             end: OnceLock::new(),
@@ -97,6 +118,20 @@ impl LeaseState {
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.registry.context
+    }
+
+    pub(crate) fn held_for(&self, now: Moment) -> Duration {
+        now.since(self.taken.1)
+    }
+
+    /// What has it, for a task that asks now.
+    pub(crate) fn held_by(&self, now: Moment) -> HeldBy {
+        let held = self.held_for(now);
+        if self.taken.0 == RunningTask::current() {
+            HeldBy::ThisTask(held)
+        } else {
+            HeldBy::ThisProcess(held)
+        }
     }
 
     /// Its task has all leases that it needs, and runs under it from now on.

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     error::{LeaseLost, LockError},
-    key::LockKey,
+    key::{Busy, LockKey},
     lock::{
         acquire_in_flight::AcquireInFlight,
         actions::{Todo, read_reply},
@@ -58,8 +58,24 @@ pub(crate) struct Registry {
 #[derive(Default)]
 pub(super) struct KeyMap {
     pub(super) entries: HashMap<LockKey, KeyEntry>,
+    /// How long keys of each template were lately held. There are as many templates as the program has.
+    typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
     is_closed: bool,
+}
+
+impl KeyMap {
+    fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
+        self.typical_holds.get(key.template()?).copied()
+    }
+
+    /// A moving average, in which the last eight holds have two thirds of the weight.
+    fn note_hold(&mut self, key: &LockKey, held: Duration) {
+        if let Some(template) = key.template() {
+            let typical = self.typical_holds.entry(template).or_insert(held);
+            *typical = *typical / 8 * 7 + held / 8;
+        }
+    }
 }
 
 pub(super) struct KeyEntry {
@@ -103,7 +119,7 @@ impl Registry {
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
         let mut keys = self.keys.lock();
         if keys.is_closed {
-            return Err(Refusal::Closed.into_error(key, now));
+            return Err(Refusal::Closed.into_error(key, now, Busy::default()));
         }
         let entry = keys.entries.entry(key.clone());
         let entry = entry.or_insert_with(|| KeyEntry {
@@ -121,7 +137,25 @@ impl Registry {
         let request = self.carry_out(key, todo);
         match waits {
             Ok(()) => Ok((id, request)),
-            Err(refusal) => Err(refusal.into_error(key, now)),
+            Err(refusal) => Err(self.refused(key, refusal)),
+        }
+    }
+
+    /// The error of a refusal, with the holder of this process, if there is one by now.
+    pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
+        let now = self.context.clock.now();
+        let busy = self.busy(key, now);
+        refusal.into_error(key, now, busy)
+    }
+
+    /// What this process knows of a lock that is busy.
+    pub(super) fn busy(&self, key: &LockKey, now: Moment) -> Busy {
+        let keys = self.keys.lock();
+        let leases = keys.entries.get(key).map(|entry| entry.state.leases());
+        let lease = leases.and_then(|leases| leases.into_iter().next());
+        Busy {
+            held_by: lease.map(|lease| lease.held_by(now)),
+            typical_hold: keys.typical_hold(key),
         }
     }
 
@@ -146,7 +180,9 @@ impl Registry {
                 entry.state.take_waker(id, cx);
                 entry.state.acquired(&owner, reply, cx);
             }
-            let lease = |held: &_, holder: &_| Arc::new(LeaseState::new(self, key, held, holder));
+            let now = cx.now;
+            let lease =
+                |held: &_, holder: &_| Arc::new(LeaseState::new(self, key, held, holder, now));
             entry.state.poll(id, waker, lease, cx)
         });
         match polled {
@@ -190,6 +226,7 @@ impl Registry {
         let key = &lease.key;
         let now = self.context.clock.now();
         let mut keys = self.keys.lock();
+        keys.note_hold(key, lease.held_for(now));
         let (after, actions) = match keys.entries.get_mut(key) {
             Some(entry) => self.transition(key, now, |cx| entry.state.release(lease.id, cx)),
             None => (AfterRelease::NotHeld, Vec::new()),

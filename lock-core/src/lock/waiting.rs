@@ -104,8 +104,7 @@ impl WaitFuture {
             match polled {
                 Polled::Taken(lease) => return Poll::Ready(Ok(Hold::first(lease))),
                 Polled::Refused(refusal) => {
-                    let now = self.registry.context.clock.now();
-                    return Poll::Ready(Err(refusal.into_error(&self.key, now)));
+                    return Poll::Ready(Err(self.registry.refused(&self.key, refusal)));
                 }
                 Polled::Pending if request.is_some() => self.request = request,
                 Polled::Pending => return Poll::Pending,

@@ -12,7 +12,7 @@ use crate::{
     lock::{
         context::{Context, forked},
         hold::while_held,
-        reentry,
+        reentry::{self, Turn},
         registry::Registry,
         waiting::WaitFuture,
     },
@@ -273,7 +273,8 @@ impl LockManager {
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
     /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
-    /// the same key again succeeds at once; [`current`] returns the lease. The body is never polled once the lease has ended,
+    /// the same key again succeeds at once; [`current`] returns the lease. Calls of `run` with the body's key that run beside each other,
+    /// in branches of the body, have it in turn, first come, first served: each waits as long as its options say. The body is never polled once the lease has ended,
     /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns; or only
     /// handed over, with [`release_in_background`](LockOptions::release_in_background).
     ///
@@ -321,13 +322,32 @@ impl LockManager {
     {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options)?;
+        let turns = self
+            .take_turns(std::slice::from_ref(&key), terms.wait)
+            .await?;
         let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
-        self.run_under(guard, terms, body).await
+        self.run_under(guard, turns, terms, body).await
+    }
+
+    /// Waits until no other branch of the running body is in a call with one of these keys. Nothing to wait for and nothing allocated if
+    /// the body does not hold all of them: then they are waited for, or refused, as without a body.
+    async fn take_turns(&self, keys: &[LockKey], wait: Wait) -> Result<Vec<Turn>, LockError> {
+        let registry = &self.inner.registry;
+        if keys
+            .iter()
+            .any(|key| reentry::find(registry, key).is_none())
+        {
+            return Ok(Vec::new());
+        }
+        let deadline = self.begin(wait)?;
+        // In a box, so that a call outside of a body stays small.
+        Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
     }
 
     async fn run_under<T, F, Fut>(
         &self,
         guard: LockGuard,
+        turns: Vec<Turn>,
         terms: Terms,
         body: F,
     ) -> Result<T, LockError>
@@ -344,6 +364,7 @@ impl LockManager {
             OnLost::Cancel => while_held(leases, body).await?,
             OnLost::Continue => body.await,
         };
+        drop(turns);
         match terms.release {
             ReleaseMode::Awaited => release(guard).await,
             ReleaseMode::InBackground => self.release_in_background(guard),

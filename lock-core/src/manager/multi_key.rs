@@ -128,8 +128,9 @@ impl LockManager {
     {
         let keys = distinct(keys)?;
         let terms = self.terms(&keys[0], &options)?;
+        let turns = self.take_turns(&keys, terms.wait).await?;
         let guard = self.take_all(&keys, terms).await?;
-        self.run_under(guard, terms, body).await
+        self.run_under(guard, turns, terms, body).await
     }
 
     async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use crate::{error::LockError, key::LockKey, runtime::clock::Moment, store::Failure};
+use crate::{
+    error::LockError,
+    key::{Busy, LockKey},
+    runtime::clock::Moment,
+    store::Failure,
+};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
@@ -18,12 +23,12 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn into_error(self, key: &LockKey, now: Moment) -> LockError {
+    /// `busy`: what the process knows of a busy lock.
+    pub(crate) fn into_error(self, key: &LockKey, now: Moment, busy: Busy) -> LockError {
         match self {
-            Self::Busy(until) => LockError::Busy {
-                key: key.clone(),
-                retry_after: until.map(|until| until.since(now)),
-            },
+            Self::Busy(until) => {
+                LockError::busy(key, until.map(|until| until.since(now)), busy)
+            }
             Self::Failed(failure) => LockError::from(failure).about(key),
             Self::TooSlow { took, ttl } => LockError::invalid(format!(
                 "a round trip to the backend took {took:?}, more than half of the ttl of {ttl:?}: choose a longer ttl"

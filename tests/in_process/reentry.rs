@@ -1,0 +1,290 @@
+//! What a body that holds a key gets when it takes the key again: in a call, in branches, in tasks of its own.
+
+use std::{
+    cell::Cell,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use lock_core::{HeldBy, LockError, LockManager, LockOptions, distributed_lock};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options};
+use tokio::{task, time::Instant};
+
+/// How many are inside at a time, at most.
+#[derive(Clone, Default)]
+struct Inside(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Inside {
+    async fn stay(&self, time: Duration) {
+        let (now, most) = &*self.0;
+        most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+        tokio::time::sleep(time).await;
+        now.fetch_sub(1, SeqCst);
+    }
+
+    fn most(&self) -> usize {
+        self.0.1.load(SeqCst)
+    }
+}
+
+#[distributed_lock(key = "account:{id}", wait = "20s", locks = locks)]
+async fn charge(locks: &LockManager, id: u64, inside: Inside) -> Result<(), LockError> {
+    inside.stay(SECOND).await;
+    Ok(())
+}
+
+#[distributed_lock(key = ["account:{from}", "account:{to}"], wait = "20s", locks = locks)]
+async fn transfer(
+    locks: &LockManager,
+    from: u64,
+    to: u64,
+    inside: Inside,
+) -> Result<(), LockError> {
+    inside.stay(SECOND).await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn branches_of_a_body_that_call_for_its_key_have_it_in_turn() {
+    let (locks, inside) = (LockManager::in_memory(), Inside::default());
+    let start = Instant::now();
+    let body = locks.run("account:7", options(), async |_| {
+        tokio::try_join!(
+            charge(&locks, 7, inside.clone()),
+            charge(&locks, 7, inside.clone()),
+            charge(&locks, 7, inside.clone()),
+        )
+    });
+    body.await.expect("held").expect("in turn");
+    assert_eq!(inside.most(), 1);
+    assert_eq!(start.elapsed().as_secs(), 3, "one after the other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_branches_are_served_in_the_order_in_which_they_came() {
+    let locks = LockManager::in_memory();
+    let served = std::cell::RefCell::new(Vec::new());
+    locks
+        .run("k", options(), async |_| {
+            let calls = stream::iter(0..20).for_each_concurrent(8, async |n| {
+                let call = locks.run("k", options().wait_forever(), async |_| {
+                    task::yield_now().await;
+                    served.borrow_mut().push(n);
+                });
+                call.await.expect("in turn");
+            });
+            calls.await;
+        })
+        .await
+        .expect("free");
+    assert_eq!(served.into_inner(), (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_inside_a_call_goes_on_at_once_also_in_branches() {
+    let locks = LockManager::in_memory();
+    let inner = Inside::default();
+    let outer = async || {
+        let call = locks.run("account:7", options(), async |_| {
+            charge(&locks, 7, inner.clone()).await
+        });
+        call.await.expect("in turn")
+    };
+    let start = Instant::now();
+    locks
+        .run("account:7", options(), async |_| {
+            tokio::try_join!(outer(), outer()).expect("in turn");
+        })
+        .await
+        .expect("free");
+    assert_eq!(inner.most(), 1);
+    assert_eq!(start.elapsed().as_secs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn branches_with_several_keys_do_not_wait_for_each_other_in_a_circle() {
+    let (locks, inside) = (LockManager::in_memory(), Inside::default());
+    let start = Instant::now();
+    locks
+        .run_all(["account:1", "account:2"], options(), async |_| {
+            tokio::try_join!(
+                transfer(&locks, 1, 2, inside.clone()),
+                transfer(&locks, 2, 1, inside.clone()),
+            )
+        })
+        .await
+        .expect("free")
+        .expect("in turn");
+    assert_eq!(inside.most(), 1);
+    assert_eq!(start.elapsed().as_secs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn branches_with_different_keys_of_a_body_run_together() {
+    let (locks, inside) = (LockManager::in_memory(), Inside::default());
+    let start = Instant::now();
+    locks
+        .run_all(["account:1", "account:2"], options(), async |_| {
+            tokio::try_join!(
+                charge(&locks, 1, inside.clone()),
+                charge(&locks, 2, inside.clone()),
+            )
+        })
+        .await
+        .expect("free")
+        .expect("not in turn");
+    assert_eq!(inside.most(), 2);
+    assert_eq!(start.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_branch_waits_as_long_as_it_may_and_is_told_that_a_branch_has_the_key() {
+    let locks = LockManager::in_memory();
+    let start = Instant::now();
+    let branch = async |wait: Duration| {
+        let call = locks.run("k", options().wait(wait), async |_| {
+            tokio::time::sleep(SECOND * 5).await;
+        });
+        call.await
+    };
+    let body = locks.run("k", options(), async |_| {
+        let (first, at_once, later, last) = tokio::join!(
+            branch(SECOND),
+            branch(Duration::ZERO),
+            branch(SECOND * 2),
+            async {
+                let busy = branch(SECOND * 3).await;
+                assert_eq!(start.elapsed(), SECOND * 3);
+                busy
+            }
+        );
+        first.expect("the first of them");
+        for busy in [at_once, later, last] {
+            let busy = busy.expect_err("another branch has it");
+            assert_eq!(busy.held_by(), Some(HeldBy::ThisBody));
+            assert!(
+                busy.to_string().contains("another branch of the same body"),
+                "{busy}"
+            );
+        }
+        // Those that waited have left the queue.
+        branch(Duration::ZERO).await.expect("free again");
+    });
+    Box::pin(body).await.expect("free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_branch_that_is_dropped_lets_the_next_one_in() {
+    let locks = LockManager::in_memory();
+    let run = async || {
+        locks
+            .run("k", options(), async |_| tokio::time::sleep(SECOND).await)
+            .await
+    };
+    let body = locks.run("k", options(), async |_| {
+        let hangs = locks.run("k", options(), |_| std::future::pending::<()>());
+        let hangs = tokio::time::timeout(SECOND, hangs);
+        // One that waits is dropped, too.
+        let waits = tokio::time::timeout(SECOND / 2, run());
+        let (hung, waited, next) = tokio::join!(hangs, waits, run());
+        assert!(hung.is_err() && waited.is_err());
+        next.expect("in turn");
+    });
+    Box::pin(body).await.expect("free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn guards_of_one_body_share_its_lease_also_in_branches() {
+    let locks = LockManager::in_memory();
+    locks
+        .run("account:7", options(), async |_| {
+            let guards = tokio::try_join!(
+                locks.acquire("account:7", options()),
+                locks.acquire("account:7", options())
+            );
+            let _guards = guards.expect("at once");
+            charge(&locks, 7, Inside::default()).await.expect("at once");
+        })
+        .await
+        .expect("free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
+    let locks = LockManager::in_memory();
+    let inside = Inside::default();
+    // In a task, which has an id, and on a thread that blocks, which has none.
+    let drives = || {
+        let (locks, inside) = (locks.clone(), inside.clone());
+        async move {
+            let body = locks.run("account:7", options(), async |_| {
+                let set = task::LocalSet::new();
+                let entered = Rc::new(Cell::new(false));
+                let (of_task, noted) = (locks.clone(), entered.clone());
+                set.spawn_local(async move {
+                    let call = of_task.run("account:7", options().no_wait(), async |_| {
+                        noted.set(true);
+                    });
+                    let busy = call.await.expect_err("the body has it");
+                    assert!(
+                        matches!(busy.held_by(), Some(HeldBy::ThisProcess(_))),
+                        "{busy}"
+                    );
+                    assert!(lock_core::current().is_none());
+                });
+                set.await;
+                assert!(!entered.get());
+                // The body itself has its lease still.
+                charge(&locks, 7, inside).await.expect("at once");
+            });
+            body.await.expect("free");
+        }
+    };
+    drives().await;
+    task::LocalSet::new()
+        .run_until(async move { task::spawn_local(drives()).await })
+        .await
+        .expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_itself_is_told_so() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire_free("account:7", options()).await;
+    tokio::time::sleep(SECOND * 3).await;
+    let call = locks.run("account:7", options().wait(SECOND), async |_| ());
+    let busy = call.await.expect_err("its own guard has it");
+    assert_eq!(busy.held_by(), Some(HeldBy::ThisTask(SECOND * 4)));
+    let text = busy.to_string();
+    assert!(text.contains("this task has held it for 4.0s"), "{text}");
+    guard.release_held().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_another_is_told_how_long_that_has_held_it() {
+    let locks = LockManager::in_memory();
+    let spawned = locks.clone();
+    let busy = locks
+        .run("account:7", options(), async |_| {
+            tokio::time::sleep(SECOND * 2).await;
+            let call = async move {
+                let options = LockOptions::default().wait(SECOND);
+                spawned.run("account:7", options, async |_| ()).await
+            };
+            tokio::spawn(call).await.expect("no panic")
+        })
+        .await
+        .expect("free")
+        .expect_err("the body has it");
+    assert_eq!(busy.held_by(), Some(HeldBy::ThisProcess(SECOND * 3)));
+    let text = busy.to_string();
+    assert!(
+        text.contains("another task of this process has held it for 3.0s"),
+        "{text}"
+    );
+}
