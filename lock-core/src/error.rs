@@ -115,7 +115,7 @@ impl fmt::Display for LockError {
                 key,
                 retry_after: Some(_),
             } => {
-                write!(f, "the lock `{}` is busy", shown(key))?;
+                write!(f, "the lock `{}` is busy", key.shown())?;
                 let held_by = key.busy().held_by;
                 held_by.map_or(Ok(()), |held_by| write!(f, ": {held_by}"))
             }
@@ -126,17 +126,17 @@ impl fmt::Display for LockError {
                 f,
                 "the lock `{}` is busy and has no expiry: another client took it without one; \
                  `force_release` frees it",
-                shown(key)
+                key.shown()
             ),
-            Self::Lost { key, reason } => write!(f, "the lock `{}` was lost: {reason}", shown(key)),
+            Self::Lost { key, reason } => write!(f, "the lock `{}` was lost: {reason}", key.shown()),
             Self::Unavailable { key: Some(key), .. } => {
-                write!(f, "the lock `{}` is unavailable: no usable answer from the backend", shown(key))
+                write!(f, "the lock `{}` is unavailable: no usable answer from the backend", key.shown())
             }
             Self::Unavailable { key: None, .. } => f.write_str("the lock backend is unavailable"),
             Self::Invalid {
                 key: Some(key),
                 reason,
-            } => write!(f, "the lock `{}` cannot be used: {reason}", shown(key)),
+            } => write!(f, "the lock `{}` cannot be used: {reason}", key.shown()),
             Self::Invalid { key: None, reason } => f.write_str(reason),
             Self::NotConfigured => f.write_str(
                 "no lock manager: call `lock_core::set_global(manager)` once at start, wrap the future in \
@@ -190,21 +190,6 @@ impl Error for LockError {
             _ => None,
         }
     }
-}
-
-/// A key as it may stand in a line of a log: control characters escaped, at most 128 characters.
-fn shown(key: &LockKey) -> String {
-    const MOST: usize = 128;
-    let mut text: String = key
-        .as_str()
-        .chars()
-        .take(MOST)
-        .flat_map(char::escape_debug)
-        .collect();
-    if key.as_str().chars().nth(MOST).is_some() {
-        text.push('…');
-    }
-    text
 }
 
 /// How a lock failure becomes the return value of an annotated function.

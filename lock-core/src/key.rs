@@ -73,6 +73,11 @@ impl LockKey {
         self.0.from.map(Template::text)
     }
 
+    /// As it may stand in a line of a log.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown(self.as_str())
+    }
+
     pub(crate) fn busy(&self) -> Busy {
         self.0.busy
     }
@@ -126,7 +131,27 @@ impl Display for LockKey {
 
 impl fmt::Debug for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LockKey").field(&self.as_str()).finish()
+        write!(f, "LockKey(\"{}\")", self.shown())
+    }
+}
+
+/// A text of others as it may stand in a line of a log: control characters and line ends escaped, at most 128 characters.
+pub(crate) struct Shown<'a>(pub(crate) &'a str);
+
+impl Shown<'_> {
+    const MOST: usize = 128;
+}
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.chars();
+        for c in rest.by_ref().take(Self::MOST) {
+            write!(f, "{}", c.escape_debug())?;
+        }
+        if rest.next().is_some() {
+            f.write_char('…')?;
+        }
+        Ok(())
     }
 }
 
@@ -381,6 +406,19 @@ mod tests {
         );
         let percent = |x, y| keyed(&["", "%", ""], &[x, y]);
         assert_eq!(percent("%5", "25"), percent("", "255%"));
+    }
+
+    #[test]
+    fn a_key_is_shown_in_one_line_of_a_bounded_length() {
+        let key = LockKey::new(format!("a\n\u{1b}[31m{}", "x".repeat(5000)));
+        let shown = key.shown().to_string();
+        assert!(shown.starts_with("a\\n\\u{1b}[31mxxx"), "{shown}");
+        assert_eq!(shown.chars().rev().take_while(|c| *c == '…').count(), 1);
+        assert!(
+            shown.len() < 150 && format!("{key:?}").len() < 165,
+            "{shown}"
+        );
+        assert_eq!(key.to_string(), key.as_str());
     }
 
     #[test]

@@ -326,6 +326,10 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), LockError> {
     Ok(())
 }
 
+pub(crate) fn is_too_long(key: &LockKey) -> bool {
+    key.as_str().len() > LONGEST_KEY
+}
+
 /// Checks a key, as it will stand after the manager's prefix.
 pub(crate) fn check_key(prefix: &str, key: &LockKey) -> Result<(), LockError> {
     let text = key.as_str();
@@ -334,7 +338,7 @@ pub(crate) fn check_key(prefix: &str, key: &LockKey) -> Result<(), LockError> {
             "the key is empty: name what is locked, as in `order:42`",
         ));
     }
-    if text.len() > LONGEST_KEY {
+    if is_too_long(key) {
         return Err(LockError::invalid(format!(
             "the key has {} bytes, and the most is {LONGEST_KEY}: use a shorter one, or a hash of it",
             text.len()

@@ -8,6 +8,7 @@ mod faults;
 mod fencing;
 mod migrating;
 mod nothing_stays;
+mod outage;
 mod own_client;
 mod several_on_a_server;
 mod waiting;

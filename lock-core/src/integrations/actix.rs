@@ -18,11 +18,12 @@ use crate::{
 
 impl Problem {
     fn actix_status(&self) -> StatusCode {
-        StatusCode::from_u16(self.code()).expect("409, 500 and 503 are status codes")
+        StatusCode::from_u16(self.code()).expect("400, 409, 500 and 503 are status codes")
     }
 }
 
-/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 500 if the program is wrong; with
+/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
+/// program is wrong; with
 /// a problem document (RFC 9457) that does not name the key. So `actix_web::Result<T>` is a return type of annotated
 /// functions.
 impl ResponseError for LockError {
@@ -48,7 +49,8 @@ impl From<LockError> for HttpResponse {
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 500 if the program is wrong. This is
+/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
+/// program is wrong. This is
 /// actix's own type, not that of the crate `http`.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {

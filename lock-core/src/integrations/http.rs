@@ -12,7 +12,7 @@ use crate::{
 
 impl Problem {
     pub(crate) fn status_code(&self) -> StatusCode {
-        StatusCode::from_u16(self.code()).expect("409, 500 and 503 are status codes")
+        StatusCode::from_u16(self.code()).expect("400, 409, 500 and 503 are status codes")
     }
 
     pub(crate) fn response(&self) -> Response<String> {
@@ -27,7 +27,8 @@ impl Problem {
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 500 if the program is wrong.
+/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
+/// program is wrong.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).status_code()

@@ -2,7 +2,7 @@
 
 use std::{error::Error, time::Duration};
 
-use crate::error::LockError;
+use crate::{error::LockError, options::is_too_long};
 
 /// A failed lock, in the form that a client may see: fixed texts. The key is not among them, since parts of it may be another
 /// client's. Nor is the backend's report.
@@ -27,16 +27,19 @@ pub(super) enum Status {
     Conflict,
     /// Try again later: whether the work was done is unknown.
     Unavailable,
+    /// Send another request: the key made of this one is too long.
+    BadRequest,
     /// Nothing: the server's program or configuration is wrong.
     Internal,
 }
 
 impl Problem {
-    /// For a response that does not tell this side what failed. So the failure is logged, unless it is a busy lock, or a loss,
+    /// For a response that does not tell this side what failed. So the failure is logged, unless it is part of normal work, or a loss,
     /// which the lease has reported already.
     pub(super) fn answering(error: &LockError) -> Self {
         let problem = Self::of(error);
-        if !matches!(error, LockError::Busy { .. } | LockError::Lost { .. }) {
+        let is_normal = matches!(problem.status, Status::Conflict | Status::BadRequest);
+        if !is_normal && !matches!(error, LockError::Lost { .. }) {
             tracing::warn!(%error, source = error.source(), "a request is answered without its lock");
         }
         problem
@@ -56,6 +59,10 @@ impl Problem {
             LockError::Unavailable { .. } => (
                 Status::Unavailable,
                 "a service that this one needs does not answer: try again later",
+            ),
+            LockError::Invalid { key: Some(key), .. } if is_too_long(key) => (
+                Status::BadRequest,
+                "the request names something by a text that is too long",
             ),
             LockError::Invalid { .. } | LockError::NotConfigured => {
                 (Status::Internal, "the server could not process the request")
@@ -89,6 +96,7 @@ impl Problem {
         match self.status {
             Status::Conflict => 409,
             Status::Unavailable => 503,
+            Status::BadRequest => 400,
             Status::Internal => 500,
         }
     }
@@ -98,6 +106,7 @@ impl Problem {
         let title = match self.status {
             Status::Conflict => "Conflict",
             Status::Unavailable => "Service Unavailable",
+            Status::BadRequest => "Bad Request",
             Status::Internal => "Internal Server Error",
         };
         let (status, detail) = (self.code(), self.detail);
@@ -129,6 +138,15 @@ mod tests {
             key: LockKey::new("secret-key"),
             retry_after,
         }
+    }
+
+    #[test]
+    fn a_key_that_a_client_made_too_long_is_a_bad_request() {
+        let long = LockKey::new("x".repeat(513));
+        let refused = |key: &LockKey| crate::options::check_key("", key).expect_err("too long");
+        assert_eq!(Problem::of(&refused(&long)).code(), 400);
+        let reserved = LockKey::new("__lock_core__:k");
+        assert_eq!(Problem::of(&refused(&reserved)).code(), 500);
     }
 
     fn all() -> [LockError; 5] {

@@ -22,6 +22,7 @@ impl From<LockError> for Status {
         let code = match problem.status {
             problem::Status::Conflict => Code::Aborted,
             problem::Status::Unavailable => Code::Unavailable,
+            problem::Status::BadRequest => Code::InvalidArgument,
             problem::Status::Internal => Code::Internal,
         };
         let mut metadata = MetadataMap::new();

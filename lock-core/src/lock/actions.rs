@@ -7,9 +7,10 @@ use std::{
 };
 
 use crate::{
-    key::LockKey,
+    key::{LockKey, Shown},
     lock::{
         acquire_in_flight::AcquireInFlight,
+        context::Context,
         key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK, request::AcquireReply},
         registry::{KeyEntry, Registry, StateAction},
         release,
@@ -149,7 +150,7 @@ impl Registry {
         owner: &Arc<Owner>,
         result: Result<Acquired, Failure>,
     ) {
-        let reply = read_reply(owner, result);
+        let reply = read_reply(&self.context, owner, result);
         self.event(key, |entry, cx| {
             entry.state.acquired(owner, reply, cx);
         });
@@ -192,7 +193,7 @@ impl Registry {
         let (registry, key) = (self.clone(), key.clone());
         tell_reply(&self.context.executor, reply, move |result| {
             if let Err(failure) = &result {
-                tracing::debug!(%key, ?failure, "no fencing tokens were prefetched");
+                tracing::debug!(key = %key.shown(), ?failure, "no fencing tokens were prefetched");
             }
             registry.event(&key, |entry, cx| {
                 entry.state.prefetched(&owner, &result, cx);
@@ -301,10 +302,15 @@ fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
 }
 
 /// What the reply to an acquire says, and what is known of its copies.
-pub(super) fn read_reply(owner: &Owner, result: Result<Acquired, Failure>) -> AcquireReply {
+pub(super) fn read_reply(
+    context: &Context,
+    owner: &Owner,
+    result: Result<Acquired, Failure>,
+) -> AcquireReply {
+    context.outage.note(&result, &context.clock);
     let is_settled = owner.note_reply(&result);
     if let Err(failure) = &result {
-        tracing::debug!(key = %owner.full_key, ?failure, "an acquire failed");
+        tracing::debug!(key = %Shown(&owner.full_key), ?failure, "an acquire failed");
     }
     AcquireReply {
         result: result.map(|acquired| acquired.outcome),

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     fencing::FencingToken,
+    lock::outage::Outage,
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
@@ -42,6 +43,7 @@ pub(crate) struct Context {
     pub(crate) in_progress: Arc<Tally>,
     /// Releases behind calls that have returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
+    pub(crate) outage: Outage,
     /// The largest fencing token that this manager has seen; each new one must be larger.
     known_fencing: AtomicU64,
 }
@@ -54,6 +56,7 @@ impl Context {
         clock: Clock,
         timer: Timer,
         timing: Timing,
+        outage: Outage,
     ) -> Self {
         Self {
             store,
@@ -67,6 +70,7 @@ impl Context {
             held: Arc::default(),
             in_progress: Arc::default(),
             in_background: Arc::default(),
+            outage,
             known_fencing: AtomicU64::new(0),
         }
     }

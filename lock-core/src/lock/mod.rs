@@ -7,6 +7,7 @@ mod grant_listener;
 pub(crate) mod hold;
 pub(crate) mod key_state;
 pub(crate) mod lease_state;
+pub(crate) mod outage;
 pub(crate) mod reentry;
 pub(crate) mod registry;
 pub(crate) mod release;

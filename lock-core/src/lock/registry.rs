@@ -170,7 +170,7 @@ impl Registry {
         // A waker is the user's code: it is cloned before the mutex is taken.
         let waker = waker.clone();
         let reply = reply.map(|(request, result)| {
-            let reply = read_reply(&request.owner, result);
+            let reply = read_reply(&self.context, &request.owner, result);
             (request.owner.clone(), reply)
         });
         let polled = self.event(key, |entry, cx| {
@@ -288,8 +288,9 @@ impl Registry {
         result: &Result<Renewed, Failure>,
         retry_in: Duration,
     ) {
+        self.context.outage.note(result, &self.context.clock);
         if let Err(failure) = result {
-            tracing::debug!(%key, ?failure, "a renewal failed");
+            tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
         }
         self.event(key, |entry, cx| {
             let state = &mut entry.state;

@@ -202,7 +202,7 @@ impl ReleaseTask {
             let now = self.context.clock.now();
             if now >= give_up {
                 if self.answered.is_none() {
-                    tracing::warn!(key = %self.key, "released late: no certain answer before the lease ended by itself");
+                    tracing::warn!(key = %self.key.shown(), "released late: no certain answer before the lease ended by itself");
                 }
                 self.is_over = true;
                 return;
@@ -238,6 +238,7 @@ impl ReleaseTask {
 
     /// Notes the result for the task that waits, and whether there is nothing more to do.
     fn read(&mut self, answer: Result<Released, Failure>) {
+        self.context.outage.note(&answer, &self.context.clock);
         let failure = match answer {
             Ok(released) => {
                 let result = self.verdict(released.outcome);
@@ -254,7 +255,7 @@ impl ReleaseTask {
             }
             Err(failure) => failure,
         };
-        tracing::debug!(key = %self.key, ?failure, tries = self.tries.all, "a release got no answer");
+        tracing::debug!(key = %self.key.shown(), ?failure, tries = self.tries.all, "a release got no answer");
         self.tries.count(&failure, &self.in_flight);
         // A connection that was closed while idle fails at once, and the next try repairs it. What passes by itself (a slot of a
         // cluster that is being moved) may be over with the next one, too. A time-out was wait enough for the task.
@@ -321,6 +322,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::lock::outage::Outage;
 
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3600);
@@ -387,6 +389,7 @@ mod tests {
             clock.clone(),
             timer,
             Timing::default(),
+            Outage::new(None),
         ));
         let key = LockKey::new("k");
         let owner = Owner::new(

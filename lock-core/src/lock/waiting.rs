@@ -16,6 +16,7 @@ use crate::{
         context::forked,
         hold::Hold,
         key_state::{Limits, Polled, TaskId},
+        outage::Outage,
         registry::Registry,
     },
     options::Terms,
@@ -59,6 +60,8 @@ impl WaitFuture {
         waker: &Waker,
     ) -> Result<Self, LockError> {
         check_limits(registry, key)?;
+        Outage::check(&registry.context, terms.wait, || registry.full_key(key))
+            .map_err(|error| error.about(key))?;
         let (id, request) = registry.wait(key, terms, deadline, waker)?;
         Ok(Self {
             registry: registry.clone(),

@@ -44,6 +44,10 @@ pub struct LockManagerBuilder {
     pub(super) defaults: Defaults,
     pub(super) timing: Timing,
     pub(super) limits: Limits,
+    /// `None`: not set. Within: `Duration::MAX` is never.
+    pub(super) fail_fast_after: Option<Duration>,
+    #[cfg(feature = "redis")]
+    pub(super) first_connection: FirstConnection,
     /// Without the prefix.
     pub(super) check_key: Option<String>,
     /// For several servers: how long one must have been up before it votes.
@@ -59,6 +63,15 @@ pub struct LockManagerBuilder {
     pub(super) tls: Option<Tls>,
 }
 
+/// Whether connecting needs a server that replies.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FirstConnection {
+    #[default]
+    Needed,
+    Lazy,
+}
+
 impl Default for LockManagerBuilder {
     fn default() -> Self {
         Self {
@@ -66,6 +79,9 @@ impl Default for LockManagerBuilder {
             defaults: Defaults::default(),
             timing: Timing::default(),
             limits: Limits::default(),
+            fail_fast_after: None,
+            #[cfg(feature = "redis")]
+            first_connection: FirstConnection::default(),
             check_key: None,
             #[cfg(feature = "redlock")]
             quarantine: None,
@@ -168,6 +184,33 @@ impl LockManagerBuilder {
     /// took lately, and for an acquire half of the ttl at the most.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.timing.command_timeout = timeout;
+        self
+    }
+
+    /// Sets how long the backend may not reply before a new acquire fails at once, as [`LockError::Unavailable`], instead of waiting.
+    /// Defaults to 5 s for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
+    ///
+    /// It counts from the first request that failed. Acquires that wait already go on waiting, and so do new ones with
+    /// [`wait_forever`](crate::LockOptions::wait_forever). With a short time, an outage that would have ended within the wait fails
+    /// requests. With a long time, each request hangs for its whole wait during an outage, and with it the handler or the thread that
+    /// made it. `Duration::MAX` is never. Sentinels and clusters replace a primary in a time that their own settings say; set a longer
+    /// one here.
+    ///
+    /// In an outage, one request at a time finds out whether it is over.
+    pub fn fail_fast_after(mut self, outage: Duration) -> Self {
+        self.fail_fast_after = Some(outage);
+        self
+    }
+
+    /// Has connecting succeed although the server cannot be reached yet. Defaults to an error.
+    ///
+    /// For a service that starts together with its server. The first connection is tried again, about once a second, and each acquire
+    /// tries it, too. What connecting finds out otherwise is logged then: a missing right, an eviction policy. A url that is
+    /// wrong, and a user that the server refuses, are errors as before. With this setting, a wrong host name is found out by the log
+    /// and by failing requests only.
+    #[cfg(feature = "redis")]
+    pub fn connect_lazily(mut self) -> Self {
+        self.first_connection = FirstConnection::Lazy;
         self
     }
 

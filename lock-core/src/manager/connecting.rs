@@ -2,18 +2,33 @@
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
-use std::time::Duration;
+use std::{error::Error as _, sync::Weak, time::Duration};
 
-#[cfg(feature = "redis")]
-use crate::store::redis::{Named, Replicas, Scope, Security, Settings};
 use crate::{
     error::LockError,
-    lock::{context::Context, registry::Registry},
+    lock::{context::Context, outage::Outage, registry::Registry},
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
     runtime::{clock::Clock, executor::Executor, timer::Timer},
     store::{Store, grants::Grants, memory::MemoryStore},
     telemetry,
 };
+#[cfg(feature = "redis")]
+use crate::{
+    manager::builder::FirstConnection,
+    runtime::jitter::jittered,
+    store::{
+        StoreFuture,
+        redis::{Named, Replicas, Scope, Security, Settings},
+    },
+};
+
+/// For one server, unless the builder says otherwise.
+#[cfg(feature = "redis")]
+const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
+
+/// The pause between two tries of a first connection.
+#[cfg(feature = "redis")]
+const GREETING_PAUSE: Duration = Duration::from_secs(1);
 
 impl LockManagerBuilder {
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
@@ -88,18 +103,25 @@ impl LockManagerBuilder {
     }
 
     #[cfg(feature = "redis")]
-    pub(super) async fn connect_to_server(self, server: Named) -> Result<LockManager, LockError> {
+    pub(super) async fn connect_to_server(
+        mut self,
+        server: Named,
+    ) -> Result<LockManager, LockError> {
         use crate::store::redis::RedisStore;
 
         let grants = Arc::<Grants>::default();
         let executor = start_thread()?;
         let store = RedisStore::new(&server, &self.settings(&executor)?, grants.clone())?;
+        if store.is_one_server() {
+            self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
+        }
+        let first_connection = self.first_connection;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
-        manager
-            .context()
-            .ask(|_| Box::pin(async move { store.greet().await }))
-            .await?;
-        Ok(manager)
+        let greet = move || -> StoreFuture<()> {
+            let store = store.clone();
+            Box::pin(async move { store.greet().await })
+        };
+        first_connection.make(manager, greet).await
     }
 
     #[cfg(feature = "redlock")]
@@ -131,12 +153,13 @@ impl LockManagerBuilder {
         }
         let executor = start_thread()?;
         let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let first_connection = self.first_connection;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
-        manager
-            .context()
-            .ask(|_| Box::pin(async move { store.greet().await }))
-            .await?;
-        Ok(manager)
+        let greet = move || -> StoreFuture<()> {
+            let store = store.clone();
+            Box::pin(async move { store.greet().await })
+        };
+        first_connection.make(manager, greet).await
     }
 
     #[cfg(feature = "tls")]
@@ -241,12 +264,57 @@ impl LockManagerBuilder {
             clock,
             timer,
             self.timing,
+            Outage::new(self.fail_fast_after),
         ));
         LockManager {
             inner: Arc::new(ManagerState {
                 registry: Registry::new(context, self.prefix, self.limits),
                 defaults,
             }),
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl FirstConnection {
+    async fn make(
+        self,
+        manager: LockManager,
+        greet: impl Fn() -> StoreFuture<()> + Send + Sync + 'static,
+    ) -> Result<LockManager, LockError> {
+        let greeted = manager.context().ask(|_| greet()).await;
+        match greeted {
+            Err(LockError::Unavailable { source, .. }) if self == Self::Lazy => {
+                tracing::warn!(%source, "the backend is not reached yet: connecting goes on beside the program");
+                let registry = Arc::downgrade(&manager.inner.registry);
+                manager
+                    .context()
+                    .executor
+                    .spawn(greet_later(registry, greet));
+            }
+            greeted => greeted?,
+        }
+        Ok(manager)
+    }
+}
+
+/// Tries the first connection about once a second, as long as there is the manager.
+#[cfg(feature = "redis")]
+async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<()>) {
+    while let Some(pause) = registry.upgrade().map(|registry| {
+        let (timer, clock) = (registry.context.timer.clone(), &registry.context.clock);
+        let until = clock.now().after(jittered(GREETING_PAUSE));
+        async move { timer.sleep_until(until).await }
+    }) {
+        pause.await;
+        match greet().await {
+            Ok(()) => return,
+            Err(failure) if failure.is_transient() => {}
+            Err(failure) => {
+                let error = LockError::from(failure);
+                tracing::error!(%error, source = error.source(), "the backend refuses this manager");
+                return;
+            }
         }
     }
 }

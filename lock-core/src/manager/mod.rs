@@ -434,7 +434,7 @@ impl LockManager {
 async fn release(guard: LockGuard) {
     let key = guard.key().clone();
     if let Err(error) = guard.release().await {
-        tracing::warn!(%key, %error, "the body ended, but its lock was not released in order");
+        tracing::warn!(key = %key.shown(), %error, "the body ended, but its lock was not released in order");
     }
 }
 

@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::fencing::FencingToken;
 use crate::{
     inspect::{Holder, Sighting},
+    key::Shown,
     runtime::mutex::Mutex,
 };
 
@@ -121,7 +122,8 @@ impl fmt::Debug for OwnerToken {
 
 /// The result of a look at a key whose value is `token`.
 pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
-    let ours = label_of(token).map(|label| Holder::Ours(label.to_owned()));
+    // Any client can write a token that looks like ours.
+    let ours = label_of(token).map(|label| Holder::Ours(Shown(label).to_string()));
     Sighting {
         remaining,
         holder: ours.unwrap_or(Holder::Foreign),
@@ -215,6 +217,15 @@ mod tests {
         let all: std::collections::HashSet<_> =
             threads.into_iter().flatten().chain(make()).collect();
         assert_eq!(all.len(), 800);
+    }
+
+    #[test]
+    fn a_label_that_another_client_wrote_cannot_forge_a_line_of_a_log() {
+        let seen = sighting_of("lc1:web\nERROR all is lost/1:00", None, 0);
+        assert_eq!(
+            seen.holder,
+            Holder::Ours("web\\nERROR all is lost/1".to_owned())
+        );
     }
 
     #[test]

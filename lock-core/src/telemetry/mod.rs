@@ -77,7 +77,7 @@ impl WatchedWait {
         figures::wait_begins(key);
         Self(Some(Box::new(Watch {
             key: key.clone(),
-            span: tracing::debug_span!("lock_wait", %key, template = key.template()),
+            span: tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template()),
             since: clock.now(),
             clock: clock.clone(),
         })))
@@ -94,14 +94,14 @@ impl WatchedWait {
             return WatchedHold(None);
         };
         let (waited, fencing_token) = (watch.so_far(), u64::from(fencing_token));
-        watch
-            .span
-            .in_scope(|| tracing::debug!(key = %watch.key, ?waited, fencing_token, "acquired"));
+        watch.span.in_scope(
+            || tracing::debug!(key = %watch.key.shown(), ?waited, fencing_token, "acquired"),
+        );
         let Watch { key, clock, .. } = *watch;
         figures::wait_ends(&key, waited);
         figures::hold_begins(&key);
         WatchedHold(Some(Box::new(Watch {
-            span: tracing::debug_span!("lock_hold", %key, template = key.template(), fencing_token),
+            span: tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), fencing_token),
             since: clock.now(),
             key,
             clock,
@@ -112,9 +112,9 @@ impl WatchedWait {
     pub(crate) fn failed(&mut self, error: &LockError) {
         if let Some(watch) = self.0.take() {
             let waited = watch.so_far();
-            watch
-                .span
-                .in_scope(|| tracing::debug!(key = %watch.key, ?waited, %error, "not acquired"));
+            watch.span.in_scope(
+                || tracing::debug!(key = %watch.key.shown(), ?waited, %error, "not acquired"),
+            );
             figures::wait_ends(&watch.key, waited);
             figures::refused(&watch.key, error);
         }
@@ -127,9 +127,9 @@ impl Drop for WatchedWait {
         if let Some(watch) = self.0.take() {
             let waited = watch.so_far();
             catch_panic(|| {
-                watch
-                    .span
-                    .in_scope(|| tracing::debug!(key = %watch.key, ?waited, "stopped waiting"));
+                watch.span.in_scope(
+                    || tracing::debug!(key = %watch.key.shown(), ?waited, "stopped waiting"),
+                );
                 figures::wait_ends(&watch.key, waited);
                 figures::abandoned(&watch.key);
                 drop(watch);
@@ -152,7 +152,7 @@ impl Drop for WatchedHold {
             catch_panic(|| {
                 watch
                     .span
-                    .in_scope(|| tracing::debug!(key = %watch.key, ?held, "released"));
+                    .in_scope(|| tracing::debug!(key = %watch.key.shown(), ?held, "released"));
                 figures::hold_ends(&watch.key, held);
                 // The span closes here, and subscribers may be called.
                 drop(watch);
@@ -163,14 +163,14 @@ impl Drop for WatchedHold {
 
 /// A task was refused before it could wait.
 pub(crate) fn refused(key: &LockKey, error: &LockError) {
-    tracing::debug!(%key, %error, "not acquired");
+    tracing::debug!(key = %key.shown(), %error, "not acquired");
     figures::refused(key, error);
 }
 
 /// A lease ended before it was released.
 pub(crate) fn lost(key: &LockKey, reason: LeaseLost) {
     catch_panic(|| {
-        tracing::warn!(%key, %reason, "lease lost");
+        tracing::warn!(key = %key.shown(), %reason, "lease lost");
         figures::lost(key, reason);
     });
 }

@@ -16,7 +16,8 @@ use crate::{
     error::LeaseLost,
     key::LockKey,
     lock::{
-        context::Context, hold::Hold, key_state::Limits, registry::Registry, waiting::WaitFuture,
+        context::Context, hold::Hold, key_state::Limits, outage::Outage, registry::Registry,
+        waiting::WaitFuture,
     },
     options::{Defaults, LockOptions, Terms},
     runtime::{
@@ -51,6 +52,7 @@ impl Contended {
             clock.clone(),
             Timer::of_the_caller(clock),
             Timing::default(),
+            Outage::new(None),
         );
         Self {
             registry: Registry::new(Arc::new(context), "lock:".to_owned(), Limits::default()),

@@ -189,7 +189,9 @@ where
     /// There is a new connection, and messages may have been missed. Or a message says that the lock may be ours.
     pub(crate) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         if let Phase::Acquiring(request) = &mut self.phase {
-            request.reconnected(cx.now);
+            // After an outage the waiters of all processes are told at about the same time.
+            let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
+            request.reconnected(cx.now.after((cx.jitter)(spread)));
         }
         self.disconnected(since, cx);
     }

@@ -128,12 +128,13 @@ impl<O> AcquireRequest<O> {
         self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
     }
 
-    pub(super) fn reconnected(&mut self, now: Moment) {
+    /// The next request leaves at `at`.
+    pub(super) fn reconnected(&mut self, at: Moment) {
         match &mut self.step {
             RequestStep::Waiting {
                 until,
                 wake_ups: WakeUps::GrantsAndConnections,
-            } => *until = now.min(*until),
+            } => *until = at.min(*until),
             RequestStep::Waiting { .. } => {}
             RequestStep::Asking { .. } | RequestStep::Confirming { .. } => {
                 if matches!(self.meanwhile, Meanwhile::Nothing) {

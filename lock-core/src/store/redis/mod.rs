@@ -74,6 +74,8 @@ struct RedisState {
     contention: Arc<Contention>,
     /// Whether the eviction policy was read.
     looked: AtomicBool,
+    /// Whether the sentinels are watched.
+    watched: AtomicBool,
     timing: Timing,
     usage: Usage,
     /// The message about a user without the right to run scripts, once that is known.
@@ -101,6 +103,15 @@ enum Acked {
 }
 
 impl RedisStore {
+    /// Whether no other server can take its place behind our back: neither sentinels nor a cluster name one.
+    pub(crate) fn is_one_server(&self) -> bool {
+        match &self.0.servers {
+            RedisServers::One(server, _) => server.connection.sentinels().is_none(),
+            #[cfg(feature = "cluster")]
+            RedisServers::Several(_) => false,
+        }
+    }
+
     fn within(&self) -> Duration {
         self.0.timing.command_timeout
     }

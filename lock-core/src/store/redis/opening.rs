@@ -1,6 +1,9 @@
 //! From a url to a store, and the first connection: which server it leads to, and what its user may do.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 use std::time::Duration;
 
 use redis::Value;
@@ -86,6 +89,7 @@ impl RedisStore {
             servers,
             contention: Arc::default(),
             looked: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             timing: settings.timing,
             usage,
             without_scripts: OnceLock::new(),
@@ -116,7 +120,7 @@ impl RedisStore {
             RedisServers::Several(cluster) => return cluster.greet(within).await,
         };
         let connection = &server.connection;
-        if connection.sentinels().is_some() {
+        if connection.sentinels().is_some() && !self.0.watched.swap(true, Ordering::Relaxed) {
             spawn_beside(watch_sentinels(Arc::downgrade(server)));
         }
         match connection.send(&[&[Text("PING")]], within, None).await? {

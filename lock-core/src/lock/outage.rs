@@ -1,0 +1,124 @@
+//! Whether the backend replies, so that not each new request has to find out by itself.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    error::LockError,
+    lock::context::Context,
+    options::Wait,
+    runtime::{
+        clock::{Clock, Moment},
+        mutex::Mutex,
+    },
+    store::{Failure, Source},
+};
+
+/// Of one manager. Each reply and each failure to get one is noted here.
+pub(crate) struct Outage {
+    /// How long without a reply new requests still wait; `None`: always.
+    fail_fast_after: Option<Duration>,
+    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last one had a reply.
+    since: AtomicU64,
+    last_failure: Mutex<Option<Source>>,
+    /// Whether a request is in flight that only finds out whether the outage is over.
+    is_probing: AtomicBool,
+}
+
+impl Outage {
+    pub(crate) fn new(fail_fast_after: Option<Duration>) -> Self {
+        Self {
+            fail_fast_after,
+            since: AtomicU64::new(0),
+            last_failure: Mutex::new(None),
+            is_probing: AtomicBool::new(false),
+        }
+    }
+
+    /// A request had its reply, or had none.
+    pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
+        match result {
+            Err(Failure::NoAnswer(source) | Failure::NotNow(source)) => {
+                *self.last_failure.lock() = Some(source.clone());
+                let first = clock.now().as_nanos().max(1);
+                if self.since.load(Ordering::Relaxed) == 0 {
+                    self.since.store(first, Ordering::Release);
+                }
+            }
+            // Mostly there is no outage, and a write would take the value from the caches of other threads.
+            _ if self.since.load(Ordering::Relaxed) != 0 => self.since.store(0, Ordering::Release),
+            _ => {}
+        }
+    }
+
+    /// Refuses a request that begins in an outage, unless it may wait for ever. Then one request at a time finds out whether the outage
+    /// is over: a read of the key, which changes nothing.
+    pub(crate) fn check(
+        context: &Arc<Context>,
+        wait: Wait,
+        full_key: impl FnOnce() -> Arc<str>,
+    ) -> Result<(), LockError> {
+        let outage = &context.outage;
+        let since = outage.since.load(Ordering::Acquire);
+        let (Some(fail_fast_after), false) =
+            (outage.fail_fast_after, since == 0 || wait == Wait::Forever)
+        else {
+            return Ok(());
+        };
+        let lasts = context.clock.now().since(Moment::from_nanos(since));
+        if lasts < fail_fast_after {
+            return Ok(());
+        }
+        if !outage.is_probing.swap(true, Ordering::AcqRel) {
+            let probe = Probe(context.clone());
+            let reply = context.store.inspect(full_key());
+            context.executor.spawn(async move {
+                let reply = reply.await;
+                probe.0.outage.note(&reply, &probe.0.clock);
+            });
+        }
+        let last_failure = outage.last_failure.lock().clone();
+        Err(LockError::unavailable(NoContact {
+            lasts,
+            last_failure,
+        }))
+    }
+}
+
+/// Ends with its task, for whatever reason.
+struct Probe(Arc<Context>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.0.outage.is_probing.store(false, Ordering::Release);
+    }
+}
+
+/// Why a request was refused without being sent.
+#[derive(Debug)]
+struct NoContact {
+    lasts: Duration,
+    last_failure: Option<Source>,
+}
+
+impl fmt::Display for NoContact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lasts = self.lasts;
+        write!(
+            f,
+            "the backend has not replied for {lasts:.1?}, so this request does not wait (fail_fast_after)"
+        )?;
+        match &self.last_failure {
+            Some(failure) => write!(f, ": {failure}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for NoContact {}

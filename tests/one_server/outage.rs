@@ -1,0 +1,162 @@
+//! A server that is out of reach: what new requests do, what waits already, and a program that starts before its server.
+
+use std::{error::Error as _, time::Duration};
+
+use lock_core::{LockError, LockKey, LockManager, LockOptions};
+use lock_tests::{HANG, RedisServer, eventually};
+use tokio::time::{Instant, timeout};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Each request of its own wait would be a test that hangs.
+fn options() -> LockOptions {
+    LockOptions::default().wait(HANG * 10)
+}
+
+/// The reason why a request was not sent, if it is that.
+fn is_fast(refused: &Result<impl Sized, LockError>) -> bool {
+    match refused {
+        Err(error @ LockError::Unavailable { .. }) => {
+            let source = error.source().expect("it has one");
+            source.to_string().contains("fail_fast_after")
+        }
+        _ => false,
+    }
+}
+
+async fn connect(redis: &RedisServer) -> LockManager {
+    LockManager::builder()
+        .command_timeout(MILLISECOND * 200)
+        .connect_timeout(MILLISECOND * 200)
+        .fail_fast_after(MILLISECOND * 300)
+        .connect(&redis.url())
+        .await
+        .expect("it is up")
+}
+
+/// Waits until new requests are refused at once.
+async fn refused_at_once(locks: &LockManager) -> LockError {
+    let start = Instant::now();
+    while start.elapsed() < HANG {
+        let tried = timeout(HANG, locks.acquire("k", options().wait(MILLISECOND))).await;
+        let tried = tried.expect("it does not outlive its wait for so long");
+        if is_fast(&tried) {
+            return tried.expect_err("refused");
+        }
+    }
+    panic!("no request failed at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_an_outage_new_requests_fail_at_once_and_those_that_wait_go_on() {
+    for stands_still in [true, false] {
+        let redis = RedisServer::start();
+        let locks = connect(&redis).await;
+        if stands_still {
+            redis.stop();
+        } else {
+            redis.kill9();
+        }
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.acquire("waits", options()).await.map(drop) }
+        });
+        let error = refused_at_once(&locks).await;
+        assert_eq!(error.key().map(LockKey::as_str), Some("k"));
+        // One with a long wait, too. It would else hang as long as this server is away.
+        assert!(is_fast(&locks.acquire("k", options()).await));
+        let for_ever = tokio::spawn({
+            let locks = locks.clone();
+            async move {
+                locks
+                    .acquire("ever", options().wait_forever())
+                    .await
+                    .map(drop)
+            }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished() && !for_ever.is_finished());
+
+        if stands_still {
+            redis.cont();
+        } else {
+            redis.restart();
+        }
+        for waits in [waiting, for_ever] {
+            let acquired = timeout(HANG, waits)
+                .await
+                .expect("served")
+                .expect("no panic");
+            acquired.expect("the server is back");
+        }
+        let next = timeout(HANG, locks.acquire("k", options())).await;
+        drop(next.expect("served").expect("the outage is over"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_ends_without_a_request_that_waits() {
+    let redis = RedisServer::start();
+    let locks = connect(&redis).await;
+    redis.kill9();
+    refused_at_once(&locks).await;
+    redis.restart();
+    // Each refused request has one look at the server, beside itself.
+    let is_sent = async || locks.acquire("k", options()).await.is_ok();
+    eventually(HANG, "requests are sent again", is_sent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_may_always_wait_where_the_builder_says_so() {
+    let redis = RedisServer::start();
+    let locks = LockManager::builder()
+        .command_timeout(MILLISECOND * 100)
+        .fail_fast_after(Duration::MAX)
+        .connect(&redis.url())
+        .await
+        .expect("it is up");
+    redis.kill9();
+    for _ in 0..3 {
+        let tried = locks.acquire("k", options().wait(MILLISECOND * 500)).await;
+        assert!(matches!(tried, Err(LockError::Unavailable { .. })) && !is_fast(&tried));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_may_start_before_its_server() {
+    let redis = RedisServer::start();
+    redis.kill9();
+    let builder = || LockManager::builder().connect_timeout(MILLISECOND * 200);
+    let refused = builder().connect(&redis.url()).await;
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+
+    let locks = builder().connect_lazily().connect(&redis.url()).await;
+    let locks = locks.expect("it starts anyway");
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("k", options()).await.map(drop) }
+    });
+    let tried = locks.acquire("k", options().wait(MILLISECOND)).await;
+    assert!(
+        matches!(tried, Err(LockError::Unavailable { .. })),
+        "{tried:?}"
+    );
+    redis.restart();
+    let acquired = timeout(HANG, waiting)
+        .await
+        .expect("served")
+        .expect("no panic");
+    acquired.expect("the server is there");
+    locks.check().await.expect("it is there");
+
+    // What is wrong for good is an error as before.
+    let url = format!("redis://nobody:wrong@127.0.0.1:{}", redis.port());
+    let refused = builder().connect_lazily().connect(&url).await;
+    assert!(
+        matches!(refused, Err(LockError::Invalid { .. })),
+        "{refused:?}"
+    );
+}
