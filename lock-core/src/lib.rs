@@ -96,12 +96,6 @@ mod lease;
 mod manager;
 mod private;
 
-#[cfg(any(
-    feature = "http",
-    feature = "actix",
-    feature = "tonic",
-    feature = "stream"
-))]
 mod integrations;
 #[cfg(feature = "testing")]
 mod testing;

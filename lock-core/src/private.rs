@@ -2,7 +2,9 @@
 
 use std::{
     future::poll_fn,
+    marker::PhantomData,
     mem,
+    ops::Deref,
     pin::{Pin, pin},
     sync::{Arc, MutexGuard},
     task::{Context, Poll},
@@ -10,14 +12,18 @@ use std::{
 
 use crate::{
     error::LockError,
+    guard::LockGuard,
+    integrations::response::until_sent,
     key::{IntoLockKey, KeyPart, LockKey, join},
     lease::Lease,
-    manager::{LockManager, LockSource},
+    manager::{LockManager, LockSource, release_now},
+    options::Terms,
     runtime::mutex::Mutex,
 };
 
 pub use crate::{
     error::{FromLockError, Skipped},
+    integrations::response::{Rest, SentLater},
     key::Part,
     options::{LockOptions, OnLost},
     template::Template,
@@ -141,6 +147,32 @@ pub fn locked<T, F>(
 where
     F: Future<Output = T>,
 {
+    locked_then(entry, on_error, function, release_now)
+}
+
+/// The same for a function whose value may be sent after it has returned: `until_sent` is called with the value.
+pub fn locked_until_sent<T, F>(
+    entry: Entry,
+    on_error: impl FnOnce(LockError) -> T,
+    function: F,
+    until_sent: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
+) -> Pin<Box<impl Future<Output = T>>>
+where
+    F: Future<Output = T>,
+{
+    let then = |value, guard, terms: &Terms| until_sent(value, Finished { guard, terms });
+    locked_then(entry, on_error, function, then)
+}
+
+fn locked_then<T, F>(
+    entry: Entry,
+    on_error: impl FnOnce(LockError) -> T,
+    function: F,
+    then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
+) -> Pin<Box<impl Future<Output = T>>>
+where
+    F: Future<Output = T>,
+{
     Box::pin(async move {
         let mut function = Scoped(pin!(Some(function)));
         let Request {
@@ -156,12 +188,58 @@ where
             function
         };
         let result = match (manager, keys) {
-            (Ok(manager), Keys::One(key)) => manager.run(key, options, enter).await,
-            (Ok(manager), Keys::Several(keys)) => manager.run_all(keys, options, enter).await,
+            (Ok(manager), Keys::One(key)) => manager.run_then(key, options, enter, then).await,
+            (Ok(manager), Keys::Several(keys)) => {
+                manager.run_all_then(keys, options, enter, then).await
+            }
             (Err(error), _) => Err(error),
         };
         result.unwrap_or_else(on_error)
     })
+}
+
+/// The lock of a function that has returned its value.
+#[derive(Debug)]
+pub struct Finished<'a> {
+    guard: LockGuard,
+    terms: &'a Terms,
+}
+
+/// The type of a value, for `sent_by(&value).finish(…)`: by the rules of method calls, the compiler takes the method of this type if the
+/// value may be sent later, and that of [`AnyValue`] if not.
+#[derive(Debug)]
+pub struct SentBy<T>(AnyValue<T>);
+
+/// The type of a value that is complete when its function returns.
+#[derive(Debug)]
+pub struct AnyValue<T>(PhantomData<fn(T)>);
+
+/// The type of a value.
+#[must_use]
+pub const fn sent_by<T>(_: &T) -> SentBy<T> {
+    SentBy(AnyValue(PhantomData))
+}
+
+impl<T: SentLater> SentBy<T> {
+    /// Has a body that is made while it is sent keep the lock.
+    pub fn finish(self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
+        until_sent(value, lock.guard, lock.terms)
+    }
+}
+
+impl<T> AnyValue<T> {
+    /// Has the lock released.
+    pub fn finish(&self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
+        release_now(value, lock.guard, lock.terms)
+    }
+}
+
+impl<T> Deref for SentBy<T> {
+    type Target = AnyValue<T>;
+
+    fn deref(&self) -> &AnyValue<T> {
+        &self.0
+    }
 }
 
 /// How far a function came without the lock.

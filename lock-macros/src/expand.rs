@@ -8,7 +8,7 @@ use crate::{
     args::Args,
     item::{Item, inferred, is_one_of, renamed},
     key::{Key, Keys},
-    output::Answer,
+    output::{Answer, answer_in_result, may_be_sent_later},
 };
 
 /// The first words of attributes that the compiler itself understands, so that no other macro will read the signature.
@@ -104,15 +104,26 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
             (#body)
         }
     };
-    if let Some(answer) = &answer {
+    let in_result = answer_in_result(&written).filter(|_| !args.skip_busy);
+    if let Some(answer) = answer.as_ref().or(in_result.as_ref()) {
         // The inner block has all the `return`s of the body, and one type, as the function without the lock.
-        let answered = answered(args, answer, &value);
+        let mut answered = answered(args, answer, &value);
+        if in_result.is_some() {
+            answered = quote!(#value.map(|#value| #answered));
+        }
         function = quote!(async #capture { let #value = #function.await; #answered });
     }
+    let lock = local("lock");
+    let call = if answer.is_some() || in_result.is_some() || may_be_sent_later(&written) {
+        let finish = quote!(|#value, #lock| #private::sent_by(&#value).finish(#value, #lock));
+        quote!(locked_until_sent(#outside, #on_error, #function, #finish))
+    } else {
+        quote!(locked(#outside, #on_error, #function))
+    };
     item.with(quote! {
         #options_seen
         let (#outside, #inside) = #private::entry();
-        #private::locked(#outside, #on_error, #function).await
+        #private::#call.await
     })
 }
 

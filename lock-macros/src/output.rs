@@ -2,7 +2,8 @@
 
 use proc_macro2::Span;
 use syn::{
-    Error, Expr, Path, PathSegment, Result, ReturnType, Type, TypeParamBound,
+    Error, Expr, GenericArgument, Path, PathArguments, PathSegment, Result, ReturnType, Type,
+    TypeParamBound,
     visit::{self, Visit},
 };
 
@@ -49,6 +50,36 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// The trait of `Result<impl IntoResponse, E>`: its value is made a response, so that it is known how the body is sent.
+pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
+    let Type::Path(result) = ty else {
+        return None;
+    };
+    let last = result
+        .path
+        .segments
+        .last()
+        .filter(|last| last.ident == "Result")?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    match arguments.args.first()? {
+        GenericArgument::Type(ty) => {
+            Answer::of(ty).filter(|answer| matches!(answer, Answer::IntoResponse(_)))
+        }
+        _ => None,
+    }
+}
+
+/// Whether it is a response, so that its body may be sent after the function has returned, as far as its name says so.
+pub(crate) fn may_be_sent_later(ty: &Type) -> bool {
+    let is_sent = |segment: &PathSegment| {
+        let name = segment.ident.to_string();
+        name.ends_with("Response") || name == "Body"
+    };
+    any_path(ty, &is_sent).is_some()
+}
+
 /// Whether the function can report a failed lock to its caller, as far as the words of its type show, and whether its value is
 /// all that it does. The compiler checks the rest by a trait.
 pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
@@ -83,18 +114,23 @@ pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
 
 /// Finds what is read after the function has returned, if its name says so.
 fn stream_in(ty: &Type) -> Option<&Path> {
-    struct StreamSearch<'a>(Option<&'a Path>);
-    impl<'ast> Visit<'ast> for StreamSearch<'ast> {
+    any_path(ty, &is_stream)
+}
+
+/// Finds the first path whose last word is meant.
+fn any_path<'a>(ty: &'a Type, is_meant: &dyn Fn(&PathSegment) -> bool) -> Option<&'a Path> {
+    struct PathSearch<'a, 'b>(&'b dyn Fn(&PathSegment) -> bool, Option<&'a Path>);
+    impl<'ast> Visit<'ast> for PathSearch<'ast, '_> {
         fn visit_path(&mut self, path: &'ast Path) {
-            if path.segments.last().is_some_and(is_stream) {
-                self.0.get_or_insert(path);
+            if path.segments.last().is_some_and(self.0) {
+                self.1.get_or_insert(path);
             }
             visit::visit_path(self, path);
         }
     }
-    let mut search = StreamSearch(None);
+    let mut search = PathSearch(is_meant, None);
     search.visit_type(ty);
-    search.0
+    search.1
 }
 
 fn is_stream(segment: &PathSegment) -> bool {

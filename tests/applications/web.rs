@@ -37,6 +37,11 @@ impl App {
         held.expect("the lock is free soon")
     }
 
+    async fn try_hold(&self, key: &str) -> Option<LockGuard> {
+        let tried = self.locks.try_acquire(key, options()).await;
+        tried.expect("the backend answers")
+    }
+
     async fn is_held(&self, key: &str) -> bool {
         let info = self.locks.inspect(key).await;
         info.expect("the backend answers").is_some()
@@ -67,7 +72,9 @@ fn pieces(app: App) -> impl Stream<Item = Result<Bytes, LockError>> + Send {
 /// - `/locked/{id}` says by `on_error` that a busy lock is 423;
 /// - `/hang/{id}` never answers;
 /// - `/nowhere` has no manager;
-/// - `/stream/{id}` holds its lock while it sends.
+/// - `/stream/{id}` holds its lock while it sends, by a guard;
+/// - `/sent/{id}` and `/sent_result/{id}` are locked functions with a `max_hold` that return a stream, as an `impl Trait` and in a
+///   `Result`; `/unbounded/{id}` has no `max_hold`.
 ///
 /// They lock `order:{id}`, and do not wait for it.
 struct Site {
@@ -89,10 +96,14 @@ impl Site {
 
     /// Begins to read the stream, all that is there of it.
     async fn stream(&self) -> HttpRequest {
-        let mut request = self.send("/stream/7").await;
+        self.stream_of("/stream/7").await
+    }
+
+    async fn stream_of(&self, path: &str) -> HttpRequest {
+        let mut request = self.send(path).await;
         let piece = request.begins_with("first\r\n").await;
         piece.expect("a piece");
-        assert!(self.app.is_held("order:7").await);
+        assert!(self.app.is_held("order:7").await, "{path}");
         request
     }
 }
@@ -211,6 +222,38 @@ async fn a_lock_is_held_until_the_stream_has_ended(site: &Site) {
     let rest = request.begins_with(&format!("last\r\n{END}")).await;
     rest.expect("another piece, and the end");
     drop(site.app.hold("order:7").await);
+}
+
+/// What a client reads that takes a byte a second is the same: the lock is held as long as the test lets it.
+async fn a_bounded_lock_is_held_until_its_response_has_been_sent(site: &Site) {
+    for path in ["/sent/7", "/sent_result/7"] {
+        let mut request = site.stream_of(path).await;
+        assert!(site.app.try_hold("order:7").await.is_none(), "{path}");
+        site.app.finish.notify_one();
+        let rest = request.begins_with(&format!("last\r\n{END}")).await;
+        rest.expect("another piece, and the end");
+        drop(site.app.hold("order:7").await);
+
+        site.stream_of(path).await.reset().expect("a connection");
+        drop(site.app.hold("order:7").await);
+    }
+}
+
+async fn a_response_ends_with_the_lease_of_its_function(site: &Site) {
+    let request = site.stream_of("/sent/7").await;
+    site.app.locks.shutdown(Duration::ZERO).await;
+    let rest = tokio::time::timeout(SOON, request.rest()).await;
+    let rest = rest.expect("the connection ends");
+    assert!(!rest.contains("last"), "{rest}");
+}
+
+async fn an_unbounded_lock_is_released_before_its_response_has_been_sent(site: &Site) {
+    let mut request = site.send("/unbounded/7").await;
+    request.begins_with("first\r\n").await.expect("a piece");
+    drop(site.app.hold("order:7").await);
+    site.app.finish.notify_one();
+    let rest = request.begins_with(&format!("last\r\n{END}")).await;
+    rest.expect("another piece, and the end");
 }
 
 async fn a_client_that_hangs_up_ends_the_stream_and_its_lock(site: &Site) {

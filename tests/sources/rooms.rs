@@ -49,6 +49,11 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "integrations/actix.rs",
         "what the attribute's output calls for an actix handler",
     ),
+    (
+        "private.rs",
+        "integrations/response.rs",
+        "what the attribute's output calls for a response",
+    ),
 ];
 
 /// A file of the sources, by its path below `src`.

@@ -1,18 +1,29 @@
 //! A failed lock as actix's response, and handlers that return `impl Responder`.
 
+use std::{
+    error::Error,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
 use actix_web::{
     HttpRequest, HttpResponse, Responder, ResponseError,
-    body::BoxBody,
+    body::{BodySize, BoxBody, MessageBody},
     http::{
         StatusCode,
         header::{CONTENT_TYPE, RETRY_AFTER},
     },
-    web::Data,
+    web::{Bytes, Data},
 };
 
 use crate::{
     error::{FromLockError, LockError},
-    integrations::problem::Problem,
+    guard::LockGuard,
+    integrations::{
+        problem::Problem,
+        response::{Rest, SentLater},
+        stream::Held,
+    },
     manager::{LockManager, LockSource},
 };
 
@@ -80,6 +91,8 @@ impl FromLockError for (String, StatusCode) {
 pub enum Responding<R, F> {
     /// The body's.
     Body(R),
+    /// The same, with the lock until its response has been sent, if that is a stream.
+    Held(R, LockGuard),
     /// The one of a failed lock.
     Failed(F),
 }
@@ -90,8 +103,79 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
     fn respond_to(self, request: &HttpRequest) -> HttpResponse {
         match self {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
+            Self::Held(responder, guard) => {
+                let mut response = responder.respond_to(request).map_into_boxed_body();
+                match response.rest() {
+                    Rest::Nothing => response,
+                    Rest::Stream | Rest::NotKnownYet => response.hold(guard),
+                }
+            }
             Self::Failed(responder) => responder.respond_to(request).map_into_boxed_body(),
         }
+    }
+}
+
+impl<R, F> SentLater for Responding<R, F> {
+    fn rest(&mut self) -> Rest {
+        match self {
+            Self::Body(_) | Self::Held(..) => Rest::NotKnownYet,
+            Self::Failed(_) => Rest::Nothing,
+        }
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        match self {
+            Self::Body(responder) | Self::Held(responder, _) => Self::Held(responder, guard),
+            failed @ Self::Failed(_) => failed,
+        }
+    }
+}
+
+impl SentLater for HttpResponse {
+    fn rest(&mut self) -> Rest {
+        match self.body().size() {
+            BodySize::None | BodySize::Sized(_) => Rest::Nothing,
+            BodySize::Stream => Rest::Stream,
+        }
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        let held = |body| HeldMessage {
+            held: Some(Held::new(body, guard)),
+        };
+        self.map_body(|_, body| BoxBody::new(held(body)))
+    }
+}
+
+/// The body of a response that keeps a lock until it has ended.
+struct HeldMessage {
+    /// None after the end.
+    held: Option<Held<BoxBody>>,
+}
+
+impl MessageBody for HeldMessage {
+    type Error = Box<dyn Error>;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        let Some(held) = &mut self.held else {
+            return Poll::Ready(None);
+        };
+        if let Err(error) = held.check(context) {
+            self.held = None;
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        let piece = ready!(held.stream.as_mut().poll_next(context));
+        if !matches!(piece, Some(Ok(_))) {
+            self.held = None;
+        }
+        Poll::Ready(piece)
     }
 }
 

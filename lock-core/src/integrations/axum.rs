@@ -4,10 +4,16 @@ use axum_core::{
     body::Body,
     response::{IntoResponse, Response},
 };
+use http_body::Body as _;
 
 use crate::{
     error::{FromLockError, LockError},
-    integrations::problem::Problem,
+    guard::LockGuard,
+    integrations::{
+        held_body::HeldBody,
+        problem::Problem,
+        response::{Rest, SentLater},
+    },
 };
 
 /// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
@@ -30,5 +36,28 @@ impl From<LockError> for Response {
 impl FromLockError for Response {
     fn from_lock_error(error: LockError) -> Self {
         error.into_response()
+    }
+}
+
+impl SentLater for Body {
+    fn rest(&mut self) -> Rest {
+        match self.size_hint().exact() {
+            Some(_) => Rest::Nothing,
+            None => Rest::Stream,
+        }
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        Self::new(HeldBody::new(self, guard))
+    }
+}
+
+impl SentLater for Response {
+    fn rest(&mut self) -> Rest {
+        self.body_mut().rest()
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        self.map(|body| body.hold(guard))
     }
 }

@@ -4,12 +4,15 @@
 pub(crate) mod actix;
 #[cfg(feature = "axum")]
 mod axum;
+#[cfg(feature = "axum")]
+mod held_body;
 #[cfg(feature = "http")]
 mod http;
 #[cfg(feature = "poem")]
 mod poem;
 #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
 mod problem;
+pub(crate) mod response;
 #[cfg(feature = "stream")]
 pub(crate) mod stream;
 #[cfg(feature = "tonic")]

@@ -1,11 +1,19 @@
 //! A failed lock as poem's response.
 
+use std::io;
+
 use http::StatusCode;
-use poem::{Response, error::ResponseError, web::Data};
+use http_body::Body as _;
+use http_body_util::combinators::BoxBody;
+use poem::{Body, Response, error::ResponseError, web::Data};
 
 use crate::{
     error::{FromLockError, LockError},
-    integrations::problem::Problem,
+    guard::LockGuard,
+    integrations::{
+        problem::Problem,
+        response::{Rest, SentLater},
+    },
     manager::{LockManager, LockSource},
 };
 
@@ -43,6 +51,37 @@ impl FromLockError for Response {
 impl<T: LockSource> LockSource for Data<T> {
     fn lock_manager(&self) -> LockManager {
         self.0.lock_manager()
+    }
+}
+
+impl SentLater for Body {
+    fn rest(&mut self) -> Rest {
+        // A body can be looked at only in this form.
+        let body: BoxBody<_, io::Error> = std::mem::take(self).into();
+        let size = body.size_hint().exact();
+        *self = body.into();
+        match size {
+            Some(_) => Rest::Nothing,
+            None => Rest::Stream,
+        }
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        Self::from_bytes_stream(guard.hold_during(self.into_bytes_stream()))
+    }
+}
+
+impl SentLater for Response {
+    fn rest(&mut self) -> Rest {
+        let mut body = self.take_body();
+        let rest = body.rest();
+        self.set_body(body);
+        rest
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        let (parts, body) = self.into_parts();
+        Self::from_parts(parts, body.hold(guard))
     }
 }
 

@@ -29,11 +29,11 @@ pub struct HeldStream<S> {
     held: Option<Held<S>>,
 }
 
-/// Dropped in this order: the stream must be gone before the lock is released.
-struct Held<S> {
-    stream: Pin<Box<S>>,
+/// What is read under a lock. Dropped in this order: the stream must be gone before the lock is released.
+pub(super) struct Held<S> {
+    pub(super) stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send>>,
-    lease: Lease,
+    pub(super) lease: Lease,
     /// Last: releases.
     _guard: LockGuard,
 }
@@ -69,15 +69,8 @@ impl LockGuard {
         S: Stream<Item = Result<T, E>>,
         E: From<LockError>,
     {
-        let lease = self.lease();
-        let watched = lease.clone();
         HeldStream {
-            held: Some(Held {
-                stream: Box::pin(stream),
-                lost: Box::pin(async move { watched.lost().await }),
-                lease,
-                _guard: self,
-            }),
+            held: Some(Held::new(stream, self)),
         }
     }
 }
@@ -91,8 +84,19 @@ impl<S> HeldStream<S> {
 }
 
 impl<S> Held<S> {
+    pub(super) fn new(stream: S, guard: LockGuard) -> Self {
+        let lease = guard.lease();
+        let watched = lease.clone();
+        Self {
+            stream: Box::pin(stream),
+            lost: Box::pin(async move { watched.lost().await }),
+            lease,
+            _guard: guard,
+        }
+    }
+
     /// Checks the clock before each poll of the stream, as for a body.
-    fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
+    pub(super) fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
         let leases = self.lease.leases();
         leases.check()?;
         if self.lost.as_mut().poll(context).is_ready() {

@@ -321,12 +321,27 @@ impl LockManager {
         Fut: Future<Output = T>,
     {
         let key = key.into_lock_key();
+        self.run_then(key, options, body, release_now).await
+    }
+
+    /// The same with a say of what becomes of the lock when the body has returned its value.
+    pub(crate) async fn run_then<T, F, Fut>(
+        &self,
+        key: LockKey,
+        options: LockOptions,
+        body: F,
+        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
         let terms = self.terms(&key, &options)?;
         let turns = self
             .take_turns(std::slice::from_ref(&key), terms.wait)
             .await?;
         let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
-        self.run_under(guard, turns, terms, body).await
+        self.run_under(guard, turns, terms, body, then).await
     }
 
     /// Waits until no other branch of the running body is in a call with one of these keys. Nothing to wait for and nothing allocated if
@@ -350,6 +365,7 @@ impl LockManager {
         turns: Vec<Turn>,
         terms: Terms,
         body: F,
+        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
     ) -> Result<T, LockError>
     where
         F: FnOnce(Lease) -> Fut,
@@ -365,6 +381,10 @@ impl LockManager {
             OnLost::Continue => body.await,
         };
         drop(turns);
+        let (value, guard) = then(value, guard, &terms);
+        let Some(guard) = guard else {
+            return Ok(value);
+        };
         match terms.release {
             ReleaseMode::Awaited => release(guard).await,
             ReleaseMode::InBackground => self.release_in_background(guard),
@@ -428,6 +448,11 @@ impl LockManager {
     fn context(&self) -> &Arc<Context> {
         &self.inner.registry.context
     }
+}
+
+/// What becomes of the lock of a body that has returned: no part of the value needs it.
+pub(crate) fn release_now<T>(value: T, guard: LockGuard, _: &Terms) -> (T, Option<LockGuard>) {
+    (value, Some(guard))
 }
 
 /// Releases after a body that has ended: its value is worth more than a failure, which is logged.

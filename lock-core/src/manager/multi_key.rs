@@ -11,7 +11,7 @@ use crate::{
     key::{IntoLockKey, LockKey},
     lease::Lease,
     lock::{hold::Hold, reentry},
-    manager::{LockManager, acquire::AcquireFuture},
+    manager::{LockManager, acquire::AcquireFuture, release_now},
     options::{AutoRenew, LockOptions, MOST_KEYS, Terms, Wait, check_key},
     runtime::clock::Moment,
 };
@@ -126,11 +126,26 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
+        self.run_all_then(keys, options, body, release_now).await
+    }
+
+    /// As `run_then`.
+    pub(crate) async fn run_all_then<T, F, Fut>(
+        &self,
+        keys: impl IntoIterator<Item: IntoLockKey>,
+        options: LockOptions,
+        body: F,
+        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
         let keys = distinct(keys)?;
         let terms = self.terms(&keys[0], &options)?;
         let turns = self.take_turns(&keys, terms.wait).await?;
         let guard = self.take_all(&keys, terms).await?;
-        self.run_under(guard, turns, terms, body).await
+        self.run_under(guard, turns, terms, body, then).await
     }
 
     async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {

@@ -12,6 +12,9 @@ test_claims! {
     a_client_that_hangs_up_releases_the_lock_at_once
     a_client_that_hangs_up_ends_the_stream_and_its_lock
     whoever_reads_can_tell_a_loss_from_the_end
+    a_bounded_lock_is_held_until_its_response_has_been_sent
+    a_response_ends_with_the_lease_of_its_function
+    an_unbounded_lock_is_released_before_its_response_has_been_sent
 }
 
 #[expect(clippy::unused_async, reason = "so that all sites start alike")]
@@ -23,6 +26,9 @@ async fn start(app: App) -> Site {
             .service((result, response, opaque, as_error, mute, locked, nowhere))
             .route("/hang/{id}", web::get().to(hang))
             .route("/stream/{id}", web::get().to(stream))
+            .route("/sent/{id}", web::get().to(sent))
+            .route("/sent_result/{id}", web::get().to(sent_result))
+            .route("/unbounded/{id}", web::get().to(unbounded))
     });
     let server = server
         .workers(1)
@@ -92,4 +98,19 @@ async fn stream(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<Ht
     let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
     let body = guard.hold_during(pieces(App::clone(&app)));
     Ok(HttpResponse::Ok().streaming(body))
+}
+
+#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
+async fn sent(app: web::Data<App>, id: web::Path<u64>) -> impl Responder {
+    HttpResponse::Ok().streaming(pieces(App::clone(&app)))
+}
+
+#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
+async fn sent_result(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<HttpResponse> {
+    Ok(HttpResponse::Ok().streaming(pieces(App::clone(&app))))
+}
+
+#[distributed_lock(key = "order:{id}", locks = app.locks)]
+async fn unbounded(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<HttpResponse> {
+    Ok(HttpResponse::Ok().streaming(pieces(App::clone(&app))))
 }

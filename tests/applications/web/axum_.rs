@@ -19,6 +19,9 @@ test_claims! {
     a_client_that_hangs_up_releases_the_lock_at_once
     a_client_that_hangs_up_ends_the_stream_and_its_lock
     whoever_reads_can_tell_a_loss_from_the_end
+    a_bounded_lock_is_held_until_its_response_has_been_sent
+    a_response_ends_with_the_lease_of_its_function
+    an_unbounded_lock_is_released_before_its_response_has_been_sent
 }
 
 async fn start(app: App) -> Site {
@@ -32,6 +35,9 @@ async fn start(app: App) -> Site {
         .route("/hang/{id}", get(hang))
         .route("/nowhere", get(nowhere))
         .route("/stream/{id}", get(stream))
+        .route("/sent/{id}", get(sent))
+        .route("/sent_result/{id}", get(sent_result))
+        .route("/unbounded/{id}", get(unbounded))
         .with_state(app.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -94,6 +100,26 @@ async fn stream(State(app): State<App>, Path(id): Path<u64>) -> Result<Response,
     let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
     let body = guard.hold_during(pieces(app));
     Ok(Body::from_stream(body).into_response())
+}
+
+#[debug_handler]
+#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
+async fn sent(State(app): State<App>, Path(id): Path<u64>) -> impl IntoResponse {
+    (StatusCode::OK, Body::from_stream(pieces(app)))
+}
+
+#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
+#[debug_handler]
+async fn sent_result(
+    State(app): State<App>,
+    Path(id): Path<u64>,
+) -> Result<impl IntoResponse, LockError> {
+    Ok(Body::from_stream(pieces(app)))
+}
+
+#[distributed_lock(key = "order:{id}", locks = app.locks)]
+async fn unbounded(State(app): State<App>, Path(id): Path<u64>) -> Response {
+    Body::from_stream(pieces(app)).into_response()
 }
 
 #[test]

@@ -15,6 +15,11 @@ use poem::{
 use super::{App, Site, options, pieces};
 
 test_claims!();
+test_claims! {
+    a_bounded_lock_is_held_until_its_response_has_been_sent
+    a_response_ends_with_the_lease_of_its_function
+    an_unbounded_lock_is_released_before_its_response_has_been_sent
+}
 
 #[expect(clippy::unused_async, reason = "so that all sites start alike")]
 async fn start(app: App) -> Site {
@@ -28,6 +33,9 @@ async fn start(app: App) -> Site {
         .at("/hang/:id", get(hang))
         .at("/nowhere", get(nowhere))
         .at("/stream/:id", get(stream))
+        .at("/sent/:id", get(sent))
+        .at("/sent_result/:id", get(sent_result))
+        .at("/unbounded/:id", get(unbounded))
         .data(app.clone());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.set_nonblocking(true).expect("a listener");
@@ -95,4 +103,24 @@ async fn stream(Data(app): Data<&App>, Path(id): Path<u64>) -> poem::Result<Body
     let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
     let pieces = pieces(app.clone()).map_err(io::Error::other);
     Ok(Body::from_bytes_stream(guard.hold_during(pieces)))
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
+async fn sent(Data(app): Data<&App>, Path(id): Path<u64>) -> impl IntoResponse {
+    Body::from_bytes_stream(pieces(app.clone()).map_err(io::Error::other))
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
+async fn sent_result(Data(app): Data<&App>, Path(id): Path<u64>) -> poem::Result<Body> {
+    let pieces = pieces(app.clone()).map_err(io::Error::other);
+    Ok(Body::from_bytes_stream(pieces))
+}
+
+#[handler]
+#[distributed_lock(key = "order:{id}", locks = app.locks)]
+async fn unbounded(Data(app): Data<&App>, Path(id): Path<u64>) -> Response {
+    let pieces = pieces(app.clone()).map_err(io::Error::other);
+    Body::from_bytes_stream(pieces).into()
 }

@@ -1,0 +1,90 @@
+//! Types whose name says that they are sent later, of frameworks and of others, in a crate that forbids every warning.
+#![forbid(warnings)]
+
+use std::{borrow::Cow, fmt, rc::Rc};
+
+use axum::{http, response::Response};
+use lock_core::{LockError, distributed_lock};
+
+/// Another crate's response, which has no body to be sent.
+#[derive(Debug)]
+pub struct GetResponse<T> {
+    /// What was asked for.
+    pub found: Option<T>,
+}
+
+/// A type of that name that cannot be sent to other threads, nor outlive what it borrows.
+#[derive(Debug)]
+pub struct Body<'a>(Rc<Cow<'a, str>>);
+
+/// A framework's.
+///
+/// # Errors
+///
+/// If the lock is busy.
+#[distributed_lock(key = "order", max_hold = "1m")]
+pub async fn frameworks() -> Result<Response, LockError> {
+    Ok(Response::default())
+}
+
+/// With another body than the framework's.
+///
+/// # Errors
+///
+/// If the lock is busy.
+#[distributed_lock(key = "order", max_hold = "1m")]
+pub async fn of_another_body() -> Result<http::Response<Vec<u8>>, LockError> {
+    Ok(http::Response::new(Vec::new()))
+}
+
+/// Of whatever is asked for.
+///
+/// # Errors
+///
+/// If the lock is busy.
+#[distributed_lock(key = "order")]
+pub async fn generic<T: Default, E: From<LockError>>() -> Result<GetResponse<T>, E> {
+    let found = Some(T::default());
+    Ok(GetResponse { found })
+}
+
+/// Borrowed, and not `Send`.
+///
+/// # Errors
+///
+/// If the lock is busy.
+#[distributed_lock(key = "order:{name}")]
+pub async fn borrowed(name: &str) -> Result<Body<'_>, LockError> {
+    Ok(Body(Rc::new(name.into())))
+}
+
+/// Behind an alias of the standard result.
+///
+/// # Errors
+///
+/// If the lock is busy.
+#[distributed_lock(key = "order", on_busy = skip)]
+pub async fn skipped() -> Result<Option<GetResponse<u8>>, LockError> {
+    Ok(Some(GetResponse { found: None }))
+}
+
+/// As a trait object.
+///
+/// # Errors
+///
+/// If the lock is busy.
+#[distributed_lock(key = "order", ttl = "1s")]
+pub async fn boxed() -> Result<Box<dyn fmt::Debug>, GetResponse<LockError>>
+where
+    GetResponse<LockError>: From<LockError>,
+{
+    Ok(Box::new(GetResponse { found: Some(1) }))
+}
+
+impl From<LockError> for GetResponse<LockError> {
+    fn from(error: LockError) -> Self {
+        Self { found: Some(error) }
+    }
+}
+
+fn main() {}
