@@ -135,7 +135,8 @@ pub use lock_macros::{distributed_lock, key};
 #[cfg(feature = "redis")]
 pub use manager::IntoClient;
 pub use manager::{
-    KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global, with_locks,
+    AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global,
+    with_locks,
 };
 pub use options::{LockOptions, OnLost};
 #[cfg(feature = "testing")]

@@ -10,6 +10,8 @@ use crate::{
     options::OptionName,
 };
 
+const NO_TEXT: &str = "write a text with a unit, as in `\"10s\"`";
+
 /// A duration literal, checked, or an expression, which is checked when it is run.
 pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
     let Expr::Lit(ExprLit { lit, .. }) = value else {
@@ -29,8 +31,19 @@ pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
             Ok(ms) => return Ok(quote!(::core::time::Duration::from_millis(#ms))),
             Err(reason) => reason,
         },
-        Lit::Int(number) => format!("a number needs a unit: write `\"{number}s\"`"),
-        _ => "write a text with a unit, as in `\"10s\"`".to_owned(),
+        Lit::Int(number) if number.suffix().is_empty() => {
+            format!("a number needs a unit: write `\"{number}s\"`")
+        }
+        Lit::Float(number) if number.suffix().is_empty() => NO_TEXT.to_owned(),
+        // `10s` is a number with a suffix for the compiler.
+        Lit::Int(_) | Lit::Float(_) => {
+            let text = lit.to_token_stream().to_string();
+            match milliseconds(&text) {
+                Ok(_) => format!("it needs quotation marks: write `\"{text}\"`"),
+                Err(reason) => reason,
+            }
+        }
+        _ => NO_TEXT.to_owned(),
     };
     let reason = format!("`{}` is no usable duration: {reason}", option.text());
     refuse(lit.span(), reason)

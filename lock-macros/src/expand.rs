@@ -94,16 +94,17 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         _ => "acquire",
     });
     let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
-    let mut function = quote! {
-        async #capture {
-            #typed
-            #bindings
-            #prologue
-            #lease #inside.#acquire(#(#arguments),*).await;
-            // In parentheses: the compiler takes the braces of a short body for superfluous.
-            (#body)
-        }
+    let statements = quote! {
+        #typed
+        #bindings
+        #prologue
+        #lease #inside.#acquire(#(#arguments),*).await;
+        // In parentheses: the compiler takes the braces of a short body for superfluous.
+        (#body)
     };
+    // At the body, so that an error is about it that concerns all that the body captures.
+    let at = item.braces.resolved_at(Span::mixed_site());
+    let mut function = quote_spanned!(at=> async #capture { #statements });
     let in_result = answer_in_result(&written).filter(|_| !args.skip_busy);
     if let Some(answer) = answer.as_ref().or(in_result.as_ref()) {
         // The inner block has all the `return`s of the body, and one type, as the function without the lock.
@@ -246,6 +247,11 @@ fn hidden(name: &str) -> Ident {
 /// for such an argument instead, unless another attribute is still to read the pattern.
 fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
     let others_read = !item.attrs.iter().all(|attr| begins(attr, INERT));
+    // The key of another lock below this one may be all that uses an argument.
+    let below = item.attrs.iter().filter(|attr| is_a_lock(attr));
+    let below: String = below
+        .map(|attr| attr.to_token_stream().to_string())
+        .collect();
     let on_error = on_error.map(ToTokens::to_token_stream).unwrap_or_default();
     let this = item.sig.receiver().map(|this| this.self_token).into_iter();
     let mut bindings = quote!(#(let _ = &#this;)*);
@@ -266,7 +272,7 @@ fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
             Pat::Ident(named) if named.by_ref.is_none() && named.subpat.is_none() => {
                 let mut name = named.ident.clone();
                 named.mutability = None;
-                if mentions(on_error.clone(), &name) {
+                if mentions(on_error.clone(), &name) || has_word(&below, &name.to_string()) {
                     quote!(#attrs let #pat = #name; #attrs let _ = &#name;)
                 } else if !name.to_string().starts_with('_') {
                     quote!(#attrs let #pat = #name;)
@@ -294,6 +300,16 @@ fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
 fn begins(attr: &Attribute, words: &[&str]) -> bool {
     let first = attr.path().segments.first();
     first.is_some_and(|first| is_one_of(&first.ident, words))
+}
+
+fn is_a_lock(attr: &Attribute) -> bool {
+    let last = attr.path().segments.last();
+    last.is_some_and(|last| last.ident == "distributed_lock")
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.any(|other| other == word)
 }
 
 fn mentions(tokens: TokenStream, name: &Ident) -> bool {

@@ -57,7 +57,7 @@ pub(crate) struct Item {
     /// `#![…]` at the top of the body.
     inner_attrs: Vec<Attribute>,
     /// Of the body's braces.
-    braces: Span,
+    pub(crate) braces: Span,
     /// The statements that are to be locked, in braces.
     pub(crate) body: TokenStream,
     /// What a function that is not `async` returns: the future of an `async` block, which is empty here.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{
     Error, Expr, ExprArray, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated,
@@ -279,7 +279,7 @@ impl Scanner<'_> {
             return Err(format!("`{text}` {reason}"));
         };
         self.check(&expr, Place::Value)?;
-        let tokens = expr.into_token_stream();
+        let tokens = members_of_ours(expr.into_token_stream());
         Ok(renamed(tokens, &|name| self.names?.find(name)))
     }
 
@@ -332,6 +332,9 @@ impl Scanner<'_> {
         let known = names.texts();
         let advice = match nearest(&text, &known) {
             Some(name) if text != "self" => format!("did you mean `{name}`?"),
+            None if known.iter().any(|name| name.starts_with("__arg")) => {
+                "another attribute has renamed some: put `#[distributed_lock]` above it".to_owned()
+            }
             None if !known.is_empty() => format!("there is `{}`", known.join("`, `")),
             _ => "the function has none".to_owned(),
         };
@@ -349,6 +352,32 @@ impl Scanner<'_> {
         let reason = format!("{reason}\n    {shown}\n    {before}{carets}");
         refuse(self.at, reason)
     }
+}
+
+/// Marks the names of fields and methods as generated. Else the compiler, when it knows a better one, offers to write it in place of the
+/// whole template, at which they all are.
+fn members_of_ours(tokens: TokenStream) -> TokenStream {
+    let mut follows_dot = false;
+    let mark = |tree| {
+        let is_member = std::mem::replace(&mut follows_dot, false);
+        match tree {
+            TokenTree::Punct(punct) => {
+                follows_dot = punct.as_char() == '.';
+                TokenTree::Punct(punct)
+            }
+            TokenTree::Ident(mut name) if is_member => {
+                name.set_span(name.span().resolved_at(Span::mixed_site()));
+                TokenTree::Ident(name)
+            }
+            TokenTree::Group(group) => {
+                let mut marked = Group::new(group.delimiter(), members_of_ours(group.stream()));
+                marked.set_span(group.span());
+                TokenTree::Group(marked)
+            }
+            other => other,
+        }
+    };
+    tokens.into_iter().map(mark).collect()
 }
 
 /// The position of an expression decides which forms it may have.
@@ -371,8 +400,26 @@ fn check_spec(spec: &str) -> Result<(), &'static str> {
         "an address differs in every process, and so would the key"
     } else if rest.contains('$') || rest.contains(".*") {
         "a width or precision in a key is a plain number"
+    } else if !has_format_trait(rest) {
+        "there is no such format: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`"
     } else {
         return Ok(());
     };
     Err(reason)
+}
+
+/// Whether a format spec, after its fill and alignment, is one that the compiler knows. Else it would point at a wrong place, since
+/// it takes the template for the format string.
+fn has_format_trait(rest: &str) -> bool {
+    let rest = rest.trim_start_matches(['<', '^', '>']);
+    let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);
+    let rest = rest.strip_prefix('#').unwrap_or(rest);
+    let digit = |c: char| c.is_ascii_digit();
+    let rest = rest.trim_start_matches(digit);
+    let precise = rest.strip_prefix('.').map(|rest| {
+        let after = rest.trim_start_matches(digit);
+        (after.len() < rest.len()).then_some(after)
+    });
+    let ty = precise.unwrap_or(Some(rest));
+    matches!(ty, Some("" | "x" | "X" | "o" | "b" | "e" | "E"))
 }

@@ -48,7 +48,8 @@ impl Function {
 
     /// Whether it, or its future, may be an error.
     fn is_fallible(&self) -> bool {
-        self.returns.contains("Result <")
+        // The future with a name is that of a result, too.
+        self.returns.contains("Result <") || self.returns.starts_with("AcquireFuture")
     }
 
     /// A builder's: it takes itself, and returns itself changed.

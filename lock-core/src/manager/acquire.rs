@@ -1,6 +1,7 @@
 //! The future of an acquire.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
@@ -17,12 +18,11 @@ use crate::{
     options::{Terms, check_key},
 };
 
-/// Acquires a key, or shares the lease that the task already holds.
-///
-/// Written by hand because thousands of tasks may wait in one. An `async fn` keeps its arguments as they came, and stores what it
-/// waits for twice.
+/// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
+// Written by hand because thousands of tasks may wait in one. An `async fn` keeps its arguments as they came, and stores what it
+// waits for twice. With a name, since an opaque type would contain the type of the key, and an error about that be told thrice.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct AcquireFuture<'a> {
+pub struct AcquireFuture<'a> {
     manager: &'a LockManager,
     state: AcquireState,
 }
@@ -101,6 +101,12 @@ impl Future for AcquireFuture<'_> {
             hold.leases().first().begin();
             LockGuard::new(hold)
         }))
+    }
+}
+
+impl fmt::Debug for AcquireFuture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireFuture").finish_non_exhaustive()
     }
 }
 

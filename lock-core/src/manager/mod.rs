@@ -31,8 +31,7 @@ mod keys_of;
 mod multi_key;
 mod operating;
 
-use acquire::AcquireFuture;
-
+pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 #[cfg(feature = "redis")]
 pub use client::IntoClient;
@@ -237,11 +236,7 @@ impl LockManager {
         clippy::needless_pass_by_value,
         reason = "as with every other call; options are made where they are used"
     )]
-    pub fn acquire(
-        &self,
-        key: impl IntoLockKey,
-        options: LockOptions,
-    ) -> impl Future<Output = Result<LockGuard, LockError>> + Send {
+    pub fn acquire(&self, key: impl IntoLockKey, options: LockOptions) -> AcquireFuture<'_> {
         let key = key.into_lock_key();
         let terms = self.terms(&key, &options);
         AcquireFuture::new(self, key, terms)

@@ -1,0 +1,10 @@
+//! A value with an unknown format, which the compiler alone would point at in a wrong place.
+// error: there is no such format: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`⏎    order:{id:zz}⏎             ^^^
+// at: "order:{id:zz}"
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:{id:zz}")]
+async fn f(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
