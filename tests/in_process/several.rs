@@ -528,19 +528,23 @@ mod times {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ensuring_looks_at_every_key() {
+    async fn without_renewal_each_key_has_its_ttl_from_when_the_last_one_was_taken() {
         let locks = LockManager::in_memory();
-        let _b = hold(&locks, "b", SECOND).await;
+        let start = Instant::now();
+        let _b = hold(&locks, "b", SECOND * 3).await;
         let guard = locks
-            .acquire_all(["b", "a"], options().without_renewal())
+            .acquire_all(["a", "b"], options().without_renewal())
             .await;
         let lease = guard.as_ref().expect("free soon").lease();
-        lease.ensure(SECOND * 8).expect("8.9 s are left");
-        let refused = lease.ensure(SECOND * 9);
-        let Err(LockError::Unavailable { key, .. }) = &refused else {
-            panic!("not unavailable: {refused:?}");
-        };
-        assert_eq!(key.as_ref().expect("names it").as_str(), "a");
+        assert_eq!(start.elapsed(), SECOND * 3);
+        assert_eq!(lease.remaining(), Duration::from_millis(9_898));
+        let refused = lease.ensure(Duration::from_millis(9_899));
+        assert!(
+            matches!(refused, Err(LockError::Unavailable { .. })),
+            "{refused:?}"
+        );
+        lease.lost().await;
+        assert_eq!(start.elapsed().as_millis(), 12_898);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,10 @@ use crate::{
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    lock::{hold::Hold, reentry},
+    lock::{
+        hold::{Hold, Leases},
+        reentry,
+    },
     manager::{LockManager, acquire::AcquireFuture, release_now},
     options::{AutoRenew, LockOptions, MOST_KEYS, Terms, Wait, check_key},
     runtime::clock::Moment,
@@ -172,16 +175,37 @@ impl LockManager {
             // A lease that was lost before they were joined is noticed after the join.
             let hold = Hold::joined(self.take_each(keys, &mut each, deadline).await?);
             let leases = hold.leases();
+            if terms.renew == AutoRenew::Off {
+                self.renew_once(leases).await;
+            }
             if leases.ended().is_none() {
                 for lease in leases.all() {
                     lease.begin();
-                    if terms.renew == AutoRenew::Off {
-                        lease.stop_renewing();
-                    }
                 }
                 return Ok(LockGuard::new(hold));
             }
             spend(&mut each, deadline, self.context().clock.now());
+        }
+    }
+
+    /// Ends the renewals by which the leases outlived the wait for the others, with one that gives each its whole ttl from now. A lease
+    /// whose renewal has no reply lasts as long as it did before.
+    async fn renew_once(&self, leases: &Leases) {
+        let context = self.context();
+        let sent = context.clock.now();
+        for lease in leases.all() {
+            lease.stop_renewing();
+        }
+        let all = leases.all().iter();
+        let batch = all.map(|lease| lease.owner.renew_request(lease.terms.ttl));
+        let batch = batch.collect();
+        let within = context.reply_within();
+        let Ok(replies) = context.ask(|store| store.renew(batch, within)).await else {
+            return;
+        };
+        for (lease, reply) in leases.all().iter().zip(replies) {
+            let registry = &self.inner.registry;
+            registry.renewed(&lease.key, &lease.owner, sent, &reply, within);
         }
     }
 
