@@ -981,10 +981,18 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
             .map_or(0, |text| text.parse::<u64>().expect("a number"))
     };
 
+    // Without a counter it may have accepted, and forgotten, whatever is not too far above its clock.
+    let asked = now();
+    assert_eq!(propose("a", asked + SECOND / 2, "1", "free")[0], 0);
+    assert_eq!(server.get(KEY), None);
+    let bound = asked + SECOND..=now() + SECOND;
+    assert!(bound.contains(&fence()), "{bound:?}: {}", fence());
+    // From here on it is one with an old counter.
+    server.cli(&["SET", FENCE, "7"]);
     for far in [now() - 2 * SECOND, now() + 2 * SECOND] {
         assert_eq!(propose("a", far, "1", "free")[0], 0, "far from its clock");
     }
-    assert_eq!((server.get(KEY), fence()), (None, 0));
+    assert_eq!((server.get(KEY), fence()), (None, 7));
     let first = now();
     assert_eq!(propose("a", first, "1", "free")[0], 1);
     assert_eq!((server.get(KEY).as_deref(), fence()), (Some("a"), first));
@@ -1025,6 +1033,12 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
 
     server.cli(&["DEL", KEY]);
     assert_eq!(propose("a", now(), "1", "own")[0], -1, "not made anew");
+    assert_eq!(server.get(KEY), None);
+
+    let ahead = now() + SECOND / 2;
+    assert_eq!(propose("a", ahead, "1", "free")[0], 1);
+    server.cli(&["FLUSHALL"]);
+    assert_eq!(propose("b", ahead - 1, "1", "free")[0], 0, "a smaller one");
     assert_eq!(server.get(KEY), None);
 }
 

@@ -18,16 +18,28 @@
 --
 -- A number far from the server's time is refused: far above, it would drag the counter along; far below, it may be smaller
 -- than one that was accepted before a loss of data. Times are in microseconds.
+--
+-- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted
+-- any number up to the bound for its time. So that bound is its counter from then on.
 local lock, fence, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, last, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local WINDOW = 1000000
+
+local function write(counter)
+  -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
+  redis.call('SET', fence, string.format('%.0f', counter))
+end
 
 -- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
 -- lock: a lock without a larger counter would be a lock without a fencing token.
 local holder = redis.call('GET', lock)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local counter = tonumber(redis.call('GET', fence) or '0') or 0
+local counter = tonumber(redis.call('GET', fence) or '')
+if not counter then
+  counter = now + WINDOW
+  write(counter)
+end
 local least = math.max(now, counter)
 
 if holder ~= token and (holder or ARGV[5] == 'own') then
@@ -41,8 +53,7 @@ end
 if last - count < counter or math.abs(last - now) > WINDOW or last >= 9007199254740992 then
   return {0, least}
 end
--- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
-redis.call('SET', fence, string.format('%.0f', last))
+write(last)
 -- A lock that is ours already may have a longer ttl: never shorten it.
 if holder ~= token or redis.call('PTTL', lock) < ttl then
   redis.call('SET', lock, token, 'PX', ttl)

@@ -1,7 +1,8 @@
 //! All that can happen to two acquisitions on three servers, the second begun after the first was granted: with every order of
-//! messages, each of them lost, late, or delivered again and again. The clients' rule is the shipped one. The servers' rule is
-//! that of `propose.lua`, without its clock and without the lock itself. A server that has another client's lock accepts nothing,
-//! which is the same as a lost message; and larger tokens do not depend on mutual exclusion.
+//! messages, each of them lost, late, or delivered again and again; and, in a world of its own, with a server that loses its data
+//! at any moment. The clients' rule is the shipped one. The servers' rule is that of `propose.lua`, without the lock itself. A
+//! server that has another client's lock accepts nothing, which is the same as a lost message; and larger tokens do not depend on
+//! mutual exclusion.
 //!
 //! A message that was sent can be delivered from then on, any number of times: that is late, overtaken, and repeated. One that is
 //! never delivered is lost; the time-out that follows can only end a ballot without a token.
@@ -40,12 +41,25 @@ fn explore<S: Clone + Eq + std::hash::Hash>(
     (seen.len(), None)
 }
 
-/// Whether a server accepts this number, given its counter.
-type Rule = fn(number: u64, counter: u64) -> bool;
+/// The servers' side of a vote.
+#[derive(Clone, Copy)]
+struct Rule {
+    /// Whether a server accepts this number, given its counter.
+    accepts: fn(number: u64, counter: u64) -> bool,
+    /// The counter of a server that has none, given the largest number that it accepts at that time.
+    without_counter: fn(bound: u64) -> u64,
+}
+
+/// As in `propose.lua`.
+const SHIPPED: Rule = Rule {
+    accepts: |number, counter| number > counter,
+    without_counter: |bound| bound,
+};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ModelServer {
-    counter: u64,
+    /// None after a loss of data.
+    counter: Option<u64>,
     /// To the client that asks now, by the indexes of its proposals; not received yet.
     answers: BTreeSet<(usize, Vote)>,
     /// Which of its proposals were delivered.
@@ -61,17 +75,44 @@ struct Proposing {
     late: Vec<u64>,
     first_token: u64,
     repeats_left: usize,
+    world: World,
+}
+
+/// What else happens, and how often: few enough to visit everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    /// The largest number that a server accepts now.
+    bound: u64,
+    /// How often that grows by one.
+    ticks_left: usize,
+    /// How often a server loses its data.
+    losses_left: usize,
+    /// This many messages of each client are delivered once more, and have a reply once more. Messages of the first client that
+    /// arrive while the second asks are repeated without a bound: their replies are not received.
+    repeats: usize,
+}
+
+impl World {
+    const WITHOUT_LOSS: Self = Self {
+        bound: u64::MAX,
+        ticks_left: 0,
+        losses_left: 0,
+        repeats: 1,
+    };
+
+    const WITH_A_LOSS: Self = Self {
+        bound: 1,
+        ticks_left: 1,
+        losses_left: 1,
+        repeats: 0,
+    };
 }
 
 /// This many proposals a client: each further one only repeats what the second one is to the first.
 const PROPOSALS: usize = 2;
 
-/// This many messages of each client are delivered once more, and have a reply once more. Messages of the first client that
-/// arrive while the second asks are repeated without a bound: their replies are not received.
-const REPEATS: usize = 1;
-
 impl Proposing {
-    fn start(counters: [u64; SERVERS], first: u64) -> Self {
+    fn start(counters: [Option<u64>; SERVERS], first: u64, world: World) -> Self {
         let server = |counter| ModelServer {
             counter,
             ..ModelServer::default()
@@ -82,7 +123,8 @@ impl Proposing {
             ballot: Ballot::new(SERVERS, first, 1, 0),
             late: Vec::new(),
             first_token: 0,
-            repeats_left: REPEATS,
+            repeats_left: world.repeats,
+            world,
         }
     }
 
@@ -95,7 +137,19 @@ impl Proposing {
     }
 
     fn next(&self, rule: Rule, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
+        if let Some(left) = self.world.ticks_left.checked_sub(1) {
+            let mut state = self.clone();
+            state.world.ticks_left = left;
+            state.world.bound += 1;
+            reached.push(state);
+        }
         for (index, server) in self.servers.iter().enumerate() {
+            if let Some(left) = self.world.losses_left.checked_sub(1) {
+                let mut state = self.clone();
+                state.world.losses_left = left;
+                state.servers[index].counter = None;
+                reached.push(state.in_order());
+            }
             for (place, number) in self.ballot.proposals.iter().enumerate() {
                 let mut state = self.clone();
                 if !state.servers[index].delivered.insert(place) {
@@ -104,13 +158,13 @@ impl Proposing {
                     };
                     state.repeats_left = left;
                 }
-                let vote = state.servers[index].hear(*number, rule);
+                let vote = state.servers[index].hear(*number, self.world.bound, rule);
                 state.servers[index].answers.insert((place, vote));
                 reached.push(state.in_order());
             }
             for number in &self.late {
                 let mut state = self.clone();
-                state.servers[index].hear(*number, rule);
+                state.servers[index].hear(*number, self.world.bound, rule);
                 reached.push(state.in_order());
             }
             for answer in &server.answers {
@@ -142,7 +196,7 @@ impl Proposing {
             client: Client::Second,
             late: self.ballot.proposals.clone(),
             first_token: token,
-            ..Self::start(counters, estimate)
+            ..Self::start(counters, estimate, self.world)
         });
         reached.extend(second.map(Self::in_order));
         Ok(())
@@ -151,13 +205,13 @@ impl Proposing {
 
 impl ModelServer {
     /// As in `propose.lua`.
-    fn hear(&mut self, number: u64, rule: Rule) -> Vote {
-        if !rule(number, self.counter) {
-            return Vote::Refused {
-                least: self.counter,
-            };
+    fn hear(&mut self, number: u64, bound: u64, rule: Rule) -> Vote {
+        let forgotten = || (rule.without_counter)(bound);
+        let counter = *self.counter.get_or_insert_with(forgotten);
+        if number > bound || !(rule.accepts)(number, counter) {
+            return Vote::Refused { least: counter };
         }
-        self.counter = number;
+        self.counter = Some(number);
         Vote::Accepted {
             clock: 0,
             wanted: false,
@@ -166,22 +220,44 @@ impl ModelServer {
 }
 
 /// Counters that an earlier request has left, in every combination up to the order of the servers.
-fn proposing(rule: Rule) -> (usize, Option<Counterexample>) {
+fn proposing(rule: Rule, world: World) -> (usize, Option<Counterexample>) {
     let counters = [[0, 0, 0], [0, 0, 1], [0, 1, 1]];
-    let start = counters.map(|counters| Proposing::start(counters, 1));
+    let start = counters.map(|counters| Proposing::start(counters.map(Some), 1, world));
     explore(start, |state, reached| state.next(rule, reached))
 }
 
 #[test]
 fn a_later_acquisition_has_a_larger_token_whatever_happens_to_the_messages() {
-    let (states, found) = proposing(|number, counter| number > counter);
+    let (states, found) = proposing(SHIPPED, World::WITHOUT_LOSS);
     assert_eq!(found, None);
     assert!(states > 10_000, "{states} states are not all there are");
 }
 
 #[test]
 fn servers_that_accept_a_number_again_are_found_out() {
-    let (_, found) = proposing(|number, counter| number >= counter);
+    let rule = Rule {
+        accepts: |number, counter| number >= counter,
+        ..SHIPPED
+    };
+    let (_, found) = proposing(rule, World::WITHOUT_LOSS);
+    assert!(found.is_some());
+}
+
+/// Of the majority that accepted the first token, the only server that the second majority has in common with it forgets.
+#[test]
+fn a_later_acquisition_has_a_larger_token_though_a_server_lost_its_counter() {
+    let (states, found) = proposing(SHIPPED, World::WITH_A_LOSS);
+    assert_eq!(found, None);
+    assert!(states > 10_000, "{states} states are not all there are");
+}
+
+#[test]
+fn servers_that_begin_at_zero_after_a_loss_are_found_out() {
+    let rule = Rule {
+        without_counter: |_| 0,
+        ..SHIPPED
+    };
+    let (_, found) = proposing(rule, World::WITH_A_LOSS);
     assert!(found.is_some());
 }
 
