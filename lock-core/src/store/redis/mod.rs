@@ -415,7 +415,10 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let mut health = health::check(&store).await?;
-            health.warnings.extend(store.0.usage.scope.warning());
+            // Of several servers, it is said once for all.
+            if !store.0.usage.is_one_of_several {
+                health.warnings.extend(store.0.usage.scope.warning());
+            }
             Ok(health)
         })
     }

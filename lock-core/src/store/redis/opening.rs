@@ -45,14 +45,7 @@ impl RedisStore {
         Self::make(server, settings, grants, false)
     }
 
-    /// The same for one of several servers, which keep locks by votes.
-    #[cfg(feature = "redlock")]
-    pub(crate) fn one_of_several(server: &Named, settings: &Settings) -> Result<Self, LockError> {
-        // No grants are received: no single server can grant a lock that a majority has.
-        Self::make(server, settings, Arc::default(), true)
-    }
-
-    fn make(
+    pub(super) fn make(
         server: &Named,
         settings: &Settings,
         grants: Arc<Grants>,
@@ -101,16 +94,28 @@ impl RedisStore {
         let started = Clock::Boot.now();
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
         let left = || within.saturating_sub(Clock::Boot.now().since(started));
-        if let Err(failure) = self.reach(within).await {
-            let location = self.0.servers.any();
-            return Err(rights::explained(&self.0.usage, &location, failure, left()).await);
+        let reached = self.reach(within).await;
+        if reached.is_ok() {
+            health::look_at_eviction(self);
         }
-        health::look_at_eviction(self);
-        trial::try_out(self, left()).await?;
+        self.try_out(reached, left()).await?;
         if let Some(warning) = self.0.usage.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }
         Ok(())
+    }
+
+    /// Verifies, if it was reached, that its user has the rights that locks need; names all missing ones, if that is why it was not.
+    pub(crate) async fn try_out(
+        &self,
+        reached: Result<(), Failure>,
+        within: Duration,
+    ) -> Result<(), Failure> {
+        let Err(failure) = reached else {
+            return trial::try_out(self, within).await;
+        };
+        let location = self.0.servers.any();
+        Err(rights::explained(&self.0.usage, &location, failure, within).await)
     }
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {

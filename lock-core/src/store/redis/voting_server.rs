@@ -1,21 +1,19 @@
-//! One of several independent servers: the requests to it, and its replies.
+//! One of several independent servers: the requests to it beside those to a single one, and its replies.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::{
     error::LockError,
-    inspect::Health,
     store::{
-        Failure, Release, Released, Renew, Renewed, Store, StoreFuture,
+        Failure, Renew,
         in_flight::{ConnectionId, InFlight},
         owner_token::OwnerToken,
         redis::{
             Named, RedisStore, Settings,
             connection::{
                 errors,
-                reconnecting::ReconnectingConnection,
                 wire::{
                     command::{
                         Arg::{Joined, Number, Text},
@@ -24,20 +22,12 @@ use crate::{
                     reply,
                 },
             },
-            health, rights,
-            scripts::{Call, INSPECT, PROPOSE, RESTORE},
-            topology::{key_location::KeyLocation, server::RedisServer, slots::Names},
-            trial,
+            health,
+            scripts::{Call, INSPECT, PROPOSE, RESTORE, replies::read_seen},
+            topology::key_location::KeyLocation,
         },
     },
 };
-
-/// A server, with the scripts for a single server, and those for a vote.
-#[derive(Clone)]
-pub(crate) struct VotingServer {
-    store: RedisStore,
-    server: (Arc<RedisServer>, Arc<Names>),
-}
 
 /// The prefix before the full key, for the name of the process that asked last while another had the lock.
 const MARK: &str = "__lock_core__:asked:";
@@ -91,45 +81,35 @@ pub(crate) struct ServerIdentity {
 /// What a server has for a key: the owner token, and for how long, `None`: without an expiry.
 pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
-impl VotingServer {
+impl RedisStore {
     /// Connects with the first request.
-    pub(crate) fn new(named: &Named, settings: &Settings) -> Result<Self, LockError> {
-        let store = RedisStore::one_of_several(named, settings)?;
-        let servers = &store.0.servers;
-        let KeyLocation { server, names, .. } = servers.any();
-        if servers.are_several() || server.connection.sentinels().is_some() {
+    pub(crate) fn one_of_several(named: &Named, settings: &Settings) -> Result<Self, LockError> {
+        // No grants are received: no single server can grant a lock that a majority has.
+        let store = Self::make(named, settings, Arc::default(), true)?;
+        if store.0.servers.are_several() || store.place().server.connection.sentinels().is_some() {
             return Err(LockError::invalid(format!(
                 "`{}` is no server that is independent of the others: list single ones",
-                servers.address().shown()
+                store.shown()
             )));
         }
-        Ok(Self {
-            store,
-            server: (server, names),
-        })
+        Ok(store)
     }
 
-    fn connection(&self) -> &Arc<ReconnectingConnection> {
-        &self.server.0.connection
-    }
-
-    fn names(&self) -> &Names {
-        &self.server.1
+    /// All keys are there.
+    fn place(&self) -> KeyLocation {
+        self.0.servers.any()
     }
 
     /// Its address, without its secrets.
     pub(crate) fn shown(&self) -> &str {
-        self.connection().address().shown()
-    }
-
-    pub(crate) fn round_trip(&self) -> Duration {
-        self.connection().round_trip()
+        self.0.servers.address().shown()
     }
 
     /// Connects, if need be, and verifies which server it is.
-    pub(crate) async fn greet(&self, within: Duration) -> Result<ServerIdentity, Failure> {
+    pub(crate) async fn identify(&self, within: Duration) -> Result<ServerIdentity, Failure> {
         let words = [Text("INFO"), Text("server")];
-        let (connection, answer) = self.connection().send(&[&words], within, None).await?;
+        let server = self.place().server;
+        let (connection, answer) = server.connection.send(&[&words], within, None).await?;
         let text = match answer {
             Value::ServerError(error) => {
                 return Err(match error.code() {
@@ -146,24 +126,8 @@ impl VotingServer {
                 None => return Err(errors::no_redis(self.shown())),
             },
         };
-        health::look_at_eviction(&self.store);
+        health::look_at_eviction(self);
         read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
-    }
-
-    /// Verifies, once it was greeted, that its user has the rights that locks need.
-    pub(crate) async fn try_out(&self, within: Duration) -> Result<(), Failure> {
-        trial::try_out(&self.store, within).await
-    }
-
-    /// Names all missing rights, if the failure is for lack of a right.
-    pub(crate) async fn explained(&self, failure: Failure, within: Duration) -> Failure {
-        rights::explained(
-            &self.store.0.usage,
-            &self.store.0.servers.any(),
-            failure,
-            within,
-        )
-        .await
     }
 
     /// `in_flight` notes the connection before the first byte leaves.
@@ -173,10 +137,11 @@ impl VotingServer {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vote), Failure> {
+        let place = self.place();
         let call = Call {
             keys: &[
                 Text(&proposal.full_key),
-                Text(&self.names().fence),
+                Text(&place.names.fence),
                 Joined(MARK, &proposal.full_key),
             ],
             arguments: &[
@@ -192,19 +157,10 @@ impl VotingServer {
                 Number(millis(proposal.mark)),
             ],
         };
-        let (connection, answer) = PROPOSE
-            .run(self.connection(), call, within, in_flight)
-            .await?;
+        let connection = &place.server.connection;
+        let (connection, answer) = PROPOSE.run(connection, call, within, in_flight).await?;
         let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
         Ok((connection, vote))
-    }
-
-    pub(crate) fn renew(
-        &self,
-        batch: Vec<Renew>,
-        within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
-        self.store.renew(batch, within)
     }
 
     /// Restores the key, unless another holder has it.
@@ -218,44 +174,24 @@ impl VotingServer {
             keys: &[Text(&request.full_key)],
             arguments: &[Text(request.token.expose()), Number(millis(request.ttl))],
         };
+        let connection = &self.place().server.connection;
         let (connection, _) = RESTORE
-            .run(self.connection(), call, within, Some(in_flight))
+            .run(connection, call, within, Some(in_flight))
             .await?;
         Ok(connection)
     }
 
-    pub(crate) fn release(&self, request: Release) -> StoreFuture<Released> {
-        self.store.release(request)
-    }
-
+    /// The owner token in the key, and for how long.
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<SeenLock, Failure> {
+        let place = self.place();
+        let [lock, _, queue] = place.keys(&full_key);
         let call = Call {
-            keys: &[Text(&full_key), Joined(&self.names().queue, &full_key)],
+            keys: &[lock, queue],
             arguments: &[],
         };
-        let (_, answer) = INSPECT
-            .run(
-                self.connection(),
-                call,
-                self.connection().timing().command_timeout,
-                None,
-            )
-            .await?;
-        read_seen(&answer).ok_or_else(|| errors::nonsense("an inspection"))
-    }
-
-    pub(crate) fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
-        self.store.force_release(full_key, known_fencing)
-    }
-
-    pub(crate) async fn check(&self) -> Result<Health, Failure> {
-        health::check(&self.store).await
-    }
-}
-
-impl fmt::Debug for VotingServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
+        let connection = &place.server.connection;
+        let (_, answer) = place.run(connection, &INSPECT, call, None).await?;
+        Ok(read_seen(&answer)?.map(|(token, left, _)| (token, left)))
     }
 }
 
@@ -296,22 +232,6 @@ fn read_vote(answer: &Value) -> Option<Vote> {
                 left => Some(Duration::from_millis(number(left)?)),
             },
         }),
-        _ => None,
-    }
-}
-
-fn read_seen(answer: &Value) -> Option<SeenLock> {
-    let Value::Array(parts) = answer else {
-        return None;
-    };
-    match &parts[..] {
-        [] => Some(None),
-        [Value::BulkString(token), Value::Int(millis), _] => {
-            let token = String::from_utf8_lossy(token).into_owned();
-            // A missing expiry is a negative number.
-            let left = u64::try_from(*millis).ok().map(Duration::from_millis);
-            Some(Some((token, left)))
-        }
         _ => None,
     }
 }

@@ -3,11 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    fencing::FencingBlock,
     runtime::jitter::jittered,
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Contended, Failure, Prefetch, Prefetched,
-        QueueMode, WakeUpMode,
+        Acquire, AcquireOutcome, Acquired, Busy, Failure, Prefetch, Prefetched, QueueMode,
+        WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockCondition, Proposal},
         redlock::{
@@ -19,7 +18,7 @@ use crate::{
 };
 
 pub(super) async fn acquire(
-    servers: &Arc<RedlockServers>,
+    servers: Arc<RedlockServers>,
     request: Acquire,
 ) -> Result<Acquired, Failure> {
     let Acquire {
@@ -46,7 +45,7 @@ pub(super) async fn acquire(
         mark: servers.mark(request.queue_mode),
     };
     let outcome = run_voting_round(
-        servers,
+        &servers,
         proposal,
         request.known_fencing,
         Some(in_flight.clone()),
@@ -54,12 +53,9 @@ pub(super) async fn acquire(
     .await;
     let lost = match outcome {
         Ok(won) => {
-            if won.wanted {
-                servers.back_off.note(&full_key, CLOCK.now());
-            }
             in_flight.note_sent_on(ConnectionId::ALL);
             return Ok(Acquired {
-                outcome: AcquireOutcome::Granted(block(won.number, tokens)),
+                outcome: AcquireOutcome::Granted(won.tokens),
                 connection: ConnectionId::SOME,
             });
         }
@@ -82,57 +78,26 @@ pub(super) async fn acquire(
     }
 }
 
-/// The fencing tokens that a number stands for, of which it is the last.
-fn block(number: u64, count: u32) -> FencingBlock {
-    FencingBlock::new(number + 1 - u64::from(count), count)
-}
-
-/// The block is proposed as the first token is, so that the counters of a majority are past all of it before any of it is used.
 pub(super) async fn prefetch(
-    servers: &Arc<RedlockServers>,
+    servers: Arc<RedlockServers>,
     request: Prefetch,
 ) -> Result<Prefetched, Failure> {
-    let count = request.tokens;
     let proposal = Proposal {
-        full_key: request.full_key.clone(),
+        full_key: request.full_key,
         token: request.token,
         ttl: request.ttl,
         number: 0,
-        count,
+        count: request.tokens,
         lock: LockCondition::Ours,
         asker: servers.name.clone(),
         mark: Duration::ZERO,
     };
-    match run_voting_round(servers, proposal, request.known_fencing, None).await {
-        Ok(won) => {
-            if won.wanted {
-                servers.back_off.note(&request.full_key, CLOCK.now());
-            }
-            Ok(Prefetched::Tokens {
-                tokens: block(won.number, count),
-                contended: if won.wanted {
-                    Contended::OthersWaiting
-                } else {
-                    Contended::NoneWaiting
-                },
-            })
-        }
+    match run_voting_round(&servers, proposal, request.known_fencing, None).await {
+        Ok(won) => Ok(Prefetched::Tokens {
+            tokens: won.tokens,
+            contended: won.contended,
+        }),
         Err(lost) if lost.is_definitely_not_ours => Ok(Prefetched::NotOurs),
         Err(lost) => Err(lost.failure(servers.servers.len())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_ends_with_the_number_that_was_accepted() {
-        let mut tokens = block(100, 64);
-        assert_eq!(tokens.take().map(u64::from), Some(37));
-        assert_eq!(u64::from(tokens.last()), 100);
-        let mut one = block(100, 1);
-        assert_eq!(one.take().map(u64::from), Some(100));
-        assert!(one.take().is_none());
     }
 }

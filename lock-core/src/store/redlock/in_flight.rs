@@ -34,20 +34,12 @@ pub(crate) struct PendingRequest<'a>(&'a ServerInFlight);
 /// What a release has to do at one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseDuty {
-    /// No request ever left for it.
-    NothingSent,
-    /// It was released, for good.
-    AlreadyReleased(ReleaseOutcome),
+    /// Nothing: it was released, for good, or no request ever left for it.
+    Over(ReleaseOutcome),
     /// To send a release. Its reply is final, if it comes on the right connection.
     ReleaseOnce,
     /// To send a release, and to repeat it: a request that may take the key was not over.
     ReleaseAgain,
-}
-
-impl ReleaseDuty {
-    pub(crate) fn is_open(self) -> bool {
-        matches!(self, Self::ReleaseOnce | Self::ReleaseAgain)
-    }
 }
 
 /// The records of this many servers.
@@ -84,9 +76,9 @@ impl ServerInFlight {
         let mut pending = self.lock();
         pending.closed = true;
         match pending.released {
-            Some(outcome) => ReleaseDuty::AlreadyReleased(outcome),
+            Some(outcome) => ReleaseDuty::Over(outcome),
             None if pending.open > 0 => ReleaseDuty::ReleaseAgain,
-            None if !pending.left => ReleaseDuty::NothingSent,
+            None if !pending.left => ReleaseDuty::Over(ReleaseOutcome::NotOurs),
             None => ReleaseDuty::ReleaseOnce,
         }
     }
@@ -140,7 +132,10 @@ mod tests {
         let record = ServerInFlight::default();
         drop(record.begin_request());
         assert!(record.is_settled() && !record.was_used());
-        assert_eq!(record.begin_release(), ReleaseDuty::NothingSent);
+        assert_eq!(
+            record.begin_release(),
+            ReleaseDuty::Over(ReleaseOutcome::NotOurs)
+        );
         assert!(record.begin_request().is_none(), "the release has begun");
     }
 
@@ -158,7 +153,7 @@ mod tests {
         record.note_released(duty, SECOND, ReleaseOutcome::Released);
         assert_eq!(
             record.begin_release(),
-            ReleaseDuty::AlreadyReleased(ReleaseOutcome::Released)
+            ReleaseDuty::Over(ReleaseOutcome::Released)
         );
     }
 
@@ -174,7 +169,7 @@ mod tests {
         record.note_released(record.begin_release(), FIRST, ReleaseOutcome::Released);
         assert_eq!(
             record.begin_release(),
-            ReleaseDuty::AlreadyReleased(ReleaseOutcome::Released)
+            ReleaseDuty::Over(ReleaseOutcome::Released)
         );
     }
 

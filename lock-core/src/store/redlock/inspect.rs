@@ -5,13 +5,14 @@ use std::sync::Arc;
 use crate::{
     inspect::{Health, Sighting},
     store::{
-        Failure,
+        Failure, Store,
         owner_token::sighting_of,
+        redis::voting_server::SeenLock,
         redlock::{
-            ballot::quorum::{self, Verdict, reached_by_majority},
+            ballot::quorum::{self, reached_by_majority},
             server::RedlockServer,
             servers::RedlockServers,
-            voting_round::{self, no_majority},
+            voting_round::reason,
         },
     },
 };
@@ -20,67 +21,22 @@ use crate::{
 const CLOCK_TOLERANCE_MICROS: u64 = 500_000;
 
 pub(super) async fn inspect(
-    servers: &Arc<RedlockServers>,
+    servers: Arc<RedlockServers>,
     full_key: Arc<str>,
 ) -> Result<Option<Sighting>, Failure> {
-    let mut answers = servers.ask_all(|_, member| {
+    let look = |member: Arc<RedlockServer>| {
         let full_key = full_key.clone();
         async move { member.node.see(full_key).await }
-    });
-    let (mut seen, mut failures) = (Vec::new(), Vec::new());
-    while let Some((_, answer)) = answers.recv().await {
-        match answer {
-            Ok(one) => seen.push(one),
-            Err(failure) => failures.push(failure),
-        }
-        if let Some(found) = quorum::whose(servers.servers.len(), &seen, failures.len()) {
-            return Ok(found.map(|(token, left)| sighting_of(token, left, 0)));
-        }
-    }
-    match failures
-        .iter()
-        .find(|failure| matches!(failure, Failure::Invalid(_)))
-    {
-        Some(failure) => Err(failure.clone()),
-        None => Err(Failure::no_answer(no_majority(
-            servers.servers.len(),
-            &failures,
-        ))),
-    }
-}
-
-/// Waits for all servers, since the caller of a forced release checks next whether the lock is free.
-pub(super) async fn force_release(
-    servers: &Arc<RedlockServers>,
-    full_key: Arc<str>,
-    known_fencing: u64,
-) -> Result<(), Failure> {
-    let mut answers = servers.ask_all(|_, member| {
-        let full_key = full_key.clone();
-        async move { member.node.force_release(full_key, known_fencing).await }
-    });
-    let (mut tally, mut failures) = (servers.tally(), Vec::new());
-    while let Some((_, answer)) = answers.recv().await {
-        match answer {
-            Ok(()) => tally.yes(),
-            Err(failure @ Failure::Invalid(_)) => return Err(failure),
-            Err(failure) => {
-                tally.silent();
-                failures.push(failure);
-            }
-        }
-    }
-    match tally.verdict() {
-        Some(Verdict::Yes) => Ok(()),
-        _ => Err(Failure::no_answer(no_majority(
-            servers.servers.len(),
-            &failures,
-        ))),
-    }
+    };
+    let whose = |seen: &[SeenLock], failures: &[Failure]| {
+        let found = quorum::whose(servers.servers.len(), seen, failures.len())?;
+        Some(found.map(|(token, left)| sighting_of(token, left, 0)))
+    };
+    servers.ask_until(look, whose).await
 }
 
 /// A minority that does not work is worth a warning, since one more failure is an outage.
-pub(super) async fn check(servers: &Arc<RedlockServers>) -> Result<Health, Failure> {
+pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
     let mut answers = servers.ask_all(|_, member| async move {
         let waits = member.greet().await?;
         let health = member.node.check().await?;
@@ -102,15 +58,12 @@ pub(super) async fn check(servers: &Arc<RedlockServers>) -> Result<Health, Failu
                 }
             }
             Err(failure) => {
-                warnings.push(format!(
-                    "{name} does not vote: {}",
-                    voting_round::reason(&failure)
-                ));
+                warnings.push(format!("{name} does not vote: {}", reason(&failure)));
                 failures.push(failure);
             }
         }
     }
-    warnings.extend(clock_warnings(servers));
+    warnings.extend(clock_warnings(&servers));
     warnings.extend(servers.scope.warning());
     if let Some(round_trip) = reached_by_majority(servers.servers.len(), times) {
         return Ok(Health {

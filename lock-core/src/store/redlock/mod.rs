@@ -19,12 +19,12 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     inspect::{Health, Sighting},
-    runtime::executor::{Executor, spawn_beside},
+    runtime::executor::spawn_beside,
     store::{
         Acquire, Acquired, ENDED, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed,
         Store, StoreFuture,
         redis::{Named, Settings},
-        redlock::{server::RedlockServer, servers::RedlockServers, voting_round::no_majority},
+        redlock::{server::RedlockServer, servers::RedlockServers},
     },
 };
 
@@ -41,7 +41,7 @@ mod servers;
 mod voting_round;
 
 #[derive(Clone)]
-pub(crate) struct RedlockStore(Arc<RedlockServers>, Executor);
+pub(crate) struct RedlockStore(Arc<RedlockServers>);
 
 impl RedlockStore {
     /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
@@ -61,11 +61,7 @@ impl RedlockStore {
                 member.map(Arc::new).map_err(|error| in_place(place, error))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let executor = settings.executor.clone();
-        Ok(Self(
-            Arc::new(RedlockServers::new(servers, settings)),
-            executor,
-        ))
+        Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
     }
 
     /// Votes are counted where the manager's work runs.
@@ -73,7 +69,7 @@ impl RedlockStore {
         &self,
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) -> StoreFuture<T> {
-        let reply = self.1.run(work);
+        let reply = self.0.executor.run(work);
         Box::pin(async move {
             let none = || Err(Failure::unanswered(ENDED));
             reply.await.unwrap_or_else(none)
@@ -83,27 +79,12 @@ impl RedlockStore {
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
     /// twice. Servers that may not vote yet are no failure here.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let mut answers = self
-            .0
-            .ask_all(|_, member| async move { member.connect().await });
-        let (mut failures, mut greeted) = (Vec::new(), 0);
-        while let Some((_, answer)) = answers.recv().await {
-            match answer {
-                Ok(()) => greeted += 1,
-                Err(failure @ Failure::Invalid(_)) => return Err(failure),
-                Err(failure) => failures.push(failure),
-            }
+        let connect = |member: Arc<RedlockServer>| async move { member.connect().await };
+        self.0.have_done(connect).await?;
+        if let Some(warning) = self.0.scope.warning() {
+            tracing::warn!("{warning}");
         }
-        if greeted >= self.0.majority() {
-            if let Some(warning) = self.0.scope.warning() {
-                tracing::warn!("{warning}");
-            }
-            return Ok(());
-        }
-        Err(Failure::no_answer(no_majority(
-            self.0.servers.len(),
-            &failures,
-        )))
+        Ok(())
     }
 }
 
@@ -157,8 +138,7 @@ impl fmt::Debug for RedlockStore {
 
 impl Store for RedlockStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        let servers = self.0.clone();
-        self.run(async move { acquire::acquire(&servers, request).await })
+        self.run(acquire::acquire(self.0.clone(), request))
     }
 
     fn renew(
@@ -177,28 +157,28 @@ impl Store for RedlockStore {
     }
 
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        let servers = self.0.clone();
-        Box::pin(async move { acquire::prefetch(&servers, request).await })
+        Box::pin(acquire::prefetch(self.0.clone(), request))
     }
 
     fn release(&self, request: Release) -> StoreFuture<Released> {
-        let servers = self.0.clone();
-        self.run(async move { release::release(&servers, request).await })
+        self.run(release::release(self.0.clone(), request))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
-        let servers = self.0.clone();
-        Box::pin(async move { inspect::inspect(&servers, full_key).await })
+        Box::pin(inspect::inspect(self.0.clone(), full_key))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         let servers = self.0.clone();
-        Box::pin(async move { inspect::force_release(&servers, full_key, known_fencing).await })
+        // Waits for all servers, since the caller checks next whether the lock is free.
+        let force_release = move |member: Arc<RedlockServer>| {
+            member.node.force_release(full_key.clone(), known_fencing)
+        };
+        Box::pin(async move { servers.have_done(force_release).await })
     }
 
     fn check(&self) -> StoreFuture<Health> {
-        let servers = self.0.clone();
-        Box::pin(async move { inspect::check(&servers).await })
+        Box::pin(inspect::check(self.0.clone()))
     }
 
     fn round_trip(&self) -> Duration {

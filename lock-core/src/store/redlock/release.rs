@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::store::{
-    Failure, Release, ReleaseOutcome, Released,
+    Failure, Release, ReleaseOutcome, Released, Store,
     in_flight::ConnectionId,
     redlock::{
         ballot::quorum::Verdict,
@@ -17,43 +17,35 @@ use crate::store::{
 /// Sends a release to all servers that may have the lock and have no final reply, and returns as soon as a majority released it.
 /// The state of each server is kept in the in-flight record of the acquire, so that a repeated release goes to the others only.
 pub(super) async fn release(
-    servers: &Arc<RedlockServers>,
+    servers: Arc<RedlockServers>,
     request: Release,
 ) -> Result<Released, Failure> {
     let count = servers.servers.len();
-    let duties: Vec<ReleaseDuty> = of_servers(&request.acquire_in_flight, count)
-        .iter()
-        .map(ServerInFlight::begin_release)
-        .collect();
+    let begin = || {
+        let records = of_servers(&request.acquire_in_flight, count).iter();
+        records.map(ServerInFlight::begin_release)
+    };
+    let duties: Vec<ReleaseDuty> = begin().collect();
     let mut tally = servers.tally();
     for duty in &duties {
-        match duty {
-            ReleaseDuty::AlreadyReleased(ReleaseOutcome::Released) => tally.yes(),
-            ReleaseDuty::AlreadyReleased(ReleaseOutcome::NotOurs) | ReleaseDuty::NothingSent => {
-                tally.no();
-            }
-            ReleaseDuty::ReleaseOnce | ReleaseDuty::ReleaseAgain => {}
+        if let ReleaseDuty::Over(outcome) = duty {
+            tally.count(Ok(*outcome == ReleaseOutcome::Released));
+        } else {
+            request.in_flight.note_sent_on(ConnectionId::ALL);
         }
     }
     // The caller has its result: this is for the servers without a reply.
     let was_decided = tally.verdict().is_some();
-    if duties.iter().any(|duty| duty.is_open()) {
-        request.in_flight.note_sent_on(ConnectionId::ALL);
-    }
     let mut answers = servers.ask_all(|server, member| {
         let (request, duty) = (request.clone(), duties[server]);
         async move { release_at(&member, server, count, request, duty).await }
     });
     let mut failures = Vec::new();
     while let Some((_, answer)) = answers.recv().await {
-        match answer {
-            None => {}
-            Some(Ok(ReleaseOutcome::Released)) => tally.yes(),
-            Some(Ok(ReleaseOutcome::NotOurs)) => tally.no(),
-            Some(Err(failure)) => {
-                tally.silent();
-                failures.push(failure);
-            }
+        if let Some(answer) = answer {
+            let released = answer.as_ref();
+            tally.count(released.map(|outcome| *outcome == ReleaseOutcome::Released));
+            failures.extend(answer.err());
         }
         if !was_decided && tally.verdict().is_some() {
             break;
@@ -64,9 +56,7 @@ pub(super) async fn release(
         Some(Verdict::No) => ReleaseOutcome::NotOurs,
         _ => return Err(Failure::no_answer(no_majority(count, &failures))),
     };
-    let is_over = |duty: ReleaseDuty| !duty.is_open();
-    let records = of_servers(&request.acquire_in_flight, count);
-    let all = records.iter().all(|record| is_over(record.begin_release()));
+    let all = begin().all(|duty| matches!(duty, ReleaseDuty::Over(_)));
     Ok(Released {
         outcome,
         connection: if all {
@@ -85,7 +75,7 @@ async fn release_at(
     request: Release,
     duty: ReleaseDuty,
 ) -> Option<Result<ReleaseOutcome, Failure>> {
-    if !duty.is_open() {
+    if let ReleaseDuty::Over(_) = duty {
         return None;
     }
     let acquired = request.acquire_in_flight.clone();
@@ -95,14 +85,10 @@ async fn release_at(
         in_flight: Arc::default(),
         ..request
     };
-    Some(match member.node.release(request).await {
-        Ok(Released {
-            outcome,
-            connection,
-        }) => {
-            of_servers(&acquired, count)[server].note_released(duty, connection, outcome);
-            Ok(outcome)
-        }
-        Err(failure) => Err(failure),
-    })
+    let released = member.node.release(request).await;
+    Some(released.map(|released| {
+        let record = &of_servers(&acquired, count)[server];
+        record.note_released(duty, released.connection, released.outcome);
+        released.outcome
+    }))
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use crate::store::{
-    Failure, Renew, Renewed,
+    Failure, Renew, Renewed, Store,
     redlock::{
         ballot::quorum::{Verdict, VoteCount},
         in_flight::of_servers,
@@ -31,18 +31,13 @@ pub(super) async fn renew(
     let mut tell = Some(tell);
     while let Some((server, answer)) = answers.recv().await {
         let said = answer.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
-        for (index, tally) in tallies.iter_mut().enumerate() {
-            match said.get(index) {
-                Some(Ok(Renewed::Extended)) => tally.yes(),
-                Some(Ok(Renewed::NotOurs)) => {
-                    tally.no();
-                    missing.push((server, index));
-                }
-                Some(Err(failure)) => {
-                    tally.silent();
-                    failures.push(failure.clone());
-                }
-                None => tally.silent(),
+        for (index, (tally, said)) in tallies.iter_mut().zip(said).enumerate() {
+            let extended = said.as_ref().map(|renewed| *renewed == Renewed::Extended);
+            tally.count(extended);
+            match said {
+                Ok(Renewed::Extended) => {}
+                Ok(Renewed::NotOurs) => missing.push((server, index)),
+                Err(failure) => failures.push(failure),
             }
         }
         if tallies.iter().all(|tally| tally.verdict().is_some())

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -18,8 +18,8 @@ use crate::{
         Failure,
         in_flight::ConnectionId,
         redis::{
-            Named, Settings,
-            voting_server::{Proposal, Vote, VotingServer},
+            Named, RedisStore, Settings,
+            voting_server::{Proposal, Vote},
         },
         redlock::{
             in_flight::ServerInFlight,
@@ -35,7 +35,7 @@ const CLOCK: Clock = Clock::Boot;
 pub(super) struct RedlockServer {
     /// Its position in the list.
     place: usize,
-    pub(super) node: VotingServer,
+    pub(super) node: RedisStore,
     timing: Timing,
     /// How long it must have been up.
     quarantine: Duration,
@@ -64,7 +64,7 @@ impl RedlockServer {
     ) -> Result<Self, LockError> {
         Ok(Self {
             place,
-            node: VotingServer::new(named, settings)?,
+            node: RedisStore::one_of_several(named, settings)?,
             timing: settings.timing,
             quarantine,
             run_ids,
@@ -85,10 +85,8 @@ impl RedlockServer {
         let started = CLOCK.now();
         let within = self.timing.connect_timeout + self.timing.command_timeout;
         let left = || within.saturating_sub(CLOCK.now().since(started));
-        match self.ask_voting_right(within).await {
-            Ok(_) => self.node.try_out(left()).await,
-            Err(failure) => Err(self.node.explained(failure, left()).await),
-        }
+        let reached = self.ask_voting_right(within).await.map(drop);
+        self.node.try_out(reached, left()).await
     }
 
     /// Has it vote, if its vote counts.
@@ -107,7 +105,8 @@ impl RedlockServer {
     ) -> Result<Vote, Failure> {
         let started = CLOCK.now();
         let left = || within.saturating_sub(CLOCK.now().since(started));
-        let voting_right = match self.voting_right() {
+        let known = *self.voting_right.lock();
+        let voting_right = match known {
             Some(voting_right) => voting_right,
             None => self.ask_voting_right(within).await?,
         };
@@ -135,7 +134,10 @@ impl RedlockServer {
         if let Some(pending) = pending {
             pending.answered(connection);
         }
-        self.learn_clock(vote);
+        // A refusal may report a counter that is ahead of the clock.
+        if let Vote::Accepted { clock, .. } = vote {
+            self.set_clock(clock);
+        }
         if connection != voting_right.connection {
             let voting_right = self.ask_voting_right(left()).await?;
             if connection != voting_right.connection {
@@ -151,10 +153,7 @@ impl RedlockServer {
 
     /// The current time of its clock, in microseconds, if that is known.
     pub(super) fn clock(&self) -> Option<u64> {
-        match self.ahead.load(Ordering::Relaxed) {
-            UNKNOWN => None,
-            ahead => own_micros().checked_add_signed(ahead),
-        }
+        own_micros().checked_add_signed(self.ahead()?)
     }
 
     /// How far its clock is ahead of this process's, if that is known.
@@ -164,7 +163,7 @@ impl RedlockServer {
 
     async fn ask_voting_right(&self, within: Duration) -> Result<VotingRight, Failure> {
         let asked = CLOCK.now();
-        let greeting = self.node.greet(within).await?;
+        let greeting = self.node.identify(within).await?;
         if let Some(clock) = greeting.clock {
             self.set_clock(clock);
         }
@@ -197,7 +196,7 @@ impl RedlockServer {
             connection: greeting.connection,
             votes_from,
         };
-        *self.lock_voting_right() = Some(voting_right);
+        *self.voting_right.lock() = Some(voting_right);
         Ok(voting_right)
     }
 
@@ -205,31 +204,18 @@ impl RedlockServer {
         if voting_right.votes_from <= at {
             return Ok(());
         }
-        Err(Failure::NotNow(Arc::from(Box::<
-            dyn std::error::Error + Send + Sync,
-        >::from(format!(
+        Err(Failure::not_now(format!(
             "{} was started lately and may have forgotten locks; it votes in {:?}",
             self.node.shown(),
             voting_right.votes_from.since(at)
-        )))))
-    }
-
-    fn voting_right(&self) -> Option<VotingRight> {
-        *self.lock_voting_right()
+        )))
     }
 
     /// Unless a newer one was learnt meanwhile.
     fn forget_voting_right(&self, old: VotingRight) {
-        let mut voting_right = self.lock_voting_right();
+        let mut voting_right = self.voting_right.lock();
         if voting_right.is_some_and(|voting_right| voting_right.connection == old.connection) {
             *voting_right = None;
-        }
-    }
-
-    fn learn_clock(&self, vote: Vote) {
-        // A refusal may report a counter that is ahead of the clock.
-        if let Vote::Accepted { clock, .. } = vote {
-            self.set_clock(clock);
         }
     }
 
@@ -237,10 +223,6 @@ impl RedlockServer {
         let ahead = i128::from(clock) - i128::from(own_micros());
         let ahead = i64::try_from(ahead).unwrap_or(UNKNOWN);
         self.ahead.store(ahead, Ordering::Relaxed);
-    }
-
-    fn lock_voting_right(&self) -> MutexGuard<'_, Option<VotingRight>> {
-        self.voting_right.lock()
     }
 }
 

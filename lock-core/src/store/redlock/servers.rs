@@ -7,17 +7,18 @@ use tokio::sync::mpsc;
 use crate::{
     runtime::{
         clock::{Clock, wall_clock},
-        executor::spawn_beside,
+        executor::{Executor, spawn_beside},
         mutex::Mutex,
     },
     store::{
-        QueueMode,
+        Failure, QueueMode, Store,
         owner_token::random_name,
         redis::{Scope, Settings},
         redlock::{
             back_off::BackOff,
             ballot::quorum::{VoteCount, majority, reached_by_majority},
             server::RedlockServer,
+            voting_round::no_majority,
         },
         timing::Timing,
     },
@@ -36,6 +37,8 @@ pub(super) struct RedlockServers {
     pub(super) servers: Vec<Arc<RedlockServer>>,
     pub(super) timing: Timing,
     pub(super) scope: Scope,
+    /// Where the manager's work runs.
+    pub(super) executor: Executor,
     /// Names this manager to the servers, and through them to other waiters.
     pub(super) name: Arc<str>,
     /// The largest number that this process proposed.
@@ -49,6 +52,7 @@ impl RedlockServers {
             servers,
             timing: settings.timing,
             scope: settings.scope.clone(),
+            executor: settings.executor.clone(),
             name: random_name().into(),
             last_number: Mutex::new(0),
             back_off: BackOff::default(),
@@ -74,6 +78,19 @@ impl RedlockServers {
         F: Future<Output = T> + Send + 'static,
     {
         let (tell, answers) = mpsc::unbounded_channel();
+        self.send_to_all(&tell, question);
+        answers
+    }
+
+    /// The same, with the replies to several requests in one queue.
+    pub(super) fn send_to_all<T, F>(
+        &self,
+        tell: &mpsc::UnboundedSender<(usize, T)>,
+        question: impl Fn(usize, Arc<RedlockServer>) -> F,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
         for (server, member) in self.servers.iter().enumerate() {
             let (tell, answer) = (tell.clone(), question(server, member.clone()));
             spawn_beside(async move {
@@ -81,7 +98,52 @@ impl RedlockServers {
                 drop(tell.send((server, answer.await)));
             });
         }
-        answers
+    }
+
+    /// Asks all servers until `decide` has a result, by the replies and the failures so far.
+    pub(super) async fn ask_until<T, F, R>(
+        &self,
+        question: impl Fn(Arc<RedlockServer>) -> F,
+        decide: impl Fn(&[T], &[Failure]) -> Option<R>,
+    ) -> Result<R, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let mut answers = self.ask_all(|_, member| question(member));
+        let (mut replies, mut failures) = (Vec::new(), Vec::new());
+        while let Some((_, answer)) = answers.recv().await {
+            match answer {
+                Ok(reply) => replies.push(reply),
+                Err(failure) => failures.push(failure),
+            }
+            if let Some(decided) = decide(&replies, &failures) {
+                return Ok(decided);
+            }
+        }
+        let invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
+        Err(match failures.iter().find(invalid) {
+            Some(failure) => failure.clone(),
+            None => Failure::no_answer(no_majority(self.servers.len(), &failures)),
+        })
+    }
+
+    /// Waits for all servers, of which a majority must do it. A request that one of them finds to be wrong fails at once.
+    pub(super) async fn have_done<F>(
+        &self,
+        question: impl Fn(Arc<RedlockServer>) -> F,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let decide = |done: &[()], failures: &[Failure]| {
+            let all = done.len() + failures.len() == self.servers.len();
+            match failures.last() {
+                Some(failure @ Failure::Invalid(_)) => Some(Err(failure.clone())),
+                _ => (all && done.len() >= self.majority()).then_some(Ok(())),
+            }
+        };
+        self.ask_until(question, decide).await?
     }
 
     /// The first number to propose: the time at which the servers will receive it, but above all numbers that this process knows

@@ -5,25 +5,23 @@ use std::{error::Error, sync::Arc};
 use tokio::sync::mpsc;
 
 use crate::{
-    runtime::executor::spawn_beside,
+    fencing::FencingBlock,
     store::{
-        Failure,
+        Contended, Failure,
         in_flight::{ConnectionId, InFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority},
             in_flight::{ServerInFlight, of_servers},
-            servers::RedlockServers,
+            servers::{CLOCK, RedlockServers},
         },
     },
 };
 
 /// What a majority accepted.
 pub(super) struct RoundWon {
-    /// The last of the fencing tokens.
-    pub(super) number: u64,
-    /// Whether another process asks for the lock.
-    pub(super) wanted: bool,
+    pub(super) tokens: FencingBlock,
+    pub(super) contended: Contended,
 }
 
 /// Why there was no majority, and what each server said that did not vote.
@@ -35,8 +33,6 @@ pub(super) struct RoundLost {
     /// Whether some server may have taken the lock for us.
     pub(super) leaves_traces: bool,
 }
-
-type VoteReceived = (usize, usize, Result<Vote, Failure>);
 
 /// Proposes until it is decided. Later replies are noted in the in-flight record, and have no other effect.
 ///
@@ -52,7 +48,7 @@ pub(super) async fn run_voting_round(
     let first = servers.next_number(known, proposal.count);
     let count = servers.servers.len();
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
-    let (tell, mut answers) = mpsc::unbounded_channel::<VoteReceived>();
+    let (tell, mut answers) = mpsc::unbounded_channel();
     let (mut failures, mut wanted, mut accepted) = (Vec::new(), false, false);
     let mut unanswered = 0;
     let mut step = ballot.begin();
@@ -64,12 +60,21 @@ pub(super) async fn run_voting_round(
                     number,
                     ..proposal.clone()
                 };
-                propose(servers, place, &proposal, in_flight.as_ref(), &tell);
+                let within = servers.patience(proposal.ttl);
+                // Each server has a time-out of its own, since one that hangs must not delay the others.
+                servers.send_to_all(&tell, |server, member| {
+                    let (proposal, in_flight) = (proposal.clone(), in_flight.clone());
+                    async move {
+                        let in_flight = in_flight.as_ref();
+                        let record = in_flight.map(|record| &of_servers(record, count)[server]);
+                        (place, member.vote(&proposal, within, record).await)
+                    }
+                });
                 unanswered += count;
                 BallotStep::Wait
             }
             BallotStep::Wait => match answers.recv().await {
-                Some((server, place, Ok(vote))) => {
+                Some((server, (place, Ok(vote)))) => {
                     unanswered -= 1;
                     if let Vote::Accepted {
                         wanted: is_wanted, ..
@@ -80,7 +85,7 @@ pub(super) async fn run_voting_round(
                     }
                     ballot.hear(server, place, vote)
                 }
-                Some((server, place, Err(failure))) => {
+                Some((server, (place, Err(failure)))) => {
                     unanswered -= 1;
                     failures.push(failure);
                     ballot.miss(server, place)
@@ -92,7 +97,19 @@ pub(super) async fn run_voting_round(
             BallotStep::Won { number } if number - u64::from(proposal.count) < known => {
                 break NoMajority::Overtaken;
             }
-            BallotStep::Won { number } => return Ok(RoundWon { number, wanted }),
+            BallotStep::Won { number } => {
+                if wanted {
+                    servers.back_off.note(&proposal.full_key, CLOCK.now());
+                }
+                return Ok(RoundWon {
+                    tokens: block(number, proposal.count),
+                    contended: if wanted {
+                        Contended::OthersWaiting
+                    } else {
+                        Contended::NoneWaiting
+                    },
+                });
+            }
             BallotStep::Lost(loss) => break loss,
         };
     };
@@ -114,28 +131,10 @@ pub(super) async fn run_voting_round(
     })
 }
 
-/// Sends it to all. Each server has a time-out of its own, since one that hangs must not delay the others.
-fn propose(
-    servers: &Arc<RedlockServers>,
-    place: usize,
-    proposal: &Proposal,
-    in_flight: Option<&Arc<InFlight>>,
-    tell: &mpsc::UnboundedSender<VoteReceived>,
-) {
-    let count = servers.servers.len();
-    let within = servers.patience(proposal.ttl);
-    for (server, member) in servers.servers.iter().enumerate() {
-        let (member, proposal) = (member.clone(), proposal.clone());
-        let (in_flight, tell) = (in_flight.cloned(), tell.clone());
-        spawn_beside(async move {
-            let record = in_flight
-                .as_ref()
-                .map(|in_flight| &of_servers(in_flight, count)[server]);
-            let answer = member.vote(&proposal, within, record).await;
-            // The receiver is gone once the result is decided.
-            drop(tell.send((server, place, answer)));
-        });
-    }
+/// The fencing tokens that a number stands for, of which it is the last. They were proposed as one number is, so the counters of a
+/// majority are past all of them before any of them is used.
+fn block(number: u64, count: u32) -> FencingBlock {
+    FencingBlock::new(number + 1 - u64::from(count), count)
 }
 
 impl RoundLost {
@@ -189,5 +188,20 @@ pub(super) fn reason(failure: &Failure) -> String {
             source.to_string()
         }
         Failure::Invalid(reason) => reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_ends_with_the_number_that_was_accepted() {
+        let mut tokens = block(100, 64);
+        assert_eq!(tokens.take().map(u64::from), Some(37));
+        assert_eq!(u64::from(tokens.last()), 100);
+        let mut one = block(100, 1);
+        assert_eq!(one.take().map(u64::from), Some(100));
+        assert!(one.take().is_none());
     }
 }

@@ -150,21 +150,29 @@ pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
 }
 
 pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {
-    let Value::Array(parts) = answer else {
-        return Err(errors::nonsense("an inspection"));
+    let seen = read_seen(answer)?;
+    Ok(seen.map(|(token, left, waiting)| sighting_of(&token, left, waiting)))
+}
+
+/// The owner token in a key, for how long, and how many wait.
+pub(crate) fn read_seen(
+    answer: &Value,
+) -> Result<Option<(String, Option<Duration>, usize)>, Failure> {
+    let parts = match answer {
+        Value::Array(parts) => &parts[..],
+        _ => &[Value::Nil],
     };
-    match &parts[..] {
+    match parts {
         [] => Ok(None),
         [
             Value::BulkString(token),
             Value::Int(millis),
             Value::Int(waiting),
         ] => {
-            let token = String::from_utf8_lossy(token);
+            let token = String::from_utf8_lossy(token).into_owned();
             // A missing expiry is a negative number.
-            let remaining = u64::try_from(*millis).ok().map(Duration::from_millis);
-            let waiting = usize::try_from(*waiting).unwrap_or(0);
-            Ok(Some(sighting_of(&token, remaining, waiting)))
+            let left = u64::try_from(*millis).ok().map(Duration::from_millis);
+            Ok(Some((token, left, usize::try_from(*waiting).unwrap_or(0))))
         }
         _ => Err(errors::nonsense("an inspection")),
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::redis::voting_server::SeenLock;
+use crate::store::{Failure, redis::voting_server::SeenLock};
 
 /// How many are more than half.
 pub(crate) const fn majority(servers: usize) -> usize {
@@ -38,17 +38,13 @@ impl VoteCount {
         }
     }
 
-    pub(crate) fn yes(&mut self) {
-        self.yes += 1;
-    }
-
-    pub(crate) fn no(&mut self) {
-        self.no += 1;
-    }
-
-    /// There is no reply, or none that counts.
-    pub(crate) fn silent(&mut self) {
-        self.silent += 1;
+    /// A server said yes or no; a failure is no reply, or none that counts.
+    pub(crate) fn count(&mut self, said: Result<bool, &Failure>) {
+        match said {
+            Ok(true) => self.yes += 1,
+            Ok(false) => self.no += 1,
+            Err(_) => self.silent += 1,
+        }
     }
 
     /// `None` while missing replies may decide.
