@@ -35,7 +35,6 @@ const FORCE_RELEASE: &str = scripts!("queue.lua", "force_release.lua");
 const RENEW: &str = scripts!("renew.lua");
 const INSPECT: &str = scripts!("inspect.lua");
 const PROPOSE: &str = scripts!("propose.lua");
-const RESTORE: &str = scripts!("restore.lua");
 
 #[test]
 fn the_modelled_server_answers_as_a_real_one() {
@@ -179,7 +178,7 @@ impl Command {
         let keep = chance.pick(&["0", "0", ttl]);
         let three = ["3", lock, "fence", "queue"];
         let release = [token, known, keep, entry];
-        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(14) {
+        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(13) {
             // A short one would come back with a grant, whenever that is.
             0..4 => (
                 ACQUIRE,
@@ -191,8 +190,7 @@ impl Command {
             9 => (FORCE_RELEASE, &three, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
             11 => (INSPECT, &["2", lock, "queue"], &[]),
-            12 => return Self::proposal(chance, token, ttl, ends_soon),
-            _ => (RESTORE, &["1", lock], &[token, ttl]),
+            _ => return Self::proposal(chance, token, ttl, ends_soon),
         };
         Self::call(chance, text, keys, arguments, ends_soon)
     }

@@ -23,7 +23,7 @@ use crate::{
                 },
             },
             health,
-            scripts::{Call, INSPECT, PROPOSE, RESTORE, replies::read_seen},
+            scripts::{Call, INSPECT, PROPOSE, replies::read_seen},
             topology::key_location::KeyLocation,
         },
     },
@@ -158,9 +158,14 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (connection, answer) = PROPOSE.run(connection, call, within, in_flight).await?;
-        let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
-        Ok((connection, vote))
+        let (connection, answer) = PROPOSE
+            .ask(connection, place.node_role, call, within, in_flight)
+            .await?;
+        let vote = read_vote(&errors::of_value(answer)?);
+        Ok((
+            connection,
+            vote.ok_or_else(|| errors::nonsense("a proposal"))?,
+        ))
     }
 
     /// Restores the key, unless another holder has it.
@@ -170,14 +175,12 @@ impl RedisStore {
         within: Duration,
         in_flight: &InFlight,
     ) -> Result<ConnectionId, Failure> {
-        let call = Call {
-            keys: &[Text(&request.full_key)],
-            arguments: &[Text(request.token.expose()), Number(millis(request.ttl))],
-        };
+        let (key, token) = (Text(&request.full_key), Text(request.token.expose()));
+        let ttl = Number(millis(request.ttl));
+        let words = [Text("SET"), key, token, Text("NX"), Text("PX"), ttl];
         let connection = &self.place().server.connection;
-        let (connection, _) = RESTORE
-            .run(connection, call, within, Some(in_flight))
-            .await?;
+        let (connection, answer) = connection.send(&[&words], within, Some(in_flight)).await?;
+        errors::of_value(answer)?;
         Ok(connection)
     }
 

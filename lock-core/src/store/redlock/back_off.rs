@@ -2,14 +2,9 @@
 //! releases and asks again at once would always come first. So the servers remember for a moment which process asked. A process
 //! that learns this while it has the lock waits for about one polling pause before it asks again.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, MutexGuard},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::runtime::clock::Moment;
-use crate::runtime::mutex::Mutex;
+use crate::runtime::{clock::Moment, mutex::Mutex};
 
 /// An older mark says nothing about the current waiters.
 const FRESH: Duration = Duration::from_secs(5);
@@ -29,7 +24,7 @@ struct AskedKeys {
 impl BackOff {
     /// Notes that another process asked for a key that this process has.
     pub(super) fn note(&self, full_key: &Arc<str>, now: Moment) {
-        let mut asked = self.lock();
+        let mut asked = self.0.lock();
         if asked.last.len() >= asked.sweep_at {
             asked.last.retain(|_, at| now.since(*at) < FRESH);
             asked.sweep_at = asked.last.len() + SWEEP_EACH;
@@ -39,12 +34,8 @@ impl BackOff {
 
     /// Whether another process is to be let in first; once for each time that one asked.
     pub(super) fn is_due(&self, full_key: &str, now: Moment) -> bool {
-        let noted = self.lock().last.remove(full_key);
+        let noted = self.0.lock().last.remove(full_key);
         noted.is_some_and(|at| now.since(at) < FRESH)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AskedKeys> {
-        self.0.lock()
     }
 }
 
@@ -71,6 +62,6 @@ mod tests {
             let now = Moment::from_nanos(0).after(Duration::from_millis(100) * number);
             back_off.note(&number.to_string().into(), now);
         }
-        assert!(back_off.lock().last.len() <= SWEEP_EACH + 50);
+        assert!(back_off.0.lock().last.len() <= SWEEP_EACH + 50);
     }
 }

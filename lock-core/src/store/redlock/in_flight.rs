@@ -1,10 +1,12 @@
 //! The requests that left for one of several servers, so that a release knows where it has to be repeated.
 
-use std::sync::MutexGuard;
-
-use crate::runtime::mutex::Mutex;
-use crate::store::ReleaseOutcome;
-use crate::store::in_flight::{ConnectionId, InFlight};
+use crate::{
+    runtime::mutex::Mutex,
+    store::{
+        ReleaseOutcome,
+        in_flight::{ConnectionId, InFlight},
+    },
+};
 
 /// The requests that left for one of several servers with one owner token, and whether they have been undone.
 ///
@@ -52,7 +54,7 @@ pub(crate) fn of_servers(in_flight: &InFlight, servers: usize) -> &[ServerInFlig
 impl ServerInFlight {
     /// Begins a request that may take the key; `None` if no request may leave any more.
     pub(crate) fn begin_request(&self) -> Option<PendingRequest<'_>> {
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock();
         if pending.closed {
             return None;
         }
@@ -62,18 +64,18 @@ impl ServerInFlight {
 
     /// Whether every request has a definite reply.
     pub(crate) fn is_settled(&self) -> bool {
-        self.lock().open == 0 && self.in_flight.is_empty()
+        self.pending.lock().open == 0 && self.in_flight.is_empty()
     }
 
     /// Whether a request may have left, ever.
     pub(crate) fn was_used(&self) -> bool {
-        let pending = self.lock();
+        let pending = self.pending.lock();
         pending.left || pending.open > 0
     }
 
     /// Begins the release, or goes on with it: no request begins any more.
     pub(crate) fn begin_release(&self) -> ReleaseDuty {
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock();
         pending.closed = true;
         match pending.released {
             Some(outcome) => ReleaseDuty::Over(outcome),
@@ -91,19 +93,15 @@ impl ServerInFlight {
         outcome: ReleaseOutcome,
     ) {
         if duty == ReleaseDuty::ReleaseOnce && self.in_flight.is_settled_by(connection) {
-            self.lock().released = Some(outcome);
+            self.pending.lock().released = Some(outcome);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PendingRequests> {
-        self.pending.lock()
     }
 }
 
 impl PendingRequest<'_> {
     /// It has a reply. That settles earlier requests on the same connection, too.
     pub(crate) fn answered(self, connection: ConnectionId) {
-        let mut pending = self.0.lock();
+        let mut pending = self.0.pending.lock();
         pending.left = true;
         // Another one that is in flight has its own reply to wait for.
         if pending.open == 1 && self.0.in_flight.is_settled_by(connection) {
@@ -114,7 +112,7 @@ impl PendingRequest<'_> {
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        let mut pending = self.0.lock();
+        let mut pending = self.0.pending.lock();
         pending.open -= 1;
         pending.left |= !self.0.in_flight.is_empty();
     }

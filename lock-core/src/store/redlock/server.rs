@@ -75,18 +75,20 @@ impl RedlockServer {
 
     /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
-        let within = self.timing.connect_timeout + self.timing.command_timeout;
-        let voting_right = self.ask_voting_right(within).await?;
+        let voting_right = self.ask_voting_right(self.patience()).await?;
         Ok(voting_right.votes_from.since(CLOCK.now()))
     }
 
     /// The same for the first time; also verifies that its user has the rights that locks need.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
-        let started = CLOCK.now();
-        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        let (started, within) = (CLOCK.now(), self.patience());
         let left = || within.saturating_sub(CLOCK.now().since(started));
         let reached = self.ask_voting_right(within).await.map(drop);
         self.node.try_out(reached, left()).await
+    }
+
+    fn patience(&self) -> Duration {
+        self.timing.connect_timeout + self.timing.command_timeout
     }
 
     /// Has it vote, if its vote counts.
@@ -182,15 +184,12 @@ impl RedlockServer {
                     .into(),
                 ));
             }
-            RunIdSeen::Restarted => tracing::warn!(
-                server = self.node.shown(),
-                "the server was started anew and may have forgotten locks; it votes again in {waits:?}"
-            ),
-            RunIdSeen::First if !waits.is_zero() => tracing::warn!(
+            RunIdSeen::Again => {}
+            RunIdSeen::First if waits.is_zero() => {}
+            RunIdSeen::First | RunIdSeen::Restarted => tracing::warn!(
                 server = self.node.shown(),
                 "the server was started lately and may have forgotten locks; it votes in {waits:?}"
             ),
-            RunIdSeen::First | RunIdSeen::Again => {}
         }
         let voting_right = VotingRight {
             connection: greeting.connection,

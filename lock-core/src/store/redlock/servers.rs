@@ -151,7 +151,7 @@ impl RedlockServers {
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|member| member.clock());
         let time = reached_by_majority(self.servers.len(), clocks.collect())
-            .unwrap_or_else(own_wall_clock)
+            .unwrap_or_else(|| micros(wall_clock()))
             .saturating_add(micros(self.round_trip()));
         let count = u64::from(count);
         let mut last = self.last_number.lock();
@@ -175,8 +175,14 @@ impl RedlockServers {
         reached_by_majority(self.servers.len(), known).unwrap_or_default()
     }
 
+    /// How long one server may take to reply about a lock with this ttl: a small part of the ttl, but time enough for a few round
+    /// trips.
     pub(super) fn patience(&self, ttl: Duration) -> Duration {
-        patience(ttl, self.round_trip(), self.timing.command_timeout)
+        let enough = (self.round_trip() * 4).max(Duration::from_millis(20));
+        (ttl / 10)
+            .max(enough)
+            .min(Duration::from_millis(500))
+            .min(self.timing.command_timeout)
     }
 
     pub(super) fn mark(&self, queue_mode: QueueMode) -> Duration {
@@ -191,20 +197,6 @@ impl RedlockServers {
 
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn own_wall_clock() -> u64 {
-    micros(wall_clock())
-}
-
-/// How long one server may take to reply about a lock with this ttl: a small part of the ttl, but time enough for a few round
-/// trips.
-fn patience(ttl: Duration, round_trip: Duration, most: Duration) -> Duration {
-    let enough = (round_trip * 4).max(Duration::from_millis(20));
-    (ttl / 10)
-        .max(enough)
-        .min(Duration::from_millis(500))
-        .min(most)
 }
 
 #[cfg(test)]

@@ -7,8 +7,6 @@ use std::{
 
 use redis::{Cmd, ServerErrorKind, Value};
 
-#[cfg(feature = "redlock")]
-use crate::store::redis::connection::errors;
 use crate::{
     runtime::clock::Clock,
     store::{
@@ -51,8 +49,6 @@ pub(super) static RENEW: LazyLock<Lua> = script!(alone "renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!(alone "inspect.lua");
 #[cfg(feature = "redlock")]
 pub(super) static PROPOSE: LazyLock<Lua> = script!(alone "propose.lua");
-#[cfg(feature = "redlock")]
-pub(super) static RESTORE: LazyLock<Lua> = script!(alone "restore.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
 pub(super) struct Lua {
@@ -92,22 +88,7 @@ impl Lua {
         }
     }
 
-    /// Runs the script, all within a time-out; an error reply of the server is a failure.
-    #[cfg(feature = "redlock")]
-    pub(super) async fn run(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-        call: Call<'_>,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let (id, value) = self
-            .ask(connection, NodeRole::SlotOwner, call, within, in_flight)
-            .await?;
-        Ok((id, errors::of_value(value)?))
-    }
-
-    /// The same; an error reply of the server is a value.
+    /// Runs the script, all within a time-out; an error reply of the server is a value.
     pub(super) async fn ask(
         &self,
         connection: &Arc<ReconnectingConnection>,

@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, MutexGuard, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -102,7 +102,7 @@ impl Cluster {
     /// The key location of a lock, as far as is known.
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         let slot = slot_of(full_key);
-        let mut map = self.lock();
+        let mut map = self.map.lock();
         let owner = map.owners[usize::from(slot)].clone();
         // If no owner of the slot is known, any node redirects to the owner, or reports that there is none.
         let server = owner.or_else(|| map.servers.values().next().cloned());
@@ -152,7 +152,7 @@ impl Cluster {
             ("" | "?", Endpoint::Tcp { host, .. }) => host,
             (host, _) => host,
         };
-        let mut map = self.lock();
+        let mut map = self.map.lock();
         let server = self.server_at(&mut map, &asked.at(host, redirect.port));
         if redirect.reach == RedirectScope::Slot {
             map.owners[usize::from(redirect.slot)] = Some(server.clone());
@@ -185,7 +185,7 @@ impl Cluster {
 
     /// The nodes that have slots, each as one of them.
     pub(crate) fn owners(&self) -> Vec<KeyLocation> {
-        let map = self.lock();
+        let map = self.map.lock();
         let mut owners: Vec<KeyLocation> = Vec::new();
         for (slot, owner) in (0..SLOTS).zip(&map.owners) {
             if let Some(owner) = owner
@@ -204,7 +204,7 @@ impl Cluster {
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
-        let map = self.lock();
+        let map = self.map.lock();
         let round_trips = map
             .servers
             .values()
@@ -267,7 +267,7 @@ impl Cluster {
     }
 
     fn candidates(&self) -> Vec<Arc<RedisServer>> {
-        let mut map = self.lock();
+        let mut map = self.map.lock();
         for seed in &self.seeds.nodes {
             self.server_at(&mut map, seed);
         }
@@ -278,7 +278,7 @@ impl Cluster {
     }
 
     fn take_over(&self, ranges: &[Range], told_by: &Arc<RedisServer>) {
-        let mut map = self.lock();
+        let mut map = self.map.lock();
         let template = told_by.connection.address();
         let mut kept = HashMap::new();
         let mut owners = vec![None; usize::from(SLOTS)];
@@ -320,10 +320,6 @@ impl Cluster {
             .entry((host.clone(), *port))
             .or_insert_with(make)
             .clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SlotMap> {
-        self.map.lock()
     }
 }
 
