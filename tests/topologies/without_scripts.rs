@@ -491,11 +491,8 @@ async fn a_missing_right_is_named_when_connecting() {
     let server = server(Kind::Distribution);
     let rights: [(&[&str], &str); 3] = [
         (&["-@scripting", "-@transaction"], "+eval +evalsha"),
-        (&["-publish"], "`ACL SETUSER poor +publish`"),
-        (
-            &["resetchannels"],
-            "`ACL SETUSER poor &__lock_core__:grants:*`",
-        ),
+        (&["-publish"], "`+publish &__lock_core__:grants:*`"),
+        (&["resetchannels"], "`+publish &__lock_core__:grants:*`"),
     ];
     for (refused, named) in rights {
         let mut acl = vec![

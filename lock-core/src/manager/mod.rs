@@ -104,7 +104,7 @@ impl LockManager {
     ///
     /// - [`LockError::Invalid`] if the url is malformed (the message says where), if the server is not Redis or refuses the user
     ///   or password, if one side does not accept the other's certificate, or if the user lacks a right that locks need. The
-    ///   message then names all missing rights, as a line for the server's administrator. A lock is tried for that; see the
+    ///   message then has a line for the server's administrator, which grants all that locks need. A lock is tried for that; see the
     ///   builder's [`check_key`](LockManagerBuilder::check_key);
     /// - [`LockError::Unavailable`] if the server does not reply within the time-outs (2 s by default).
     ///

@@ -14,13 +14,7 @@ use crate::{
         owner_token::{OwnerTokens, random_name},
         redis::{
             Acked, RedisStore,
-            connection::{
-                capabilities::Capabilities,
-                errors,
-                handshake::Greeting,
-                reconnecting::ReconnectingConnection,
-                wire::{command::Arg::Text, reply},
-            },
+            connection::{capabilities::Capabilities, errors},
             rights::{self, CHECK},
             topology::{
                 key_location::KeyLocation,
@@ -262,10 +256,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     } else {
         "RESP2"
     };
-    let greeting = match &current.greeting {
-        Some(greeting) => greeting.clone(),
-        None => ask_for_greeting(connection, within).await,
-    };
+    let greeting = connection.greeting(within).await;
     let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, grants arrive on a connection beside this one, once a task waits.
     let delivery = if location.server.is_of_a_cluster() {
@@ -289,13 +280,4 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
         scripts,
         "connected"
     );
-}
-
-/// What a server reports about itself if it was not greeted in RESP3.
-async fn ask_for_greeting(connection: &Arc<ReconnectingConnection>, within: Duration) -> Greeting {
-    let words = [Text("INFO"), Text("server")];
-    match connection.send(&[&words], within, None).await {
-        Ok((_, info)) => Greeting::of_info(reply::bytes(&info).unwrap_or_default()),
-        _ => Greeting::default(),
-    }
 }

@@ -58,18 +58,19 @@ pub(crate) async fn capabilities(
         Value::ServerError(error) => Err(errors::refused(&error, address)),
         Value::Array(missing) => {
             let names = missing.iter().filter_map(reply::text);
-            grant(address, names).map(|()| Capabilities::Scripts)
+            expect_all(address, Capabilities::Scripts, names)
         }
         // Other replies are unknown from any server; the first lock finds out.
         _ => Ok(Capabilities::Scripts),
     }
 }
 
-/// An error that names the missing rights to commands, if there are any.
-pub(crate) fn grant<'a>(
+/// An error that names the rights to commands that are missing, if there are any.
+pub(crate) fn expect_all<'a>(
     address: &Address,
+    wanted: Capabilities,
     missing: impl Iterator<Item = &'a str>,
-) -> Result<(), Failure> {
+) -> Result<Capabilities, Failure> {
     let rights: Vec<String> = missing
         .map(|command| match command {
             "publish" | "spublish" => format!("+{command} &{RESERVED}grants:*"),
@@ -79,19 +80,18 @@ pub(crate) fn grant<'a>(
         })
         .collect();
     if rights.is_empty() {
-        return Ok(());
+        return Ok(wanted);
     }
-    Err(errors::denied(format!(
-        "this user of {} may not do all that locks need: grant it `{}`",
-        address.shown(),
-        rights.join(" ")
-    )))
+    let (rights, server) = (rights.join(" "), address.shown());
+    Err(errors::denied_for(
+        wanted,
+        format!("{server} does not let this user do `{rights}`"),
+    ))
 }
 
 async fn compare(handshake: &Handshake, address: &Address) -> Result<Capabilities, Failure> {
     let by = comparison(handshake, address).await?;
-    others(handshake, address, by).await?;
-    Ok(Capabilities::Commands(by))
+    others(handshake, address, by).await
 }
 
 async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare, Failure> {
@@ -117,21 +117,30 @@ async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare,
             return Ok(Compare::Delifeq);
         }
     }
-    let transaction = works(handshake, address, &watch).await?
-        && works(handshake, address, &[Arg::Text("MULTI")]).await?
-        && works(handshake, address, &[Arg::Text("EXEC")]).await?;
-    if transaction {
-        return Ok(Compare::Watch);
+    let mut transaction = 0;
+    for words in [&watch[..], &[Arg::Text("MULTI")], &[Arg::Text("EXEC")]] {
+        transaction += usize::from(works(handshake, address, words).await?);
     }
-    Err(errors::denied(format!(
+    // A user with some of the commands is meant to have them. To all others a queue is worth the longer line.
+    let wanted = match transaction {
+        3 => return Ok(Compare::Watch),
+        0 => Capabilities::Scripts,
+        _ => Capabilities::Commands(Compare::Watch),
+    };
+    let reason = format!(
         "this user of {} may neither run scripts (`+eval +evalsha`), nor `DELEX` or `DELIFEQ` with `SET … IFEQ`, nor \
          `WATCH`, `MULTI` and `EXEC`: grant one of them, and the keys `~{RESERVED}*`",
         address.shown()
-    )))
+    );
+    Err(errors::denied_for(wanted, reason))
 }
 
 /// Checks the other commands that a lock needs: each is refused before anything is done, or harmless.
-async fn others(handshake: &Handshake, address: &Address, by: Compare) -> Result<(), Failure> {
+async fn others(
+    handshake: &Handshake,
+    address: &Address,
+    by: Compare,
+) -> Result<Capabilities, Failure> {
     let key = Arg::Joined(RESERVED, "probe");
     let expiry = Arg::Number(100);
     let all: [(&str, &[Arg<'_>]); 9] = [
@@ -157,7 +166,7 @@ async fn others(handshake: &Handshake, address: &Address, by: Compare) -> Result
         let refused = matches!(answer, Value::ServerError(error) if may_not(error));
         refused.then_some(*name)
     });
-    grant(address, missing)
+    expect_all(address, Capabilities::Commands(by), missing)
 }
 
 async fn works(
@@ -168,6 +177,12 @@ async fn works(
     match handshake.ask(address, words).await? {
         // A node of a cluster checks the command and the right to it before it checks which node has the key.
         Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => Ok(true),
+        // So it does before it checks the right to the key, which the other commands lack, too.
+        Value::ServerError(error)
+            if error.code() == "NOPERM" && errors::details_of(&error).contains("access") =>
+        {
+            Ok(true)
+        }
         Value::ServerError(error) => match errors::refused(&error, address) {
             Failure::NotNow(source) => Err(Failure::NotNow(source)),
             _ => Ok(false),

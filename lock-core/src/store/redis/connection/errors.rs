@@ -10,7 +10,10 @@ use crate::store::{
     owner_token::redact,
     redis::{
         address::{Address, Endpoint, transport::Transport},
-        connection::wire::{redirect::Redirect, traffic::NoReply},
+        connection::{
+            capabilities::Capabilities,
+            wire::{redirect::Redirect, traffic::NoReply},
+        },
     },
 };
 
@@ -25,25 +28,34 @@ pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
 
 /// The server refuses something to this user.
 #[derive(Debug)]
-struct Denied(String);
+pub(crate) struct Denied {
+    pub(crate) reason: String,
+    /// How locks would be kept with that right.
+    pub(crate) wanted: Capabilities,
+}
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.reason)
     }
 }
 
 impl Error for Denied {}
 
-/// For lack of a right, with this text unless all missing rights can be named.
+/// For lack of a right.
 pub(crate) fn denied(reason: String) -> Failure {
-    Failure::Refused(Arc::new(Denied(reason)))
+    denied_for(Capabilities::Scripts, reason)
 }
 
-/// The text of a failure that is for lack of a right.
-pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
+/// The same where locks are not kept by scripts.
+pub(crate) fn denied_for(wanted: Capabilities, reason: String) -> Failure {
+    Failure::Refused(Arc::new(Denied { reason, wanted }))
+}
+
+/// Whether a failure is for lack of a right.
+pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&Denied> {
     match failure {
-        Failure::Refused(source) => source.downcast_ref().map(|Denied(reason)| &**reason),
+        Failure::Refused(source) => source.downcast_ref(),
         _ => None,
     }
 }

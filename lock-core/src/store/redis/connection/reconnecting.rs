@@ -23,14 +23,17 @@ use crate::{
                 CLOCK, Connection,
                 capabilities::Capabilities,
                 errors,
-                handshake::Purpose,
+                handshake::{Greeting, Purpose},
                 once::Once,
                 opening::{self, CurrentConnection},
                 pub_sub::PubSubDispatch,
                 sentinel::{KnownPrimary, Sentinels},
-                wire::command::{Arg, Outgoing, command},
-                wire::round_trip::RoundTrip,
-                wire::traffic::NoReply,
+                wire::{
+                    command::{Arg, Outgoing, command},
+                    reply,
+                    round_trip::RoundTrip,
+                    traffic::NoReply,
+                },
             },
         },
         timing::{LONGEST, Timing},
@@ -110,6 +113,18 @@ impl ReconnectingConnection {
         let mut reconnecting = self.another(Purpose::OtherCommands, self.timing);
         reconnecting.address.set_database(0);
         Arc::new(reconnecting)
+    }
+
+    /// What the server reports about itself.
+    pub(crate) async fn greeting(self: &Arc<Self>, within: Duration) -> Greeting {
+        if let Some(greeting) = self.snapshot().and_then(|now| now.greeting.clone()) {
+            return greeting;
+        }
+        let words = [Arg::Text("INFO"), Arg::Text("server")];
+        match self.send(&[&words], within, None).await {
+            Ok((_, info)) => Greeting::of_info(reply::bytes(&info).unwrap_or_default()),
+            _ => Greeting::default(),
+        }
     }
 
     pub(crate) fn address(&self) -> &Address {

@@ -23,7 +23,8 @@ use crate::{
         redis::{
             address::{Address, Endpoint},
             connection::{
-                capabilities, errors,
+                capabilities::{self, Capabilities},
+                errors,
                 reconnecting::ReconnectingConnection,
                 wire::command::Arg::{Number, Text},
                 wire::redirect::{Redirect, RedirectScope, SLOTS},
@@ -338,7 +339,9 @@ async fn publishing(
     let eval = [Text("EVAL"), Text(SPUBLISH), Number(0), Text(channel)];
     match connection.send(&[&eval], within, None).await? {
         (_, Value::Int(0)) => {
-            capabilities::grant(connection.address(), std::iter::once("spublish"))
+            let missing = std::iter::once("spublish");
+            capabilities::expect_all(connection.address(), Capabilities::Scripts, missing)?;
+            Ok(())
         }
         _ => Ok(()),
     }
