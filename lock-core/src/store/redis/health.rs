@@ -26,7 +26,7 @@ use crate::{
             rights,
             topology::key_location::KeyLocation,
             trial,
-            without_scripts::counter::read_micros,
+            without_scripts::read_micros,
         },
     },
 };

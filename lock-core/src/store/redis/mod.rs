@@ -166,8 +166,8 @@ impl RedisStore {
         let server = &location.server;
         let acquired = match location.capabilities(self.within()).await? {
             Capabilities::Commands(by) => {
-                let counter = location.counter();
-                server.commands.acquire(by, counter, request).await?
+                let fence = &location.names.fence;
+                server.commands.acquire(by, fence, request).await?
             }
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
         };
@@ -250,7 +250,8 @@ impl RedisStore {
     ) -> Result<Prefetched, Failure> {
         if let Capabilities::Commands(by) = location.capabilities(self.within()).await? {
             let commands = &location.server.commands;
-            return commands.prefetch(by, location.counter(), request).await;
+            let fence = &location.names.fence;
+            return commands.prefetch(by, fence, request).await;
         }
         let call = Call {
             keys: &location.keys(&request.full_key),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 #[cfg(feature = "cluster")]
-use crate::store::redis::{cluster_renewals, scripts::NodeRole};
+use crate::store::redis::cluster_renewals;
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
@@ -57,20 +57,11 @@ pub(super) async fn renew_at(
             )
         })
         .collect();
-    let calls = words
+    let calls: Vec<_> = words
         .iter()
-        .map(|(keys, arguments)| Call { keys, arguments });
-    let connection = &location.server.connection;
-    #[cfg(feature = "cluster")]
-    if location.node_role == NodeRole::MigrationTarget {
-        let mut renewals = Vec::with_capacity(batch.len());
-        for call in calls {
-            let asked = RENEW.ask(connection, location.node_role, call, within, None);
-            renewals.push(read_renewed(&asked.await?.1));
-        }
-        return Ok(renewals);
-    }
-    let calls: Vec<_> = calls.collect();
-    let answers = RENEW.run_all(connection, &calls, within).await?;
+        .map(|(keys, arguments)| Call { keys, arguments })
+        .collect();
+    let (connection, role) = (&location.server.connection, location.node_role);
+    let (_, answers) = RENEW.ask(connection, role, &calls, within, None).await?;
     Ok(answers.iter().map(read_renewed).collect())
 }

@@ -159,13 +159,10 @@ impl RedisStore {
         };
         let connection = &place.server.connection;
         let (connection, answer) = PROPOSE
-            .ask(connection, place.node_role, call, within, in_flight)
+            .run(connection, place.node_role, call, within, in_flight)
             .await?;
-        let vote = read_vote(&errors::of_value(answer)?);
-        Ok((
-            connection,
-            vote.ok_or_else(|| errors::nonsense("a proposal"))?,
-        ))
+        let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
+        Ok((connection, vote))
     }
 
     /// Restores the key, unless another holder has it.

@@ -143,11 +143,10 @@ async fn others(
 ) -> Result<Capabilities, Failure> {
     let key = Arg::Joined(RESERVED, "probe");
     let expiry = Arg::Number(100);
-    let all: [(&str, &[Arg<'_>]); 9] = [
+    let all: [(&str, &[Arg<'_>]); 8] = [
         ("set", &[key, Arg::Text("0"), Arg::Text("PX"), expiry]),
         ("get", &[key]),
         ("pttl", &[key]),
-        ("incr", &[key]),
         ("time", &[]),
         // For transactions only.
         ("pexpire", &[key, expiry]),
@@ -155,7 +154,7 @@ async fn others(
         ("discard", &[]),
         ("unwatch", &[]),
     ];
-    let needed = if by == Compare::Watch { 9 } else { 5 };
+    let needed = if by == Compare::Watch { 8 } else { 4 };
     let commands: Vec<Vec<Arg<'_>>> = all[..needed]
         .iter()
         .map(|(name, rest)| [&[Arg::Text(name)], *rest].concat())

@@ -13,6 +13,7 @@ use crate::{
         Failure,
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
+            errors,
             reconnecting::ReconnectingConnection,
             wire::command::{Arg, Outgoing, command, pipeline},
         },
@@ -73,13 +74,6 @@ pub(super) enum NodeRole {
     MigrationTarget,
 }
 
-/// The form in which a script is named in a call.
-#[derive(Clone, Copy)]
-enum ScriptName {
-    Hash,
-    Text,
-}
-
 impl Lua {
     fn new(text: &'static str) -> Self {
         Self {
@@ -88,8 +82,13 @@ impl Lua {
         }
     }
 
-    /// Runs the script, all within a time-out; an error reply of the server is a value.
-    pub(super) async fn ask(
+    /// A call of the script. If the server does not know it, it is not executed.
+    pub(super) fn call(&self, call: Call<'_>) -> Outgoing {
+        Outgoing::One(command_of("EVALSHA", &self.hash, &call))
+    }
+
+    /// Runs the script, all within a time-out; an error reply of the server is a failure.
+    pub(super) async fn run(
         &self,
         connection: &Arc<ReconnectingConnection>,
         node_role: NodeRole,
@@ -97,95 +96,74 @@ impl Lua {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        match node_role {
-            NodeRole::SlotOwner => {}
-            #[cfg(feature = "cluster")]
-            NodeRole::MigrationTarget => {
-                return self
-                    .ask_for_a_guest(connection, call, within, in_flight)
-                    .await;
-            }
-        }
+        let (id, mut answers) = self
+            .ask(connection, node_role, &[call], within, in_flight)
+            .await?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
+        Ok((id, errors::of_value(answer)?))
+    }
+
+    /// Runs the script once for each call, in one message; one reply each. An error reply of the server is a value.
+    pub(super) async fn ask(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+        node_role: NodeRole,
+        calls: &[Call<'_>],
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let started = Clock::Boot.now();
-        let hash = Outgoing::One(self.command(ScriptName::Hash, call));
-        let (id, value) = one(connection.send_all(hash, within, in_flight).await?);
-        if !is_unknown(&value) {
-            return Ok((id, value));
+        // A node that is about to get a slot mostly does not know the scripts yet.
+        if node_role == NodeRole::SlotOwner {
+            let commands = calls
+                .iter()
+                .map(|call| command_of("EVALSHA", &self.hash, call));
+            let sent = send_to(connection, node_role, commands, within, in_flight).await?;
+            if !sent.1.iter().any(is_unknown) {
+                return Ok(sent);
+            }
         }
         // The server was restarted, or its scripts were flushed: after the text was sent, it knows the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
-        let text = Outgoing::One(self.command(ScriptName::Text, call));
-        Ok(one(connection.send_all(text, left, in_flight).await?))
+        let commands = calls.iter().map(|call| command_of("EVAL", self.text, call));
+        send_to(connection, node_role, commands, left, in_flight).await
     }
+}
 
-    #[cfg(feature = "cluster")]
-    async fn ask_for_a_guest(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-        call: Call<'_>,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let asking = command(&[&[Arg::Text("ASKING")]]);
-        let both = pipeline([asking, self.command(ScriptName::Text, call)]);
-        Ok(one(connection.send_all(both, within, in_flight).await?))
-    }
-
-    /// A call of the script. If the server does not know it, it is not executed.
-    pub(super) fn call(&self, call: Call<'_>) -> Outgoing {
-        Outgoing::One(self.command(ScriptName::Hash, call))
-    }
-
-    /// Runs the script once for each call, in one message; one reply each.
-    pub(super) async fn run_all(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-        calls: &[Call<'_>],
-        within: Duration,
-    ) -> Result<Vec<Value>, Failure> {
-        let started = Clock::Boot.now();
-        let answers = self
-            .send_all(connection, calls, ScriptName::Hash, within)
-            .await?;
-        if !answers.iter().any(is_unknown) {
-            return Ok(answers);
-        }
-        let left = within.saturating_sub(Clock::Boot.now().since(started));
-        self.send_all(connection, calls, ScriptName::Text, left)
-            .await
-    }
-
-    async fn send_all(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-        calls: &[Call<'_>],
-        by: ScriptName,
-        within: Duration,
-    ) -> Result<Vec<Value>, Failure> {
-        let calls = pipeline(calls.iter().map(|call| self.command(by, *call)));
-        let (_, answers) = connection.send_all(calls, within, None).await?;
-        Ok(answers)
-    }
-
-    fn command(&self, by: ScriptName, call: Call<'_>) -> Cmd {
-        let (name, script) = match by {
-            ScriptName::Hash => ("EVALSHA", self.hash.as_str()),
-            ScriptName::Text => ("EVAL", self.text),
-        };
-        let keys = Arg::Number(call.keys.len() as u64);
-        command(&[
-            &[Arg::Text(name), Arg::Text(script), keys],
-            call.keys,
-            call.arguments,
-        ])
-    }
+fn command_of(name: &str, script: &str, call: &Call<'_>) -> Cmd {
+    let keys = Arg::Number(call.keys.len() as u64);
+    command(&[
+        &[Arg::Text(name), Arg::Text(script), keys],
+        call.keys,
+        call.arguments,
+    ])
 }
 
 fn is_unknown(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
-/// The last reply.
-fn one((id, mut answers): (ConnectionId, Vec<Value>)) -> (ConnectionId, Value) {
-    (id, answers.pop().unwrap_or(Value::Nil))
+/// Sends commands in one message to a node that has their keys, or to which these are being moved; one reply each.
+pub(super) async fn send_to(
+    connection: &Arc<ReconnectingConnection>,
+    node_role: NodeRole,
+    commands: impl IntoIterator<Item = Cmd>,
+    within: Duration,
+    in_flight: Option<&InFlight>,
+) -> Result<(ConnectionId, Vec<Value>), Failure> {
+    let commands = commands.into_iter();
+    match node_role {
+        NodeRole::SlotOwner => {
+            let commands = pipeline(commands);
+            connection.send_all(commands, within, in_flight).await
+        }
+        #[cfg(feature = "cluster")]
+        NodeRole::MigrationTarget => {
+            // Each ASKING applies to the command after it.
+            let asking = || command(&[&[Arg::Text("ASKING")]]);
+            let commands = pipeline(commands.flat_map(|command| [asking(), command]));
+            let (id, answers) = connection.send_all(commands, within, in_flight).await?;
+            Ok((id, answers.into_iter().skip(1).step_by(2).collect()))
+        }
+    }
 }

@@ -10,13 +10,11 @@ use crate::store::{
     redis::{
         connection::{
             capabilities::Capabilities,
-            errors,
             reconnecting::ReconnectingConnection,
             wire::command::Arg::{self, Joined, Text},
         },
         scripts::{Call, Lua, NodeRole},
         topology::{server::RedisServer, slots::Names},
-        without_scripts::counter::Counter,
     },
 };
 
@@ -47,13 +45,6 @@ impl KeyLocation {
             names,
             slot: 0,
             node_role: NodeRole::SlotOwner,
-        }
-    }
-
-    pub(crate) fn counter(&self) -> Counter<'_> {
-        Counter {
-            fence: &self.names.fence,
-            fencing_counter: &self.server.fencing_counter,
         }
     }
 
@@ -113,10 +104,11 @@ impl KeyLocation {
         in_flight: &InFlight,
     ) -> Result<(ConnectionId, Value), Failure> {
         let connection = self.server.holding();
-        let within = connection.acquire_within(ttl);
-        script
-            .ask(connection, self.node_role, call, within, Some(in_flight))
-            .await
+        let (within, role) = (connection.acquire_within(ttl), self.node_role);
+        let (id, mut answers) = script
+            .ask(connection, role, &[call], within, Some(in_flight))
+            .await?;
+        Ok((id, answers.pop().unwrap_or(Value::Nil)))
     }
 
     /// Runs a script on one of the server's connections; an error reply of the server is a failure.
@@ -128,10 +120,9 @@ impl KeyLocation {
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let within = connection.reply_within();
-        let (id, value) = script
-            .ask(connection, self.node_role, call, within, in_flight)
-            .await?;
-        Ok((id, errors::of_value(value)?))
+        script
+            .run(connection, self.node_role, call, within, in_flight)
+            .await
     }
 
     /// The commands by which locks are kept here; connects if need be.

@@ -1,15 +1,31 @@
-//! A change of a key on the condition that it holds a given value.
+//! Changes of keys on the condition that they hold given values: by a command that compares, or in a transaction.
 
-use redis::Value;
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+use tokio::sync::Mutex;
 
 use crate::store::{
     Failure,
-    redis::connection::{
-        capabilities::Compare,
-        errors,
-        wire::command::Arg::{self, Number, Text},
+    in_flight::ConnectionId,
+    redis::{
+        connection::{
+            CLOCK,
+            capabilities::Compare,
+            errors,
+            handshake::Purpose,
+            reconnecting::ReconnectingConnection,
+            wire::command::{
+                Arg::{self, Number, Text},
+                command, pipeline,
+            },
+        },
+        scripts::{NodeRole, send_to},
     },
 };
+
+/// How often a change is tried that other clients disturb.
+pub(super) const MOST_TRIES: u32 = 8;
 
 /// A change of one key.
 #[derive(Clone, Copy)]
@@ -30,33 +46,35 @@ pub(super) enum Becomes<'a> {
     Other(Arg<'a>, Option<u64>),
 }
 
-impl<'a> Change<'a> {
-    /// The command that changes the key if it holds the value.
-    pub(super) fn comparing(&self, by: Compare) -> Vec<Arg<'a>> {
+/// Whether the key held its value, and was changed if a change was due.
+pub(super) type Changed = Result<bool, Failure>;
+
+impl Change<'_> {
+    /// The command that changes the key if it holds the value; for a transaction, which watches the key, whatever it holds.
+    pub(super) fn command(&self, by: Compare) -> Cmd {
         let (key, holds) = (Text(self.key), Text(self.holds));
-        let set = |value| vec![Text("SET"), key, value, Text("IFEQ"), holds];
-        match self.becomes {
-            Becomes::Nothing if by == Compare::Delifeq => vec![Text("DELIFEQ"), key, holds],
-            Becomes::Nothing => vec![Text("DELEX"), key, Text("IFEQ"), holds],
-            Becomes::Same(ttl) => with_expiry(set(holds), Some(ttl)),
-            Becomes::Other(value, ttl) => with_expiry(set(value), ttl),
+        let set = |value, ttl: Option<u64>| {
+            let mut set = command(&[&[Text("SET"), key, value]]);
+            if by != Compare::Watch {
+                set.arg(Text("IFEQ")).arg(holds);
+            }
+            if let Some(ttl) = ttl {
+                set.arg(Text("PX")).arg(Number(ttl));
+            }
+            set
+        };
+        match (self.becomes, by) {
+            (Becomes::Nothing, Compare::Delex) => {
+                command(&[&[Text("DELEX"), key, Text("IFEQ"), holds]])
+            }
+            (Becomes::Nothing, Compare::Delifeq) => command(&[&[Text("DELIFEQ"), key, holds]]),
+            (Becomes::Nothing, Compare::Watch) => command(&[&[Text("DEL"), key]]),
+            (Becomes::Same(ttl), Compare::Watch) => {
+                command(&[&[Text("PEXPIRE"), key, Number(ttl)]])
+            }
+            (Becomes::Same(ttl), _) => set(holds, Some(ttl)),
+            (Becomes::Other(value, ttl), _) => set(value, ttl),
         }
-    }
-
-    /// The command that changes the key, whatever it holds: for a transaction that watches it.
-    pub(super) fn watched(&self) -> Vec<Arg<'a>> {
-        let key = Text(self.key);
-        match self.becomes {
-            Becomes::Nothing => vec![Text("DEL"), key],
-            Becomes::Same(ttl) => vec![Text("PEXPIRE"), key, Number(ttl)],
-            Becomes::Other(value, ttl) => with_expiry(vec![Text("SET"), key, value], ttl),
-        }
-    }
-
-    /// The commands that tell what the key holds, and for how long.
-    pub(super) fn look(&self) -> [Vec<Arg<'a>>; 2] {
-        let key = Text(self.key);
-        [vec![Text("GET"), key], vec![Text("PTTL"), key]]
     }
 
     fn is_due(&self, left: u64) -> bool {
@@ -66,51 +84,21 @@ impl<'a> Change<'a> {
             Becomes::Nothing | Becomes::Other(..) => true,
         }
     }
-}
 
-fn with_expiry(mut command: Vec<Arg<'_>>, ttl: Option<u64>) -> Vec<Arg<'_>> {
-    command.extend(ttl.into_iter().flat_map(|ttl| [Text("PX"), Number(ttl)]));
-    command
-}
-
-/// Whether each key held its value, and was changed if a change was due.
-pub(super) type Changed = Result<bool, Failure>;
-
-/// What a look at the keys of some changes found.
-pub(super) struct Looked {
-    results: Vec<Changed>,
-    due: Vec<usize>,
-}
-
-impl Looked {
-    /// Reads the replies to [`Change::look`].
-    pub(super) fn read(changes: &[Change<'_>], answers: Vec<Value>) -> Result<Self, Failure> {
-        if answers.len() != changes.len() * 2 {
-            return Err(errors::nonsense("a look at some keys"));
-        }
-        let (mut answers, mut due) = (answers.into_iter(), Vec::new());
-        let mut read = |(number, change): (usize, &Change<'_>)| {
-            let left = read_look(answers.next(), answers.next(), change.holds)?;
-            if left.is_some_and(|left| change.is_due(left)) {
-                due.push(number);
+    /// Reads the replies to GET and PTTL: how many milliseconds the key has left, if it holds the value.
+    fn read_left(&self, seen: &[Value]) -> Result<Option<u64>, Failure> {
+        match seen {
+            [Value::BulkString(holder), Value::Int(left)] if **holder == *self.holds.as_bytes() => {
+                // Another client removed its expiry: it gets one again.
+                Ok(Some(u64::try_from(*left).unwrap_or(0)))
             }
-            Ok(left.is_some())
-        };
-        let results = changes.iter().enumerate().map(&mut read).collect();
-        Ok(Self { results, due })
-    }
-
-    /// The changes that are to be made.
-    pub(super) fn due<'c, 'a>(&self, changes: &'c [Change<'a>]) -> Vec<&'c Change<'a>> {
-        self.due.iter().map(|number| &changes[*number]).collect()
-    }
-
-    /// With the replies to those changes.
-    pub(super) fn done(mut self, answers: impl IntoIterator<Item = Value>) -> Vec<Changed> {
-        for (number, answer) in self.due.into_iter().zip(answers) {
-            self.results[number] = is_done(Some(answer));
+            [Value::BulkString(_) | Value::Nil, Value::Int(_)] => Ok(None),
+            [Value::ServerError(error), _] if errors::code_of(error) == "WRONGTYPE" => Ok(None),
+            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => {
+                Err(errors::answered(error))
+            }
+            _ => Err(errors::nonsense("a look at a key")),
         }
-        self.results
     }
 }
 
@@ -126,24 +114,162 @@ pub(super) fn is_done(answer: Option<Value>) -> Changed {
     }
 }
 
-/// Reads the replies to GET and PTTL: how many milliseconds the key has left, if it holds the value.
-fn read_look(
-    holder: Option<Value>,
-    left: Option<Value>,
-    holds: &str,
-) -> Result<Option<u64>, Failure> {
-    match (holder, left) {
-        (Some(Value::BulkString(holder)), Some(Value::Int(left)))
-            if *holder == *holds.as_bytes() =>
-        {
-            // Another client removed its expiry: it gets one again.
-            Ok(Some(u64::try_from(left).unwrap_or(0)))
+/// A connection for changes, of which there is one batch at a time.
+#[derive(Debug)]
+pub(super) struct Changes {
+    pub(super) connection: Arc<ReconnectingConnection>,
+    turn: Mutex<()>,
+}
+
+/// What a look at some keys found.
+struct Looked {
+    connection: ConnectionId,
+    results: Vec<Changed>,
+    /// The indexes of the changes that are to be made.
+    due: Vec<usize>,
+}
+
+impl Changes {
+    /// To the server of another connection. Connects with the first change.
+    pub(super) fn to(connection: &ReconnectingConnection) -> Self {
+        let another = connection.another(Purpose::OtherCommands, connection.timing());
+        Self {
+            connection: Arc::new(another),
+            turn: Mutex::default(),
         }
-        (Some(Value::BulkString(_) | Value::Nil), Some(Value::Int(_))) => Ok(None),
-        (Some(Value::ServerError(error)), _) if errors::code_of(&error) == "WRONGTYPE" => Ok(None),
-        (Some(Value::ServerError(error)), _) | (_, Some(Value::ServerError(error))) => {
-            Err(errors::answered(&error))
+    }
+
+    /// Changes one key.
+    pub(super) async fn make(&self, by: Compare, change: Change<'_>) -> Changed {
+        let within = self.connection.reply_within();
+        let mut made = self
+            .make_all(by, NodeRole::SlotOwner, &[change], within)
+            .await?;
+        let none = || Err(errors::nonsense("a change"));
+        made.pop().unwrap_or_else(none)
+    }
+
+    /// Changes keys; by transactions, those of one slot. All are in one transaction if there can be one about all of them.
+    pub(super) async fn make_all(
+        &self,
+        by: Compare,
+        node_role: NodeRole,
+        changes: &[Change<'_>],
+        within: Duration,
+    ) -> Result<Vec<Changed>, Failure> {
+        let _turn = self.turn.lock().await;
+        let started = CLOCK.now();
+        if let Some(made) = self.together(by, node_role, changes, within).await? {
+            return Ok(made);
         }
-        _ => Err(errors::nonsense("a look at a key")),
+        let mut all = Vec::with_capacity(changes.len());
+        for one in changes.chunks(1) {
+            let left = within.saturating_sub(CLOCK.now().since(started));
+            match self.together(by, node_role, one, left).await {
+                Ok(made) => all.extend(made.into_iter().flatten()),
+                Err(failure) => all.push(Err(failure)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Called by the holder of the connection. `None` if one transaction cannot contain all the keys: some keys of their slot are
+    /// being moved to another node.
+    async fn together(
+        &self,
+        by: Compare,
+        node_role: NodeRole,
+        changes: &[Change<'_>],
+        within: Duration,
+    ) -> Result<Option<Vec<Changed>>, Failure> {
+        for _ in 0..MOST_TRIES {
+            let Some(mut looked) = self.look(by, node_role, changes, within).await? else {
+                return Ok(None);
+            };
+            let due = looked.due.iter().map(|number| changes[*number].command(by));
+            let mut commands: Vec<_> = due.collect();
+            if commands.is_empty() {
+                return Ok(Some(looked.results));
+            }
+            let answers = if by == Compare::Watch {
+                commands.push(command(&[&[Text("EXEC")]]));
+                // On a new connection, it could change the key of the next holder. A transaction that was begun with ASKING is
+                // about a slot in migration until its end.
+                let commit = pipeline(commands);
+                let commit = self
+                    .connection
+                    .send_all_on(looked.connection, commit, within);
+                match commit.await?.pop() {
+                    // A key that it watched was changed.
+                    Some(Value::Nil) => continue,
+                    Some(Value::Array(answers)) => answers,
+                    Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
+                    _ => return Err(errors::nonsense("a transaction")),
+                }
+            } else {
+                let sent = send_to(&self.connection, node_role, commands, within, None);
+                sent.await?.1
+            };
+            for (number, answer) in looked.due.into_iter().zip(answers) {
+                looked.results[number] = is_done(Some(answer));
+            }
+            return Ok(Some(looked.results));
+        }
+        Err(Failure::not_now("others changed the keys all the time"))
+    }
+
+    /// Looks at keys, and begins a transaction about them if that is what compares.
+    async fn look(
+        &self,
+        by: Compare,
+        node_role: NodeRole,
+        changes: &[Change<'_>],
+        within: Duration,
+    ) -> Result<Option<Looked>, Failure> {
+        let (mut before, mut after) = (Vec::new(), None);
+        if by == Compare::Watch {
+            let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
+            // An earlier transaction may have been given up half way.
+            let (discard, unwatch) = ([Text("DISCARD")], [Text("UNWATCH")]);
+            before.extend([command(&[&discard]), command(&[&unwatch])]);
+            before.push(command(&[&[Text("WATCH")], &keys]));
+            after = Some(command(&[&[Text("MULTI")]]));
+        }
+        let looks = changes.iter().flat_map(|change| {
+            ["GET", "PTTL"].map(|look| command(&[&[Text(look), Text(change.key)]]))
+        });
+        let watched = before.len();
+        let commands: Vec<_> = before.into_iter().chain(looks).chain(after).collect();
+        let count = commands.len();
+        let sent = send_to(&self.connection, node_role, commands, within, None);
+        let (connection, mut answers) = sent.await?;
+        if answers.len() != count {
+            return Err(errors::nonsense("a look at some keys"));
+        }
+        let watch = answers.drain(..watched).next_back();
+        if let Some(watch) = watch {
+            let is_split =
+                matches!(&watch, Value::ServerError(error) if error.code() == "TRYAGAIN");
+            if is_split && changes.len() > 1 {
+                return Ok(None);
+            }
+            // A key that is not watched may get another holder before it is changed.
+            errors::of_value(watch)?;
+            // Outside a transaction, the next commands would act on any value.
+            errors::of_value(answers.pop().unwrap_or(Value::Nil))?;
+        }
+        let mut looked = Looked {
+            connection,
+            results: Vec::with_capacity(changes.len()),
+            due: Vec::new(),
+        };
+        for (number, (change, seen)) in changes.iter().zip(answers.chunks(2)).enumerate() {
+            let left = change.read_left(seen);
+            if matches!(left, Ok(Some(left)) if change.is_due(left)) {
+                looked.due.push(number);
+            }
+            looked.results.push(left.map(|left| left.is_some()));
+        }
+        Ok(Some(looked))
     }
 }

@@ -1,9 +1,9 @@
 //! Locks for users without the right to run scripts: slower than by scripts, and waiters poll.
 //!
-//! There is no queue. An acquire is one message of several commands, which is not atomic: the lock first, and then the counter,
-//! since the other order could hand out tokens that decrease. A key that is held is changed by a command that compares, or in a
-//! transaction on a connection of its own, one after the other: three round trips for each release, two for each batch of
-//! renewals. Renewals have a connection that nothing else delays.
+//! There is no queue. An acquire takes the lock first, and then a fencing token, since the other order could hand out tokens that
+//! decrease. Each token is the server's time, or more: the counter is changed by comparing. A key that is held is changed by a
+//! command that compares, or in a transaction: three round trips for each release, two for each batch of renewals. Changes have
+//! connections of their own, where a transaction begins and ends. Renewals have one that nothing else delays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,8 @@ use crate::{
     inspect::Sighting,
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
-        QueueMode, Release, ReleaseOutcome, Released, Renew, Renewed, WakeUpMode,
+        Release, ReleaseOutcome, Released, Renew, Renewed, WakeUpMode,
+        fencing_counter::LARGEST_TOKEN,
         in_flight::ConnectionId,
         owner_token::{OwnerToken, sighting_of},
         redis::{
@@ -25,33 +26,28 @@ use crate::{
                 reconnecting::ReconnectingConnection,
                 wire::command::{
                     Arg::{self, Joined, Number, Text},
-                    millis,
+                    Outgoing, command, millis, pipeline,
                 },
             },
             scripts::NodeRole,
-            without_scripts::{
-                change::{Becomes, Change, Changed, Looked, is_done},
-                counter::{CountedToken, Counter},
-                message::{send, send_to},
-                transaction::Transactions,
-            },
+            without_scripts::change::{Becomes, Change, Changes, MOST_TRIES, is_done},
         },
     },
 };
 
 mod change;
-pub(crate) mod counter;
-mod message;
-mod transaction;
+
+/// A token that no honest process knows lies more than this ahead of the server's clock.
+const LARGEST_LEAD: u64 = 3_600_000_000;
 
 #[derive(Debug)]
 pub(super) struct Commands {
     connection: Arc<ReconnectingConnection>,
     /// Where locks are taken.
     holding: Arc<ReconnectingConnection>,
-    changes: Transactions,
+    changes: Changes,
     /// Hundreds of releases, one after the other, must not let a lease run out.
-    renewals: Transactions,
+    renewals: Changes,
     /// Held while a fencing counter is moved: one request at a time, since each move makes those of others fail.
     raising: Mutex<()>,
 }
@@ -62,49 +58,41 @@ impl Commands {
         holding: Arc<ReconnectingConnection>,
     ) -> Self {
         Self {
-            changes: Transactions::to(&connection),
-            renewals: Transactions::to(&connection),
+            changes: Changes::to(&connection),
+            renewals: Changes::to(&connection),
             raising: Mutex::default(),
             connection,
             holding,
         }
     }
 
-    /// The connections that only transactions use.
+    /// The connections that only changes use.
     pub(super) fn connections(&self) -> [&Arc<ReconnectingConnection>; 2] {
-        [self.changes.connection(), self.renewals.connection()]
+        [&self.changes.connection, &self.renewals.connection]
     }
 
     pub(super) async fn acquire(
         &self,
         by: Compare,
-        counter: Counter<'_>,
+        fence: &str,
         request: &Acquire,
     ) -> Result<Acquired, Failure> {
         let (key, token) = (Text(&request.full_key), &request.token);
-        let commands: [&[Arg<'_>]; 4] = [
-            &set_if_free(request),
-            &[Text("GET"), key],
-            &[Text("PTTL"), key],
-            &[Text("INCR"), Text(counter.fence)],
-        ];
-        // A request that checks found the lock busy before, and mostly finds it so again. If all of them incremented the counter,
-        // it would never stand still. It has to for a moment while it is moved to the server's time.
-        let counts = counter.may_be_incremented()
-            && !matches!(request.queue_mode, QueueMode::CheckPosition(_));
-        let commands = &commands[..3 + usize::from(counts)];
+        let commands = pipeline([
+            command(&[&set_if_free(request)]),
+            command(&[&[Text("GET"), key]]),
+            command(&[&[Text("PTTL"), key]]),
+        ]);
         let (within, in_flight) = (
             self.holding.acquire_within(request.ttl),
             &*request.in_flight,
         );
-        let (connection, answers) = send(&self.holding, commands, within, Some(in_flight)).await?;
-        let mut answers = answers.into_iter();
-        let mut next = || answers.next().unwrap_or(Value::Nil);
-        let (set, holder, left) = (next(), next(), next());
-        let said = counts.then(|| CountedToken {
-            value: next(),
-            connection,
-        });
+        let (connection, answers) = self
+            .holding
+            .send_all(commands, within, Some(in_flight))
+            .await?;
+        let [set, holder, left] =
+            <[Value; 3]>::try_from(answers).map_err(|_| errors::nonsense("an acquire"))?;
         let is_set = errors::of_answer(set, connection, in_flight)? != Value::Nil;
         let holder = errors::of_value(holder).map_err(|failure| {
             if is_set {
@@ -121,13 +109,13 @@ impl Commands {
         // Set by an earlier request whose reply was lost: then its time counts from there.
         if !is_set
             && self
-                .prolong(by, (&request.full_key, &request.token, request.ttl))
+                .prolong(by, &request.full_key, token, request.ttl)
                 .await?
                 == Renewed::NotOurs
         {
             return Ok(busy(Expiry::In(Duration::ZERO), connection));
         }
-        let fencing = self.fencing(by, counter, said, request.known_fencing).await;
+        let fencing = self.fencing(by, fence, request.known_fencing).await;
         let token = fencing.map_err(Failure::executed_in_part)?;
         Ok(Acquired {
             outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1)),
@@ -138,17 +126,14 @@ impl Commands {
     pub(super) async fn prefetch(
         &self,
         by: Compare,
-        counter: Counter<'_>,
+        fence: &str,
         request: &Prefetch,
     ) -> Result<Prefetched, Failure> {
-        if self
-            .prolong(by, (&request.full_key, &request.token, request.ttl))
-            .await?
-            == Renewed::NotOurs
-        {
+        let prolonged = self.prolong(by, &request.full_key, &request.token, request.ttl);
+        if prolonged.await? == Renewed::NotOurs {
             return Ok(Prefetched::NotOurs);
         }
-        let fencing = self.fencing(by, counter, None, request.known_fencing);
+        let fencing = self.fencing(by, fence, request.known_fencing);
         Ok(Prefetched::Tokens {
             tokens: FencingBlock::new(fencing.await?, 1),
             // There is no queue that would tell.
@@ -168,9 +153,12 @@ impl Commands {
             .iter()
             .map(|request| prolonged(&request.full_key, &request.token, request.ttl))
             .collect();
-        let renewals = self.change_all(by, &self.renewals, node_role, &changes, within);
+        let renewals = self.renewals.make_all(by, node_role, &changes, within);
         let renewed = renewals.await?;
-        Ok(renewed.into_iter().map(is_renewed).collect())
+        Ok(renewed
+            .into_iter()
+            .map(|held| held.map(is_renewed))
+            .collect())
     }
 
     pub(super) async fn release(
@@ -189,19 +177,20 @@ impl Commands {
                 Some(keep) => Becomes::Other(Joined(token, "."), Some(millis(keep))),
             },
         };
-        let within = connection.reply_within();
-        let in_flight = Some(&*request.in_flight);
-        let (connection, changed) = if by == Compare::Watch {
-            // A transaction is on another connection, and must not overtake the acquire.
-            let (id, _) = send(connection, &[&[Text("PING")]], within, in_flight).await?;
-            (id, self.change(by, &change).await?)
-        } else {
-            let command = change.comparing(by);
-            let (id, answers) = send(connection, &[&command], within, in_flight).await?;
-            (id, is_done(answers.into_iter().next())?)
+        // A transaction is on another connection, and must not overtake the acquire.
+        let first = match by {
+            Compare::Watch => command(&[&[Text("PING")]]),
+            Compare::Delex | Compare::Delifeq => change.command(by),
+        };
+        let (within, in_flight) = (connection.reply_within(), &*request.in_flight);
+        let sent = connection.send_all(Outgoing::One(first), within, Some(in_flight));
+        let (connection, answers) = sent.await?;
+        let is_released = match by {
+            Compare::Watch => self.changes.make(by, change).await?,
+            Compare::Delex | Compare::Delifeq => is_done(answers.into_iter().next())?,
         };
         Ok(Released {
-            outcome: if changed {
+            outcome: if is_released {
                 ReleaseOutcome::Released
             } else {
                 ReleaseOutcome::NotOurs
@@ -210,21 +199,17 @@ impl Commands {
         })
     }
 
-    /// Sends commands on the connection for all but taking a lock; one reply each.
+    /// Sends commands on the connection for all but taking a lock; one reply each, none of them an error.
     async fn ask(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
+        let commands = pipeline(commands.iter().map(|words| command(&[words])));
         let within = self.connection.reply_within();
-        let (_, answers) = send(&self.connection, commands, within, None).await?;
-        Ok(answers)
+        let (_, answers) = self.connection.send_all(commands, within, None).await?;
+        answers.into_iter().map(errors::of_value).collect()
     }
 
     pub(super) async fn inspect(&self, full_key: &str) -> Result<Option<Sighting>, Failure> {
-        let look: [&[Arg<'_>]; 2] = [
-            &[Text("GET"), Text(full_key)],
-            &[Text("PTTL"), Text(full_key)],
-        ];
-        let answers = self.ask(&look).await?;
-        let answers: Result<Vec<_>, _> = answers.into_iter().map(errors::of_value).collect();
-        match &answers?[..] {
+        let look = ["GET", "PTTL"].map(|look| [Text(look), Text(full_key)]);
+        match &self.ask(&[&look[0], &look[1]]).await?[..] {
             [Value::Nil, _] => Ok(None),
             [Value::BulkString(token), Value::Int(left)] => {
                 let token = String::from_utf8_lossy(token);
@@ -238,9 +223,7 @@ impl Commands {
     pub(super) async fn force_release(&self, full_key: &str) -> Result<(), Failure> {
         // A key of another type is no lock, and stays: reading it fails.
         if self.inspect(full_key).await?.is_some() {
-            let delete: [&[Arg<'_>]; 1] = [&[Text("DEL"), Text(full_key)]];
-            let answers = self.ask(&delete).await?;
-            errors::of_value(answers.into_iter().next().unwrap_or(Value::Nil))?;
+            self.ask(&[&[Text("DEL"), Text(full_key)]]).await?;
         }
         Ok(())
     }
@@ -249,48 +232,57 @@ impl Commands {
     async fn prolong(
         &self,
         by: Compare,
-        (full_key, token, ttl): (&str, &OwnerToken, Duration),
+        full_key: &str,
+        token: &OwnerToken,
+        ttl: Duration,
     ) -> Result<Renewed, Failure> {
         let change = prolonged(full_key, token, ttl);
-        is_renewed(self.change(by, &change).await)
+        self.changes.make(by, change).await.map(is_renewed)
     }
 
-    /// Changes a key that holds the expected value; returns whether it did.
-    async fn change(&self, by: Compare, change: &Change<'_>) -> Changed {
-        let (role, changes) = (NodeRole::SlotOwner, std::slice::from_ref(change));
-        let all = self.change_all(
-            by,
-            &self.changes,
-            role,
-            changes,
-            self.connection.reply_within(),
-        );
-        let none = || Err(errors::nonsense("a change"));
-        all.await?.into_iter().next().unwrap_or_else(none)
-    }
-
-    /// Looks at keys, and changes those that hold the expected values.
-    async fn change_all(
-        &self,
-        by: Compare,
-        transactions: &Transactions,
-        node_role: NodeRole,
-        changes: &[Change<'_>],
-        within: Duration,
-    ) -> Result<Vec<Changed>, Failure> {
-        if by == Compare::Watch {
-            return transactions.change(node_role, changes, within).await;
+    /// The fencing token of a lock that was just taken: the server's time, or more where the counter or the process is ahead. The
+    /// counter is moved there.
+    async fn fencing(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
+        // This client has the key already. A token that comes when less than half of the ttl is left has the grant confirmed, or
+        // given up. If this ends here, the release of the dropped acquire gives the key back.
+        let _turn = self.raising.lock().await;
+        for _ in 0..MOST_TRIES {
+            let answers = self
+                .ask(&[&[Text("TIME")], &[Text("GET"), Text(fence)]])
+                .await?;
+            let now = answers.first().and_then(read_micros);
+            let now = now.ok_or_else(|| errors::nonsense("the time"))?;
+            let before = match answers.get(1) {
+                Some(Value::BulkString(before)) => String::from_utf8_lossy(before),
+                _ => "0".into(),
+            };
+            let counter = before.parse().unwrap_or(0);
+            let next = now
+                .max(u64::saturating_add(counter, 1))
+                .max(known.saturating_add(1));
+            if known > now.max(counter).saturating_add(LARGEST_LEAD) || next >= LARGEST_TOKEN {
+                return Err(errors::out_of_bounds());
+            }
+            let is_moved = if answers.get(1) == Some(&Value::Nil) {
+                let create = [Text("SET"), Text(fence), Number(next), Text("NX")];
+                is_done(self.ask(&[&create]).await?.pop())?
+            } else {
+                let becomes = Becomes::Other(Number(next), None);
+                let (key, holds) = (fence, &*before);
+                let change = Change {
+                    key,
+                    holds,
+                    becomes,
+                };
+                self.changes.make(by, change).await?
+            };
+            if is_moved {
+                return Ok(next);
+            }
         }
-        let looks: Vec<_> = changes.iter().flat_map(Change::look).collect();
-        let (_, answers) = send_to(&self.connection, node_role, &looks, within).await?;
-        let looked = Looked::read(changes, answers)?;
-        let due = looked.due(changes);
-        if due.is_empty() {
-            return Ok(looked.done([]));
-        }
-        let commands: Vec<_> = due.iter().map(|change| change.comparing(by)).collect();
-        let (_, answers) = send_to(&self.connection, node_role, &commands, within).await?;
-        Ok(looked.done(answers))
+        Err(Failure::not_now(
+            "others changed the fencing counter all the time",
+        ))
     }
 }
 
@@ -314,14 +306,12 @@ fn prolonged<'a>(full_key: &'a str, token: &'a OwnerToken, ttl: Duration) -> Cha
     }
 }
 
-fn is_renewed(changed: Result<bool, Failure>) -> Result<Renewed, Failure> {
-    changed.map(|held| {
-        if held {
-            Renewed::Extended
-        } else {
-            Renewed::NotOurs
-        }
-    })
+fn is_renewed(held: bool) -> Renewed {
+    if held {
+        Renewed::Extended
+    } else {
+        Renewed::NotOurs
+    }
 }
 
 fn busy(expiry: Expiry, connection: ConnectionId) -> Acquired {
@@ -346,4 +336,18 @@ fn read_expiry(left: &Value) -> Result<Expiry, Failure> {
         }
         _ => Err(errors::nonsense("an acquire")),
     }
+}
+
+/// Reads the reply to TIME.
+pub(crate) fn read_micros(time: &Value) -> Option<u64> {
+    let Value::Array(parts) = time else {
+        return None;
+    };
+    let [Value::BulkString(seconds), Value::BulkString(micros)] = &parts[..] else {
+        return None;
+    };
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    number(seconds)?
+        .checked_mul(1_000_000)?
+        .checked_add(number(micros)?)
 }
