@@ -5,8 +5,6 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
-
 use crate::{
     inspect::Health,
     runtime::{
@@ -60,7 +58,14 @@ async fn check_one(
     let sent = Clock::Boot.now();
     let clock = clock_warning(connection, within).await?;
     health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
-    let eviction = eviction_warning(connection, within).await?;
+    let eviction = match eviction_warning(connection, within).await {
+        Err(failure) if errors::lack_of_rights(&failure).is_some() => Some(
+            "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
+             `noeviction`"
+                .to_owned(),
+        ),
+        warning => warning?,
+    };
     let scripts = match location.capabilities(within).await? {
         Capabilities::Scripts => None,
         Capabilities::Commands(_) => Some(trial::without_scripts(store, location, within).await),
@@ -82,10 +87,8 @@ async fn clock_warning(
     within: Duration,
 ) -> Result<Option<String>, Failure> {
     let (_, answer) = connection.send(&[&[Text("TIME")]], within, None).await?;
-    if let Value::ServerError(error) = &answer {
-        return Err(errors::answered(error));
-    }
-    let micros = read_micros(&answer).ok_or_else(|| errors::nonsense("the time"))?;
+    let micros =
+        read_micros(&errors::of_value(answer)?).ok_or_else(|| errors::nonsense("the time"))?;
     let theirs = Duration::from_micros(micros);
     let ours = wall_clock();
     let apart = theirs.abs_diff(ours);
@@ -106,66 +109,29 @@ pub(super) fn look_at_eviction(store: &RedisStore) {
     for KeyLocation { server, .. } in store.0.servers.each() {
         let within = store.within();
         spawn_beside(async move {
-            if let Ok(Eviction::Threatens(policy)) = eviction(&server.connection, within).await {
+            if let Ok(Some(warning)) = eviction_warning(&server.connection, within).await {
                 let server = server.connection.address().shown();
-                tracing::warn!(server, "{}", warning_of(&policy));
+                tracing::warn!(server, "{warning}");
             }
         });
     }
 }
 
-/// What an eviction policy means for locks.
-enum Eviction {
-    Spares,
-    Threatens(String),
-    /// This user has no right to read the policy.
-    Hidden,
-}
-
 /// Locks are keys with an expiry, which every eviction policy but one may delete.
-async fn eviction(
-    connection: &Arc<ReconnectingConnection>,
-    within: Duration,
-) -> Result<Eviction, Failure> {
-    let words = [Text("INFO"), Text("memory")];
-    let (_, answer) = connection.send(&[&words], within, None).await?;
-    let info: String = match answer {
-        Value::ServerError(error) if error.code() == "NOPERM" => return Ok(Eviction::Hidden),
-        Value::ServerError(error) => return Err(errors::answered(&error)),
-        answer => match reply::bytes(&answer) {
-            Some(info) => String::from_utf8_lossy(info).into_owned(),
-            None => return Err(errors::nonsense("INFO")),
-        },
-    };
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
-    };
-    Ok(match (field("maxmemory"), field("maxmemory_policy")) {
-        (Some("0"), _) | (_, Some("noeviction") | None) => Eviction::Spares,
-        (_, Some(policy)) => Eviction::Threatens(policy.to_owned()),
-    })
-}
-
 async fn eviction_warning(
     connection: &Arc<ReconnectingConnection>,
     within: Duration,
 ) -> Result<Option<String>, Failure> {
-    Ok(match eviction(connection, within).await? {
-        Eviction::Spares => None,
-        Eviction::Threatens(policy) => Some(warning_of(&policy)),
-        Eviction::Hidden => Some(
-            "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
-             `noeviction`"
-                .to_owned(),
-        ),
+    let words = [Text("INFO"), Text("memory")];
+    let (_, answer) = connection.send(&[&words], within, None).await?;
+    let info = reply::info(&errors::of_value(answer)?);
+    let info = info.ok_or_else(|| errors::nonsense("INFO"))?;
+    let field = |name| reply::info_field(&info, name);
+    Ok(match (field("maxmemory"), field("maxmemory_policy")) {
+        (Some("0"), _) | (_, Some("noeviction") | None) => None,
+        (_, Some(policy)) => Some(format!(
+            "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or keep \
+             locks on a server of their own"
+        )),
     })
-}
-
-fn warning_of(policy: &str) -> String {
-    format!(
-        "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or keep \
-         locks on a server of their own"
-    )
 }

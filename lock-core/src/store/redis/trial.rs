@@ -62,48 +62,31 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
 
 /// All at the same time; returns the first permanent failure.
 async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLocation, Failure)> {
-    if let [location] = homes {
-        let tried = try_a_lock(store, location, Acked::NeedNot).await;
-        return lasting(location.clone(), tried);
-    }
     let mut trials = JoinSet::new();
     for location in homes.iter().cloned() {
         let store = store.clone();
         trials.spawn(async move {
             let tried = try_a_lock(&store, &location, Acked::NeedNot).await;
-            lasting(location, tried)
-        });
-    }
-    let mut first = Ok(());
-    // Ends with the last reply, each of which is bounded. A trial that is not awaited would leave its key until its ttl ends.
-    while let Some(tried) = trials.join_next().await {
-        first = first.and(tried.unwrap_or(Ok(())));
-    }
-    first
-}
-
-fn lasting<T>(
-    location: KeyLocation,
-    tried: Result<T, Failure>,
-) -> Result<(), (KeyLocation, Failure)> {
-    match tried {
-        Ok(_) => Ok(()),
-        Err(failure)
-            if errors::lack_of_rights(&failure).is_some()
-                || matches!(failure, Failure::Invalid(_)) =>
-        {
-            Err((location, failure))
-        }
-        Err(failure) => {
+            let failure = tried.err()?;
+            if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_))
+            {
+                return Some((location, failure));
+            }
             let server = location.server.connection.address().shown();
             tracing::warn!(
                 server,
                 ?failure,
                 "no lock could be taken just now; the locks themselves ask again"
             );
-            Ok(())
-        }
+            None
+        });
     }
+    let mut first = None;
+    // Ends with the last reply, each of which is bounded. A trial that is not awaited would leave its key until its ttl ends.
+    while let Some(tried) = trials.join_next().await {
+        first = first.or(tried.unwrap_or(None));
+    }
+    first.map_or(Ok(()), Err)
 }
 
 /// Does once what every lock does. If it is interrupted, the key ends with its ttl.
@@ -121,23 +104,16 @@ pub(super) async fn try_a_lock(
         ));
     }
     let key = key_on(store, location);
-    let given = store.0.usage.scope.check_key.as_ref();
-    match given.filter(|given| ***given == *key) {
-        None => lock_and_unlock(store, key, IfBusy::Fail, acked).await,
-        Some(given) => {
-            let tried = lock_and_unlock(store, key, IfBusy::Accept, acked).await;
-            tried.map_err(|failure| match failure {
-                Failure::Invalid(reason) if *reason == *errors::NO_LOCK => Failure::Invalid(
-                    format!(
-                        "`{}` cannot be the check_key: {reason}",
-                        given.escape_debug()
-                    )
-                    .into(),
-                ),
-                other => other,
-            })
+    let given = store.0.usage.scope.check_key.as_deref();
+    let given = given.filter(|given| *given == &*key);
+    let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked).await;
+    tried.map_err(|failure| match (failure, given) {
+        (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
+            let given = given.escape_debug();
+            Failure::Invalid(format!("`{given}` cannot be the check_key: {reason}").into())
         }
-    }
+        (other, _) => other,
+    })
 }
 
 /// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
@@ -160,20 +136,12 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
         .into()
 }
 
-/// What it means if the lock of a check is busy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IfBusy {
-    /// Nothing: others may have it, and the rights are tried all the same.
-    Accept,
-    /// The key cannot be busy.
-    Fail,
-}
-
-/// Returns a warning if the lock ended before all was done.
+/// Returns a warning if the lock ended before all was done. If the key is that of other locks, too, it may be busy: the rights are
+/// tried all the same.
 async fn lock_and_unlock(
     store: &RedisStore,
     full_key: Arc<str>,
-    if_busy: IfBusy,
+    may_be_busy: bool,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
     let started = Clock::Boot.now();
@@ -199,7 +167,7 @@ async fn lock_and_unlock(
     };
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
-        AcquireOutcome::Busy(_) if if_busy == IfBusy::Accept => false,
+        AcquireOutcome::Busy(_) if may_be_busy => false,
         AcquireOutcome::Busy(_) | AcquireOutcome::Undo => {
             return Err(errors::nonsense("an acquire of a fresh key"));
         }
@@ -259,7 +227,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     let greeting = connection.greeting(within).await;
     let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, grants arrive on a connection beside this one, once a task waits.
-    let delivery = if location.server.is_of_a_cluster() {
+    let delivery = if store.0.usage.are_several {
         scripts && protocol == "RESP3" && !greeting.is_before(7)
     } else {
         current.grants

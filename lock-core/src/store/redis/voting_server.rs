@@ -121,10 +121,7 @@ impl RedisStore {
                     _ => errors::answered(&error),
                 });
             }
-            answer => match reply::bytes(&answer) {
-                Some(text) => String::from_utf8_lossy(text).into_owned(),
-                None => return Err(errors::no_redis(self.shown())),
-            },
+            answer => reply::info(&answer).ok_or_else(|| errors::no_redis(self.shown()))?,
         };
         health::look_at_eviction(self);
         read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
@@ -196,11 +193,7 @@ impl RedisStore {
 }
 
 fn read_greeting(connection: ConnectionId, info: &str) -> Option<ServerIdentity> {
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
-    };
+    let field = |name| reply::info_field(info, name);
     let uptime = field("uptime_in_seconds")?.parse().ok()?;
     Some(ServerIdentity {
         connection,

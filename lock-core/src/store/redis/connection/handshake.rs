@@ -104,20 +104,17 @@ impl Greeting {
     }
 
     /// What `INFO` reports about a server that was not greeted in RESP3.
-    pub(crate) fn of_info(info: &[u8]) -> Self {
-        let field = |name: &[u8]| {
-            let mut lines = info.split(|byte| *byte == b'\n');
-            lines.find_map(|line| shown(line.strip_prefix(name)?))
+    pub(crate) fn of_info(info: &str) -> Self {
+        let field = |name| shown(reply::info_field(info, name)?.as_bytes());
+        let (valkey, redis) = (field("valkey_version"), field("redis_version"));
+        let server = match (&valkey, &redis) {
+            (Some(_), _) => Some("valkey".to_owned()),
+            (None, Some(_)) => Some("redis".to_owned()),
+            (None, None) => None,
         };
-        match field(b"valkey_version:") {
-            Some(version) => Self {
-                server: Some("valkey".to_owned()),
-                version: Some(version),
-            },
-            None => Self {
-                server: field(b"redis_version:").map(|_| "redis".to_owned()),
-                version: field(b"redis_version:"),
-            },
+        Self {
+            server,
+            version: valkey.or(redis),
         }
     }
 

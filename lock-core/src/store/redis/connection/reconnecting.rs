@@ -122,7 +122,7 @@ impl ReconnectingConnection {
         }
         let words = [Arg::Text("INFO"), Arg::Text("server")];
         match self.send(&[&words], within, None).await {
-            Ok((_, info)) => Greeting::of_info(reply::bytes(&info).unwrap_or_default()),
+            Ok((_, info)) => Greeting::of_info(&reply::info(&info).unwrap_or_default()),
             _ => Greeting::default(),
         }
     }

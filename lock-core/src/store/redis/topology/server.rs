@@ -107,11 +107,6 @@ impl RedisServer {
         }
     }
 
-    /// Whether it is a cluster node, with grants arriving on a connection of their own.
-    pub(crate) fn is_of_a_cluster(&self) -> bool {
-        self.connection.purpose() == Purpose::LocksOnly
-    }
-
     /// All connections to it, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);

@@ -149,7 +149,7 @@ impl Changes {
         made.pop().unwrap_or_else(none)
     }
 
-    /// Changes keys; by transactions, those of one slot. All are in one transaction if there can be one about all of them.
+    /// Changes keys, in one transaction if there can be one about all of them.
     pub(super) async fn make_all(
         &self,
         by: Compare,
@@ -173,8 +173,8 @@ impl Changes {
         Ok(all)
     }
 
-    /// Called by the holder of the connection. `None` if one transaction cannot contain all the keys: some keys of their slot are
-    /// being moved to another node.
+    /// Called by the holder of the connection. `None` if one transaction cannot contain all the keys: they have several slots, or
+    /// some keys of their slot are being moved to another node.
     async fn together(
         &self,
         by: Compare,
@@ -248,8 +248,8 @@ impl Changes {
         }
         let watch = answers.drain(..watched).next_back();
         if let Some(watch) = watch {
-            let is_split =
-                matches!(&watch, Value::ServerError(error) if error.code() == "TRYAGAIN");
+            let is_split = matches!(&watch, Value::ServerError(error)
+                if matches!(error.code(), "TRYAGAIN" | "CROSSSLOT"));
             if is_split && changes.len() > 1 {
                 return Ok(None);
             }

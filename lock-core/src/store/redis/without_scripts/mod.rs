@@ -14,11 +14,11 @@ use crate::{
     fencing::FencingBlock,
     inspect::Sighting,
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
-        Release, ReleaseOutcome, Released, Renew, Renewed, WakeUpMode,
+        Acquire, AcquireOutcome, Acquired, Contended, Failure, Prefetch, Prefetched, QueueMode,
+        Release, ReleaseOutcome, Released, Renew, Renewed,
         fencing_counter::LARGEST_TOKEN,
         in_flight::ConnectionId,
-        owner_token::{OwnerToken, sighting_of},
+        owner_token::OwnerToken,
         redis::{
             connection::{
                 capabilities::Compare,
@@ -29,7 +29,10 @@ use crate::{
                     Outgoing, command, millis, pipeline,
                 },
             },
-            scripts::NodeRole,
+            scripts::{
+                NodeRole,
+                replies::{read_acquired, read_sighting},
+            },
             without_scripts::change::{Becomes, Change, Changes, MOST_TRIES, is_done},
         },
     },
@@ -104,7 +107,7 @@ impl Commands {
         let is_ours =
             matches!(&holder, Value::BulkString(holder) if **holder == *token.expose().as_bytes());
         if !is_ours {
-            return Ok(busy(read_expiry(&left)?, connection));
+            return busy(left, connection);
         }
         // Set by an earlier request whose reply was lost: then its time counts from there.
         if !is_set
@@ -113,7 +116,7 @@ impl Commands {
                 .await?
                 == Renewed::NotOurs
         {
-            return Ok(busy(Expiry::In(Duration::ZERO), connection));
+            return busy(Value::Int(0), connection);
         }
         let fencing = self.fencing(by, fence, request.known_fencing).await;
         let token = fencing.map_err(Failure::executed_in_part)?;
@@ -209,15 +212,13 @@ impl Commands {
 
     pub(super) async fn inspect(&self, full_key: &str) -> Result<Option<Sighting>, Failure> {
         let look = ["GET", "PTTL"].map(|look| [Text(look), Text(full_key)]);
-        match &self.ask(&[&look[0], &look[1]]).await?[..] {
-            [Value::Nil, _] => Ok(None),
-            [Value::BulkString(token), Value::Int(left)] => {
-                let token = String::from_utf8_lossy(token);
-                let left = u64::try_from(*left).ok().map(Duration::from_millis);
-                Ok(Some(sighting_of(&token, left, 0)))
-            }
-            _ => Err(errors::nonsense("an inspection")),
+        let mut seen = self.ask(&[&look[0], &look[1]]).await?;
+        if seen.first() == Some(&Value::Nil) {
+            return Ok(None);
         }
+        // There is no queue.
+        seen.push(Value::Int(0));
+        read_sighting(&Value::Array(seen))
     }
 
     pub(super) async fn force_release(&self, full_key: &str) -> Result<(), Failure> {
@@ -314,28 +315,14 @@ fn is_renewed(held: bool) -> Renewed {
     }
 }
 
-fn busy(expiry: Expiry, connection: ConnectionId) -> Acquired {
-    Acquired {
-        outcome: AcquireOutcome::Busy(Busy {
-            expiry,
-            position: None,
-            wake_up: WakeUpMode::Poll,
-            counter: None,
-        }),
-        connection,
-    }
-}
-
-/// Reads the reply to PTTL for a key of another holder.
-fn read_expiry(left: &Value) -> Result<Expiry, Failure> {
-    match left {
-        Value::Int(-1) => Ok(Expiry::Never),
-        Value::Int(left) => {
-            let left = u64::try_from(*left).unwrap_or(0);
-            Ok(Expiry::In(Duration::from_millis(left)))
-        }
-        _ => Err(errors::nonsense("an acquire")),
-    }
+/// As a script answers. `left`: the reply to PTTL, or that the key was free for a moment.
+fn busy(left: Value, connection: ConnectionId) -> Result<Acquired, Failure> {
+    let left = match left {
+        Value::Int(-2) => Value::Int(0),
+        left => left,
+    };
+    let answer = Value::Array(vec![Value::Int(0), left, Value::Int(0), Value::Int(0)]);
+    read_acquired(&answer, connection, QueueMode::DoNotQueue)
 }
 
 /// Reads the reply to TIME.

@@ -16,6 +16,17 @@ pub(crate) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value)?).ok()
 }
 
+/// The text of a reply to INFO.
+pub(crate) fn info(value: &Value) -> Option<String> {
+    Some(String::from_utf8_lossy(bytes(value)?).into_owned())
+}
+
+/// The value of a line of that text.
+pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
+    info.lines().find_map(value).map(str::trim)
+}
+
 /// The value of a field of a map, or of a list of fields and values in turn.
 pub(crate) fn field<'a>(value: &'a Value, wanted: &str) -> Option<&'a Value> {
     let is_wanted = |name: &Value| bytes(name) == Some(wanted.as_bytes());
