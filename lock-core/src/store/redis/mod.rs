@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -25,7 +25,6 @@ use crate::{
                 },
             },
             contention::Contention,
-            rights::Usage,
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
                 replies::{read_acquired, read_prefetched, read_released, read_sighting},
@@ -77,9 +76,9 @@ struct RedisState {
     /// Whether the sentinels are watched.
     watched: AtomicBool,
     timing: Timing,
-    usage: Usage,
-    /// The message about a user without the right to run scripts, once that is known.
-    without_scripts: OnceLock<String>,
+    scope: Scope,
+    /// Whether it is one of the servers that vote: by scripts only, and without grants.
+    is_one_of_several: bool,
 }
 
 /// What a manager needs from its servers.
@@ -417,8 +416,8 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut health = health::check(&store).await?;
             // Of several servers, it is said once for all.
-            if !store.0.usage.is_one_of_several {
-                health.warnings.extend(store.0.usage.scope.warning());
+            if !store.0.is_one_of_several {
+                health.warnings.extend(store.0.scope.warning());
             }
             Ok(health)
         })

@@ -1,7 +1,7 @@
 //! From a url to a store, and the first connection: which server it leads to, and what its user may do.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 use std::time::Duration;
@@ -21,8 +21,7 @@ use crate::{
             RedisState, RedisStore, Settings,
             address::{Address, Named},
             connection::{errors, sentinel::Sentinels, wire::command::Arg::Text},
-            health,
-            rights::{self, Usage},
+            health, rights,
             topology::{
                 Topology,
                 server::{RedisServer, watch_sentinels},
@@ -71,12 +70,6 @@ impl RedisStore {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
             }
         };
-        let usage = Usage {
-            scope: settings.scope.clone(),
-            is_one_of_several,
-            are_several: servers.are_several(),
-            polling_pause: settings.timing.polling_pause,
-        };
         Ok(Self(Arc::new(RedisState {
             executor: settings.executor.clone(),
             servers,
@@ -84,8 +77,8 @@ impl RedisStore {
             looked: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             timing: settings.timing,
-            usage,
-            without_scripts: OnceLock::new(),
+            scope: settings.scope.clone(),
+            is_one_of_several,
         })))
     }
 
@@ -99,7 +92,7 @@ impl RedisStore {
             health::look_at_eviction(self);
         }
         self.try_out(reached, left()).await?;
-        if let Some(warning) = self.0.usage.scope.warning() {
+        if let Some(warning) = self.0.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }
         Ok(())
@@ -115,7 +108,7 @@ impl RedisStore {
             return trial::try_out(self, within).await;
         };
         let location = self.0.servers.any();
-        Err(rights::explained(&self.0.usage, &location, failure, within).await)
+        Err(rights::explained(self, &location, failure, within).await)
     }
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {

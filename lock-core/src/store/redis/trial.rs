@@ -38,7 +38,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     match timeout(within, try_all(store, &homes)).await {
         Ok(Ok(())) => {}
         Ok(Err((location, failure))) => {
-            return Err(rights::explained(&store.0.usage, &location, failure, left()).await);
+            return Err(rights::explained(store, &location, failure, left()).await);
         }
         Err(_) => {
             tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
@@ -54,7 +54,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     };
     if let Some(location) = homes.iter().find(is_without) {
         let server = location.server.connection.address().shown();
-        let warning = without_scripts(store, location, left()).await;
+        let warning = rights::without_scripts(store, location, left()).await;
         tracing::warn!(server, "{warning}");
     }
     Ok(())
@@ -95,7 +95,7 @@ pub(super) async fn try_a_lock(
     location: &KeyLocation,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
-    if store.0.usage.is_one_of_several
+    if store.0.is_one_of_several
         && location.capabilities(store.within()).await? != Capabilities::Scripts
     {
         return Err(errors::denied(
@@ -104,7 +104,7 @@ pub(super) async fn try_a_lock(
         ));
     }
     let key = key_on(store, location);
-    let given = store.0.usage.scope.check_key.as_deref();
+    let given = store.0.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
     let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked).await;
     tried.map_err(|failure| match (failure, given) {
@@ -118,7 +118,7 @@ pub(super) async fn try_a_lock(
 
 /// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
 fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
-    let (scope, servers) = (&store.0.usage.scope, &store.0.servers);
+    let (scope, servers) = (&store.0.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
@@ -199,20 +199,6 @@ async fn lock_and_unlock(
     }
 }
 
-/// The message about a user without the right to run scripts, the same each time.
-pub(super) async fn without_scripts(
-    store: &RedisStore,
-    location: &KeyLocation,
-    within: Duration,
-) -> String {
-    let known = &store.0.without_scripts;
-    if let Some(known) = known.get() {
-        return known.clone();
-    }
-    let told = rights::without_scripts(&store.0.usage, location, within).await;
-    known.get_or_init(|| told).clone()
-}
-
 /// Logs the server that was found.
 async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) {
     let connection = &location.server.connection;
@@ -227,7 +213,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
     let greeting = connection.greeting(within).await;
     let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, grants arrive on a connection beside this one, once a task waits.
-    let delivery = if store.0.usage.are_several {
+    let delivery = if store.0.servers.are_several() {
         scripts && protocol == "RESP3" && !greeting.is_before(7)
     } else {
         current.grants
@@ -240,7 +226,7 @@ async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) 
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
-        mode = if delivery && !store.0.usage.is_one_of_several {
+        mode = if delivery && !store.0.is_one_of_several {
             "push"
         } else {
             "polling"

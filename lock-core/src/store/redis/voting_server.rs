@@ -205,19 +205,16 @@ fn read_greeting(connection: ConnectionId, info: &str) -> Option<ServerIdentity>
 }
 
 fn read_vote(answer: &Value) -> Option<Vote> {
-    let Value::Array(parts) = answer else {
-        return None;
-    };
     let number = |number: i64| u64::try_from(number).ok();
-    match parts[..] {
-        [Value::Int(1), Value::Int(clock), Value::Int(wanted)] => Some(Vote::Accepted {
+    match reply::numbers(answer)?[..] {
+        [1, clock, wanted] => Some(Vote::Accepted {
             clock: number(clock)?,
             wanted: wanted != 0,
         }),
-        [Value::Int(0), Value::Int(least)] => Some(Vote::Refused {
+        [0, least] => Some(Vote::Refused {
             least: number(least)?,
         }),
-        [Value::Int(-1), Value::Int(least), Value::Int(left)] => Some(Vote::Held {
+        [-1, least, left] => Some(Vote::Held {
             least: number(least)?,
             left: match left {
                 -1 => None,

@@ -13,7 +13,7 @@ use crate::{
         fencing_counter::LARGEST_TOKEN,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::connection::errors,
+        redis::connection::{errors, wire::reply},
     },
 };
 
@@ -74,54 +74,35 @@ pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<
 }
 
 pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
-    let parts = match answer {
-        Value::Array(parts) => parts,
-        Value::Int(token) => return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?)),
+    if let Value::Int(token) = answer {
+        return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?));
+    }
+    // The last number of a reply to a waiter, except for the first reply, is the counter.
+    let (left, position, ours, counter) = match reply::numbers(answer)?[..] {
+        [1, first, count] => return Some(AcquireOutcome::Granted(read_fencing(first, count)?)),
+        [0, left, position, ours] => (left, position, ours, None),
+        [0, left, position, ours, counter] => (left, position, ours, Some(counter)),
         _ => return None,
     };
-    // The last element of a reply to a waiter, except for the first reply.
-    let (parts, counter) = match parts[..] {
-        [_, _, _, _, Value::Int(counter)] => (&parts[..4], Some(u64::try_from(counter).ok()?)),
-        _ => (&parts[..], None),
-    };
-    match *parts {
-        [Value::Int(1), Value::Int(first), Value::Int(count)] => {
-            Some(AcquireOutcome::Granted(read_fencing(first, count)?))
-        }
-        [
-            Value::Int(0),
-            Value::Int(millis),
-            Value::Int(position),
-            Value::Int(ours),
-        ] => Some(AcquireOutcome::Busy(Busy {
-            expiry: match millis {
-                -1 => Expiry::Never,
-                -2 => Expiry::Unknown,
-                millis => Expiry::In(Duration::from_millis(u64::try_from(millis).ok()?)),
-            },
-            position: u64::try_from(position).ok().and_then(NonZeroU64::new),
-            wake_up: if ours == 1 {
-                WakeUpMode::Push
-            } else {
-                WakeUpMode::Poll
-            },
-            counter,
-        })),
-        _ => None,
-    }
+    Some(AcquireOutcome::Busy(Busy {
+        expiry: match left {
+            -1 => Expiry::Never,
+            -2 => Expiry::Unknown,
+            millis => Expiry::In(Duration::from_millis(u64::try_from(millis).ok()?)),
+        },
+        position: u64::try_from(position).ok().and_then(NonZeroU64::new),
+        wake_up: if ours == 1 {
+            WakeUpMode::Push
+        } else {
+            WakeUpMode::Poll
+        },
+        counter: counter.map(u64::try_from).transpose().ok()?,
+    }))
 }
 
 pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
-    let Value::Array(parts) = answer else {
-        return None;
-    };
-    match parts[..] {
-        [
-            Value::Int(1),
-            Value::Int(first),
-            Value::Int(count),
-            Value::Int(contended),
-        ] => Some(Prefetched::Tokens {
+    match reply::numbers(answer)?[..] {
+        [1, first, count, contended] => Some(Prefetched::Tokens {
             tokens: read_fencing(first, count)?,
             contended: if contended == 0 {
                 Contended::NoneWaiting
@@ -129,7 +110,7 @@ pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
                 Contended::OthersWaiting
             },
         }),
-        [Value::Int(0)] => Some(Prefetched::NotOurs),
+        [0] => Some(Prefetched::NotOurs),
         _ => None,
     }
 }

@@ -327,14 +327,6 @@ fn busy(left: Value, connection: ConnectionId) -> Result<Acquired, Failure> {
 
 /// Reads the reply to TIME.
 pub(crate) fn read_micros(time: &Value) -> Option<u64> {
-    let Value::Array(parts) = time else {
-        return None;
-    };
-    let [Value::BulkString(seconds), Value::BulkString(micros)] = &parts[..] else {
-        return None;
-    };
-    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
-    number(seconds)?
-        .checked_mul(1_000_000)?
-        .checked_add(number(micros)?)
+    let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(time).ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
 }

@@ -16,6 +16,18 @@ pub(crate) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value)?).ok()
 }
 
+/// A list of numbers.
+pub(crate) fn numbers(value: &Value) -> Option<Vec<i64>> {
+    let number = |part: &Value| match part {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    match value {
+        Value::Array(parts) => parts.iter().map(number).collect(),
+        _ => None,
+    }
+}
+
 /// The text of a reply to INFO.
 pub(crate) fn info(value: &Value) -> Option<String> {
     Some(String::from_utf8_lossy(bytes(value)?).into_owned())
