@@ -15,7 +15,7 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
         Release, Released, Renew, Renewed, Store, StoreFuture,
         redis::{
-            arguments::{acquire_arguments, release_arguments},
+            at_once::{acquire_arguments, release_arguments},
             connection::{
                 capabilities::Capabilities,
                 errors,
@@ -39,10 +39,7 @@ use crate::{
 };
 
 mod address;
-mod arguments;
 mod at_once;
-#[cfg(feature = "cluster")]
-mod cluster_renewals;
 mod connection;
 mod contention;
 mod health;
@@ -362,7 +359,7 @@ impl Store for RedisStore {
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         let store = self.clone();
-        Box::pin(async move { renewals::renew(&store.0.servers, batch, within).await })
+        Box::pin(async move { Ok(renewals::renew(&store.0.servers, &batch, within).await) })
     }
 
     fn release(&self, request: Release) -> StoreFuture<Released> {

@@ -1,45 +1,94 @@
-//! Renewing many leases at once: one message to each server that has some of them.
+//! Renewing many leases at once: one message to each server that has some of them, wherever their slots are now.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "cluster")]
-use crate::store::redis::cluster_renewals;
+use tokio::task::JoinSet;
+
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
         connection::{
+            CLOCK,
             capabilities::Capabilities,
             wire::command::{
                 Arg::{Number, Text},
                 millis,
             },
         },
-        scripts::{Call, RENEW, replies::read_renewed},
-        topology::{key_location::KeyLocation, servers::RedisServers},
+        scripts::{Call, NodeRole, RENEW, replies::read_renewed},
+        topology::{
+            key_location::KeyLocation,
+            servers::{MOST_HOPS, RedisServers},
+        },
     },
 };
 
-pub(super) type Renewals = Vec<Result<Renewed, Failure>>;
+type Renewals = Vec<Result<Renewed, Failure>>;
 
-pub(super) async fn renew(
-    servers: &RedisServers,
-    batch: Vec<Renew>,
-    within: Duration,
-) -> Result<Renewals, Failure> {
-    match servers {
-        RedisServers::One(..) => {
-            let Some(first) = batch.first() else {
-                return Ok(Vec::new());
-            };
-            let location = servers.location(&first.full_key);
-            renew_at(&location, &batch, within).await
+pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Duration) -> Renewals {
+    let started = CLOCK.now();
+    let none = || Err(Failure::no_answer("the time for a renewal is over"));
+    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
+    let location =
+        |(number, request): (usize, &Renew)| (number, servers.location(&request.full_key));
+    let mut open: Vec<(usize, KeyLocation)> = batch.iter().enumerate().map(location).collect();
+    for _ in 0..=MOST_HOPS {
+        let left = within.saturating_sub(CLOCK.now().since(started));
+        if open.is_empty() || left.is_zero() {
+            break;
         }
-        #[cfg(feature = "cluster")]
-        RedisServers::Several(_) => Ok(cluster_renewals::renew(servers, &batch, within).await),
+        let mut asked = JoinSet::new();
+        for members in grouped(open) {
+            let requests: Vec<_> = members
+                .iter()
+                .map(|(number, _)| batch[*number].clone())
+                .collect();
+            // At the same time: a node that does not reply must not cost the leases at another one.
+            asked.spawn(async move {
+                let answers = renew_at(&members[0].1, &requests, left).await;
+                let answers = answers.unwrap_or_else(|failure| vec![Err(failure); requests.len()]);
+                (members, answers)
+            });
+        }
+        open = Vec::new();
+        // Ends with the last reply, each of which is bounded by what is left.
+        while let Some(answer) = asked.join_next().await {
+            let Ok((members, answers)) = answer else {
+                continue;
+            };
+            for ((number, location), answer) in members.into_iter().zip(answers) {
+                if let Err(failure) = &answer
+                    && let Some(next) = servers.follow(&location, failure)
+                {
+                    open.push((number, next));
+                }
+                renewals[number] = answer;
+            }
+        }
     }
+    renewals
 }
 
-pub(super) async fn renew_at(
+/// One group for each server, and for each key with a location elsewhere: the indexes in the batch, and each one's key location.
+fn grouped(open: Vec<(usize, KeyLocation)>) -> Vec<Vec<(usize, KeyLocation)>> {
+    let mut groups: Vec<Vec<(usize, KeyLocation)>> = Vec::new();
+    for member in open {
+        let location = &member.1;
+        let together = |others: &&mut Vec<(usize, KeyLocation)>| {
+            let other = &others[0].1;
+            Arc::ptr_eq(&other.server, &location.server)
+                && other.node_role == NodeRole::SlotOwner
+                && location.node_role == NodeRole::SlotOwner
+        };
+        match groups.iter_mut().find(together) {
+            Some(others) => others.push(member),
+            None => groups.push(vec![member]),
+        }
+    }
+    groups
+}
+
+async fn renew_at(
     location: &KeyLocation,
     batch: &[Renew],
     within: Duration,
