@@ -112,21 +112,6 @@ impl RedisStore {
         self.0.timing.command_timeout
     }
 
-    /// The queue mode that is possible: if grants cannot be delivered, an entry in the queue would only be passed over.
-    async fn queue_mode(
-        &self,
-        location: &KeyLocation,
-        request: &Acquire,
-    ) -> Result<QueueMode, Failure> {
-        if request.queue_mode == QueueMode::DoNotQueue {
-            return Ok(QueueMode::DoNotQueue);
-        }
-        Ok(match location.listen(self.within()).await? {
-            GrantDelivery::Pushed => request.queue_mode,
-            GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => QueueMode::DoNotQueue,
-        })
-    }
-
     /// Releases, wherever the key is. `is_plain`: no release with this token has been sent before.
     async fn let_go(&self, request: &Release, is_plain: bool) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);
@@ -194,7 +179,16 @@ impl RedisStore {
             }
             self.0.contention.note(&request.full_key, true);
         }
-        let queue_mode = self.queue_mode(location, request).await?;
+        let queue_mode = match request.queue_mode {
+            QueueMode::DoNotQueue => QueueMode::DoNotQueue,
+            wanted => match location.listen(self.within()).await? {
+                GrantDelivery::Pushed => wanted,
+                // An entry in the queue would only be passed over.
+                GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => {
+                    QueueMode::DoNotQueue
+                }
+            },
+        };
         self.ask_for(location, request, queue_mode).await
     }
 
@@ -208,8 +202,12 @@ impl RedisStore {
             keys: &location.keys(&request.full_key),
             arguments: &acquire_arguments(location, request, queue_mode, None),
         };
-        let in_flight = &request.in_flight;
-        let (id, answer) = location.ask(&ACQUIRE, call, request.ttl, in_flight).await?;
+        let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
+        let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
+        let (id, mut answers) = ACQUIRE
+            .ask(connection, role, &[call], within, Some(in_flight))
+            .await?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
         let answer = errors::of_answer(answer, id, in_flight)?;
         read_acquired(&answer, id, queue_mode)
     }

@@ -125,8 +125,7 @@ impl RedisStore {
             (_, Value::SimpleString(pong)) if pong == "PONG" => {}
             (_, Value::ServerError(error)) => {
                 return Err(match error.code() {
-                    "NOAUTH" => errors::wrong_credentials(connection.address().shown()),
-                    "NOPERM" => errors::refused(&error, connection.address()),
+                    "NOAUTH" | "NOPERM" => errors::refused(&error, connection.address()),
                     _ => errors::answered(&error),
                 });
             }

@@ -14,7 +14,7 @@ use crate::{
         owner_token::{OwnerTokens, random_name},
         redis::{
             Acked, RedisStore,
-            connection::{capabilities::Capabilities, errors},
+            connection::{capabilities::Capabilities, errors, opening::CurrentConnection},
             rights::{self, CHECK},
             topology::{
                 key_location::KeyLocation,
@@ -44,18 +44,18 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
             tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
         }
     }
+    let mut is_warned = false;
     for location in &homes {
-        announce(store, location, left()).await;
-    }
-    let is_without = |location: &&KeyLocation| {
-        let current = location.server.connection.snapshot();
-        current
-            .is_some_and(|current| matches!(current.capabilities, Some(Capabilities::Commands(_))))
-    };
-    if let Some(location) = homes.iter().find(is_without) {
-        let server = location.server.connection.address().shown();
-        let warning = rights::without_scripts(store, location, left()).await;
-        tracing::warn!(server, "{warning}");
+        let Some(current) = location.server.connection.snapshot() else {
+            continue;
+        };
+        announce(store, location, &current, left()).await;
+        if matches!(current.capabilities, Some(Capabilities::Commands(_))) && !is_warned {
+            let server = location.server.connection.address().shown();
+            let warning = rights::without_scripts(store, location, left()).await;
+            tracing::warn!(server, "{warning}");
+            is_warned = true;
+        }
     }
     Ok(())
 }
@@ -200,11 +200,13 @@ async fn lock_and_unlock(
 }
 
 /// Logs the server that was found.
-async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) {
+async fn announce(
+    store: &RedisStore,
+    location: &KeyLocation,
+    current: &CurrentConnection,
+    within: Duration,
+) {
     let connection = &location.server.connection;
-    let Some(current) = connection.snapshot() else {
-        return;
-    };
     let protocol = if current.greeting.is_some() {
         "RESP3"
     } else {

@@ -22,34 +22,22 @@ use crate::{
 
 pub(crate) mod replies;
 
-/// A script of a file, after the shared functions, with its short path before both: most calls end in the short path, and never
-/// define the functions that come after.
+/// A script of these files, one after the other.
 macro_rules! script {
-    ($file:literal) => {
-        LazyLock::new(|| Lua::new(concat!(include_str!("queue.lua"), include_str!($file))))
-    };
-    (short $short:literal, $file:literal) => {
-        LazyLock::new(|| {
-            Lua::new(concat!(
-                include_str!($short),
-                include_str!("queue.lua"),
-                include_str!($file)
-            ))
-        })
-    };
-    (alone $file:literal) => {
-        LazyLock::new(|| Lua::new(include_str!($file)))
+    ($($file:literal),+) => {
+        LazyLock::new(|| Lua::new(concat!($(include_str!($file)),+)))
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Lua> = script!(short "acquire_short.lua", "acquire.lua");
-pub(super) static PREFETCH: LazyLock<Lua> = script!("prefetch.lua");
-pub(super) static RELEASE: LazyLock<Lua> = script!(short "release_short.lua", "release.lua");
-pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("force_release.lua");
-pub(super) static RENEW: LazyLock<Lua> = script!(alone "renew.lua");
-pub(super) static INSPECT: LazyLock<Lua> = script!(alone "inspect.lua");
+// A short path comes first: most calls end there, and never define the functions that come after.
+pub(super) static ACQUIRE: LazyLock<Lua> = script!("acquire_short.lua", "queue.lua", "acquire.lua");
+pub(super) static PREFETCH: LazyLock<Lua> = script!("queue.lua", "prefetch.lua");
+pub(super) static RELEASE: LazyLock<Lua> = script!("release_short.lua", "queue.lua", "release.lua");
+pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("queue.lua", "force_release.lua");
+pub(super) static RENEW: LazyLock<Lua> = script!("renew.lua");
+pub(super) static INSPECT: LazyLock<Lua> = script!("inspect.lua");
 #[cfg(feature = "redlock")]
-pub(super) static PROPOSE: LazyLock<Lua> = script!(alone "propose.lua");
+pub(super) static PROPOSE: LazyLock<Lua> = script!("propose.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
 pub(super) struct Lua {

@@ -95,22 +95,6 @@ impl KeyLocation {
         Ok(self.delivery())
     }
 
-    /// Runs a script that takes a lock for this ttl, where locks are taken; an error reply of the server is a value.
-    pub(crate) async fn ask(
-        &self,
-        script: &Lua,
-        call: Call<'_>,
-        ttl: Duration,
-        in_flight: &InFlight,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let connection = self.server.holding();
-        let (within, role) = (connection.acquire_within(ttl), self.node_role);
-        let (id, mut answers) = script
-            .ask(connection, role, &[call], within, Some(in_flight))
-            .await?;
-        Ok((id, answers.pop().unwrap_or(Value::Nil)))
-    }
-
     /// Runs a script on one of the server's connections; an error reply of the server is a failure.
     pub(crate) async fn run(
         &self,

@@ -97,13 +97,10 @@ impl Commands {
         let [set, holder, left] =
             <[Value; 3]>::try_from(answers).map_err(|_| errors::nonsense("an acquire"))?;
         let is_set = errors::of_answer(set, connection, in_flight)? != Value::Nil;
-        let holder = errors::of_value(holder).map_err(|failure| {
-            if is_set {
-                failure.executed_in_part()
-            } else {
-                failure
-            }
-        })?;
+        let holder = match errors::of_value(holder) {
+            Err(failure) if is_set => return Err(failure.executed_in_part()),
+            holder => holder?,
+        };
         let is_ours =
             matches!(&holder, Value::BulkString(holder) if **holder == *token.expose().as_bytes());
         if !is_ours {
