@@ -1,7 +1,5 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere.
 
-use std::num::NonZeroU64;
-
 use redis::Value;
 
 use crate::store::{
@@ -11,10 +9,7 @@ use crate::store::{
         RedisStore,
         connection::{
             errors,
-            wire::command::{
-                Arg::{self, Number, Numbered, Text},
-                Outgoing, command, millis, pipeline,
-            },
+            wire::command::{Arg::Text, Outgoing, command, pipeline},
         },
         scripts::{
             ACQUIRE, Call, RELEASE,
@@ -55,7 +50,7 @@ impl RedisStore {
             }
             let call = Call {
                 keys: &location.keys(&request.full_key),
-                arguments: &acquire_arguments(&location, request, queue_mode, counted_from),
+                arguments: &location.acquire_arguments(request, queue_mode, counted_from),
             };
             ACQUIRE.call(call)
         };
@@ -105,7 +100,7 @@ impl RedisStore {
         let make = |_, _| {
             let call = Call {
                 keys: &location.keys(&request.full_key),
-                arguments: &release_arguments(&location, request, is_plain),
+                arguments: &location.release_arguments(request, is_plain),
             };
             RELEASE.call(call)
         };
@@ -117,48 +112,6 @@ impl RedisStore {
         let within = connection.reply_within();
         connection.send_at_once(&request.in_flight, within, &make, read)
     }
-}
-
-/// `counted_from`: the fencing token must be larger than this if it may be taken by incrementing the counter.
-pub(super) fn acquire_arguments<'a>(
-    location: &'a KeyLocation,
-    request: &'a Acquire,
-    queue_mode: QueueMode,
-    counted_from: Option<u64>,
-) -> [Arg<'a>; 6] {
-    let known = counted_from.unwrap_or(0);
-    let tokens = counted_from.map_or(request.tokens, |_| 0);
-    [
-        Text(request.token.expose()),
-        Number(millis(request.ttl)),
-        Number(known.max(request.known_fencing)),
-        Number(tokens.into()),
-        match queue_mode {
-            QueueMode::DoNotQueue => Text("try"),
-            QueueMode::JoinQueue => Text("wait"),
-            QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
-        },
-        Numbered(&location.names.channel, request.entry),
-    ]
-}
-
-/// `is_plain`: no release with this token has been sent before.
-pub(super) fn release_arguments<'a>(
-    location: &'a KeyLocation,
-    request: &'a Release,
-    is_plain: bool,
-) -> Vec<Arg<'a>> {
-    let mut words = Vec::with_capacity(4);
-    words.extend([Text(request.token.expose()), Number(request.known_fencing)]);
-    // A repeated release may find that another client has had the lock since. And not everywhere may the next token be taken by
-    // incrementing the counter.
-    let is_first = is_plain && location.server.fencing_counter.is_allowed();
-    if request.keep.is_some() || request.entry.is_some() || !is_first {
-        words.push(Number(request.keep.map_or(0, millis)));
-        let channel = &location.names.channel;
-        words.extend(request.entry.map(|entry| Numbered(channel, entry)));
-    }
-    words
 }
 
 /// Takes a key for which no contention is expected: the lock first, and then its fencing token, since another order could hand

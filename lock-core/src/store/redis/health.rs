@@ -42,7 +42,7 @@ pub(super) async fn check(store: &RedisStore) -> Result<Health, Failure> {
     for location in store.0.servers.each() {
         if let Err(failure) = check_one(store, &location, &mut health).await {
             let within = store.0.timing.connect_timeout + store.within();
-            return Err(rights::explained(store, &location, failure, within).await);
+            return Err(rights::explained(&store.0.usage, &location, failure, within).await);
         }
     }
     Ok(health)
@@ -68,7 +68,9 @@ async fn check_one(
     };
     let scripts = match location.capabilities(within).await? {
         Capabilities::Scripts => None,
-        Capabilities::Commands(_) => Some(rights::without_scripts(store, location, within).await),
+        Capabilities::Commands(_) => {
+            Some(rights::without_scripts(&store.0.usage, location, within).await)
+        }
     };
     let warnings = [slow, clock, eviction, scripts].into_iter().flatten();
     health.warnings.extend(warnings.map(|warning| {

@@ -15,7 +15,6 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
         Release, Released, Renew, Renewed, Store, StoreFuture,
         redis::{
-            at_once::{acquire_arguments, release_arguments},
             connection::{
                 capabilities::Capabilities,
                 errors,
@@ -25,6 +24,7 @@ use crate::{
                 },
             },
             contention::Contention,
+            rights::Usage,
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
                 replies::{read_acquired, read_prefetched, read_released, read_sighting},
@@ -73,9 +73,7 @@ struct RedisState {
     /// Whether the sentinels are watched.
     watched: AtomicBool,
     timing: Timing,
-    scope: Scope,
-    /// Whether it is one of the servers that vote: by scripts only, and without grants.
-    is_one_of_several: bool,
+    usage: Usage,
 }
 
 /// What a manager needs from its servers.
@@ -200,7 +198,7 @@ impl RedisStore {
     ) -> Result<Acquired, Failure> {
         let call = Call {
             keys: &location.keys(&request.full_key),
-            arguments: &acquire_arguments(location, request, queue_mode, None),
+            arguments: &location.acquire_arguments(request, queue_mode, None),
         };
         let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
         let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
@@ -229,7 +227,7 @@ impl RedisStore {
         }
         let call = Call {
             keys: &location.keys(&request.full_key),
-            arguments: &release_arguments(location, request, is_plain),
+            arguments: &location.release_arguments(request, is_plain),
         };
         let (id, answer) = location
             .run(connection, &RELEASE, call, Some(&request.in_flight))
@@ -411,8 +409,8 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut health = health::check(&store).await?;
             // Of several servers, it is said once for all.
-            if !store.0.is_one_of_several {
-                health.warnings.extend(store.0.scope.warning());
+            if !store.0.usage.is_one_of_several {
+                health.warnings.extend(store.0.usage.scope.warning());
             }
             Ok(health)
         })

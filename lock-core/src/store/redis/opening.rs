@@ -21,7 +21,8 @@ use crate::{
             RedisState, RedisStore, Settings,
             address::{Address, Named},
             connection::{errors, sentinel::Sentinels, wire::command::Arg::Text},
-            health, rights,
+            health,
+            rights::{self, Usage},
             topology::{
                 Topology,
                 server::{RedisServer, watch_sentinels},
@@ -70,6 +71,12 @@ impl RedisStore {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
             }
         };
+        let usage = Usage {
+            scope: settings.scope.clone(),
+            is_one_of_several,
+            are_several: servers.are_several(),
+            polling_pause: settings.timing.polling_pause,
+        };
         Ok(Self(Arc::new(RedisState {
             executor: settings.executor.clone(),
             servers,
@@ -77,8 +84,7 @@ impl RedisStore {
             looked: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             timing: settings.timing,
-            scope: settings.scope.clone(),
-            is_one_of_several,
+            usage,
         })))
     }
 
@@ -92,7 +98,7 @@ impl RedisStore {
             health::look_at_eviction(self);
         }
         self.try_out(reached, left()).await?;
-        if let Some(warning) = self.0.scope.warning() {
+        if let Some(warning) = self.0.usage.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }
         Ok(())
@@ -108,7 +114,7 @@ impl RedisStore {
             return trial::try_out(self, within).await;
         };
         let location = self.0.servers.any();
-        Err(rights::explained(self, &location, failure, within).await)
+        Err(rights::explained(&self.0.usage, &location, failure, within).await)
     }
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {

@@ -16,7 +16,6 @@ use crate::{
         Failure,
         owner_token::random_name,
         redis::{
-            RedisStore,
             connection::{
                 capabilities::{Capabilities, Compare},
                 errors::{self, Denied},
@@ -38,6 +37,17 @@ pub(crate) struct Scope {
     pub(crate) prefix: String,
     /// With the prefix.
     pub(crate) check_key: Option<String>,
+}
+
+/// How locks use their servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Usage {
+    pub(crate) scope: Scope,
+    /// Whether it is one of the servers that vote: by scripts only, and without grants.
+    pub(crate) is_one_of_several: bool,
+    /// Whether the servers are those of a cluster.
+    pub(crate) are_several: bool,
+    pub(crate) polling_pause: Duration,
 }
 
 /// Stands between the prefix and the name of a lock that is only tried.
@@ -76,7 +86,7 @@ const COMMANDS: &str = "+ping +info +time +get +set +pttl +del";
 
 /// Extends a failure for lack of rights by the line that grants them.
 pub(super) async fn explained(
-    store: &RedisStore,
+    usage: &Usage,
     location: &KeyLocation,
     failure: Failure,
     within: Duration,
@@ -87,11 +97,11 @@ pub(super) async fn explained(
     let connection = &location.server.connection;
     let known = connection.snapshot().and_then(|now| now.capabilities);
     let wanted = match (wanted, known) {
-        _ if store.0.is_one_of_several => Capabilities::Scripts,
+        _ if usage.is_one_of_several => Capabilities::Scripts,
         (Capabilities::Scripts, Some(known)) => known,
         _ => *wanted,
     };
-    let line = line(store, location, wanted, within).await;
+    let line = line(usage, location, wanted, within).await;
     let shown = connection.address().shown();
     Failure::Invalid(
         format!(
@@ -103,12 +113,12 @@ pub(super) async fn explained(
 
 /// What a user without the right to run scripts does without, and how to get it.
 pub(super) async fn without_scripts(
-    store: &RedisStore,
+    usage: &Usage,
     location: &KeyLocation,
     within: Duration,
 ) -> String {
-    let pause = store.0.timing.polling_pause;
-    let line = line(store, location, Capabilities::Scripts, within).await;
+    let pause = usage.polling_pause;
+    let line = line(usage, location, Capabilities::Scripts, within).await;
     format!(
         "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order; \
          an administrator of the server grants what a queue takes by `{line}`"
@@ -117,7 +127,7 @@ pub(super) async fn without_scripts(
 
 /// The line that grants all that locks need.
 async fn line(
-    store: &RedisStore,
+    usage: &Usage,
     location: &KeyLocation,
     wanted: Capabilities,
     within: Duration,
@@ -128,16 +138,16 @@ async fn line(
     } else {
         connection.for_rights()
     };
-    let asked = Account::find_out(&connection, &store.0.scope, within);
+    let asked = Account::find_out(&connection, &usage.scope, within);
     let account = tokio::time::timeout(within, asked).await;
     let account = account.unwrap_or_default();
     let mut words = Vec::new();
     if !account.has_all_keys {
-        words.extend(store.0.scope.pattern());
+        words.extend(usage.scope.pattern());
         words.push(format!("~{RESERVED}*"));
     }
-    words.push(commands(store, location, wanted));
-    let delivery = match (wanted, store.0.servers.are_several()) {
+    words.push(commands(usage, location, wanted));
+    let delivery = match (wanted, usage.are_several) {
         (Capabilities::Commands(_), _) => None,
         (Capabilities::Scripts, false) => Some("+subscribe +publish"),
         // Before Redis 7 there are no channels of a slot.
@@ -147,13 +157,13 @@ async fn line(
     if let Some(delivery) = delivery {
         let channel = (!account.has_all_channels).then(|| format!("&{GRANTS}*"));
         let delivery: Vec<_> = channel.into_iter().chain([delivery.to_owned()]).collect();
-        if account.is_old || store.0.scope.is_a_prefix() {
+        if account.is_old || usage.scope.is_a_prefix() {
             words.extend(delivery);
         } else {
             words.push(in_a_selector(&delivery));
         }
     }
-    let words = if store.0.scope.is_a_prefix() && !account.is_old {
+    let words = if usage.scope.is_a_prefix() && !account.is_old {
         in_a_selector(&words)
     } else {
         words.join(" ")
@@ -222,7 +232,7 @@ fn refusal(answer: &Value) -> Option<&str> {
 }
 
 /// The commands to grant, without those for messages.
-fn commands(store: &RedisStore, location: &KeyLocation, wanted: Capabilities) -> String {
+fn commands(usage: &Usage, location: &KeyLocation, wanted: Capabilities) -> String {
     let connection = &location.server.connection;
     let all = match wanted {
         Capabilities::Scripts => SCRIPTS.to_owned(),
@@ -236,7 +246,7 @@ fn commands(store: &RedisStore, location: &KeyLocation, wanted: Capabilities) ->
         (" +select", connection.address().database() != 0),
         (" +role", connection.sentinels().is_some()),
         (" +wait", location.server.replica_acks.is_some()),
-        (" +cluster|slots +asking", store.0.servers.are_several()),
+        (" +cluster|slots +asking", usage.are_several),
     ];
     let needed = of_the_deployment
         .into_iter()

@@ -38,7 +38,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     match timeout(within, try_all(store, &homes)).await {
         Ok(Ok(())) => {}
         Ok(Err((location, failure))) => {
-            return Err(rights::explained(store, &location, failure, left()).await);
+            return Err(rights::explained(&store.0.usage, &location, failure, left()).await);
         }
         Err(_) => {
             tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
@@ -52,7 +52,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
         announce(store, location, &current, left()).await;
         if matches!(current.capabilities, Some(Capabilities::Commands(_))) && !is_warned {
             let server = location.server.connection.address().shown();
-            let warning = rights::without_scripts(store, location, left()).await;
+            let warning = rights::without_scripts(&store.0.usage, location, left()).await;
             tracing::warn!(server, "{warning}");
             is_warned = true;
         }
@@ -95,7 +95,7 @@ pub(super) async fn try_a_lock(
     location: &KeyLocation,
     acked: Acked,
 ) -> Result<Option<String>, Failure> {
-    if store.0.is_one_of_several
+    if store.0.usage.is_one_of_several
         && location.capabilities(store.within()).await? != Capabilities::Scripts
     {
         return Err(errors::denied(
@@ -104,7 +104,7 @@ pub(super) async fn try_a_lock(
         ));
     }
     let key = key_on(store, location);
-    let given = store.0.scope.check_key.as_deref();
+    let given = store.0.usage.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
     let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked).await;
     tried.map_err(|failure| match (failure, given) {
@@ -118,7 +118,7 @@ pub(super) async fn try_a_lock(
 
 /// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
 fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
-    let (scope, servers) = (&store.0.scope, &store.0.servers);
+    let (scope, servers) = (&store.0.usage.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
@@ -228,7 +228,7 @@ async fn announce(
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
-        mode = if delivery && !store.0.is_one_of_several {
+        mode = if delivery && !store.0.usage.is_one_of_several {
             "push"
         } else {
             "polling"

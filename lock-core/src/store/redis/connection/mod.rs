@@ -53,6 +53,7 @@ mod facts;
 pub(crate) mod handshake;
 mod once;
 pub(crate) mod opening;
+pub(crate) mod permissions;
 pub(crate) mod pub_sub;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;

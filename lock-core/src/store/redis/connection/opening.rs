@@ -21,12 +21,13 @@ use crate::{
             connection::{
                 Connection, Driver,
                 authentication::credentials_for,
-                capabilities::{self, Capabilities},
+                capabilities::Capabilities,
                 errors,
                 handshake::{
                     Greeting, Handshake, Purpose, authenticate, expect_a_primary, expect_okay,
                     greeting, knows_no_resp3,
                 },
+                permissions,
                 reconnecting::ReconnectingConnection,
                 sentinel::KnownPrimary,
                 wire::{
@@ -139,7 +140,7 @@ async fn make_ready(
     }
     let channel =
         (reconnecting.purpose() == Purpose::Locks).then_some(&*reconnecting.dispatch().channel);
-    let capabilities = capabilities::capabilities(handshake, address, channel).await?;
+    let capabilities = permissions::capabilities(handshake, address, channel).await?;
     if let (Err(NoGrants::SubscribeUnsupported(why)), Capabilities::Scripts) =
         (&heard, capabilities)
     {

@@ -23,8 +23,8 @@ use crate::{
         redis::{
             address::{Address, Endpoint},
             connection::{
-                capabilities::{self, Capabilities},
-                errors,
+                capabilities::Capabilities,
+                errors, permissions,
                 reconnecting::ReconnectingConnection,
                 wire::command::Arg::{Number, Text},
                 wire::redirect::{Redirect, RedirectScope, SLOTS},
@@ -340,7 +340,7 @@ async fn publishing(
     match connection.send(&[&eval], within, None).await? {
         (_, Value::Int(0)) => {
             let missing = std::iter::once("spublish");
-            capabilities::expect_all(connection.address(), Capabilities::Scripts, missing)?;
+            permissions::expect_all(connection.address(), Capabilities::Scripts, missing)?;
             Ok(())
         }
         _ => Ok(()),

@@ -1,17 +1,20 @@
 //! The location of a lock's key, and requests to the server there.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::store::{
-    Failure,
+    Acquire, Failure, QueueMode, Release,
     in_flight::{ConnectionId, InFlight},
     redis::{
         connection::{
             capabilities::Capabilities,
             reconnecting::ReconnectingConnection,
-            wire::command::Arg::{self, Joined, Text},
+            wire::command::{
+                Arg::{self, Joined, Number, Numbered, Text},
+                millis,
+            },
         },
         scripts::{Call, Lua, NodeRole},
         topology::{server::RedisServer, slots::Names},
@@ -56,6 +59,48 @@ impl KeyLocation {
             Text(&self.names.fence),
             Joined(&self.names.queue, full_key),
         ]
+    }
+
+    /// `counted_from`: the fencing token must be larger than this if it may be taken by incrementing the counter.
+    pub(crate) fn acquire_arguments<'a>(
+        &'a self,
+        request: &'a Acquire,
+        queue_mode: QueueMode,
+        counted_from: Option<u64>,
+    ) -> [Arg<'a>; 6] {
+        let known = counted_from.unwrap_or(0);
+        let tokens = counted_from.map_or(request.tokens, |_| 0);
+        [
+            Text(request.token.expose()),
+            Number(millis(request.ttl)),
+            Number(known.max(request.known_fencing)),
+            Number(tokens.into()),
+            match queue_mode {
+                QueueMode::DoNotQueue => Text("try"),
+                QueueMode::JoinQueue => Text("wait"),
+                QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
+            },
+            Numbered(&self.names.channel, request.entry),
+        ]
+    }
+
+    /// `is_plain`: no release with this token has been sent before.
+    pub(crate) fn release_arguments<'a>(
+        &'a self,
+        request: &'a Release,
+        is_plain: bool,
+    ) -> Vec<Arg<'a>> {
+        let mut words = Vec::with_capacity(4);
+        words.extend([Text(request.token.expose()), Number(request.known_fencing)]);
+        // A repeated release may find that another client has had the lock since. And not everywhere may the next token be taken by
+        // incrementing the counter.
+        let is_first = is_plain && self.server.fencing_counter.is_allowed();
+        if request.keep.is_some() || request.entry.is_some() || !is_first {
+            words.push(Number(request.keep.map_or(0, millis)));
+            let channel = &self.names.channel;
+            words.extend(request.entry.map(|entry| Numbered(channel, entry)));
+        }
+        words
     }
 
     /// Whether grants for locks here arrive now.
