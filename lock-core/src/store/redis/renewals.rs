@@ -37,25 +37,28 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
         if open.is_empty() || left.is_zero() {
             break;
         }
-        let mut asked = JoinSet::new();
-        for members in grouped(open) {
-            let requests: Vec<_> = members
-                .iter()
-                .map(|(number, _)| batch[*number].clone())
-                .collect();
-            // At the same time: a node that does not reply must not cost the leases at another one.
-            asked.spawn(async move {
+        let mut groups = grouped(open).into_iter().map(|members| {
+            let requests = members.iter().map(|(number, _)| batch[*number].clone());
+            let requests: Vec<_> = requests.collect();
+            async move {
                 let answers = renew_at(&members[0].1, &requests, left).await;
                 let answers = answers.unwrap_or_else(|failure| vec![Err(failure); requests.len()]);
                 (members, answers)
-            });
+            }
+        });
+        let here = groups.next();
+        // At the same time: a node that does not reply must not cost the leases at another one.
+        let mut asked: JoinSet<_> = groups.collect();
+        let mut answered = Vec::new();
+        if let Some(here) = here {
+            answered.push(here.await);
+        }
+        // Ends with the last reply, each of which is bounded by what is left.
+        while let Some(other) = asked.join_next().await {
+            answered.extend(other.ok());
         }
         open = Vec::new();
-        // Ends with the last reply, each of which is bounded by what is left.
-        while let Some(answer) = asked.join_next().await {
-            let Ok((members, answers)) = answer else {
-                continue;
-            };
+        for (members, answers) in answered {
             for ((number, location), answer) in members.into_iter().zip(answers) {
                 if let Err(failure) = &answer
                     && let Some(next) = servers.follow(&location, failure)

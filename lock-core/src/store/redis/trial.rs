@@ -62,31 +62,36 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
 
 /// All at the same time; returns the first permanent failure.
 async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLocation, Failure)> {
-    let mut trials = JoinSet::new();
-    for location in homes.iter().cloned() {
-        let store = store.clone();
-        trials.spawn(async move {
-            let tried = try_a_lock(&store, &location, Acked::NeedNot).await;
-            let failure = tried.err()?;
-            if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_))
-            {
-                return Some((location, failure));
-            }
-            let server = location.server.connection.address().shown();
-            tracing::warn!(
-                server,
-                ?failure,
-                "no lock could be taken just now; the locks themselves ask again"
-            );
-            None
-        });
-    }
-    let mut first = None;
+    let mut trials = homes
+        .iter()
+        .map(|location| try_one(store.clone(), location.clone()));
+    let here = trials.next();
+    let mut others: JoinSet<_> = trials.collect();
+    let mut first = match here {
+        Some(here) => here.await,
+        None => Ok(()),
+    };
     // Ends with the last reply, each of which is bounded. A trial that is not awaited would leave its key until its ttl ends.
-    while let Some(tried) = trials.join_next().await {
-        first = first.or(tried.unwrap_or(None));
+    while let Some(tried) = others.join_next().await {
+        first = first.and(tried.unwrap_or(Ok(())));
     }
-    first.map_or(Ok(()), Err)
+    first
+}
+
+async fn try_one(store: RedisStore, location: KeyLocation) -> Result<(), (KeyLocation, Failure)> {
+    let Err(failure) = try_a_lock(&store, &location, Acked::NeedNot).await else {
+        return Ok(());
+    };
+    if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_)) {
+        return Err((location, failure));
+    }
+    let server = location.server.connection.address().shown();
+    tracing::warn!(
+        server,
+        ?failure,
+        "no lock could be taken just now; the locks themselves ask again"
+    );
+    Ok(())
 }
 
 /// Does once what every lock does. If it is interrupted, the key ends with its ttl.
