@@ -39,14 +39,9 @@ use crate::error::LockError;
 pub struct Tls {
     /// In PEM. If empty: the system's.
     authorities: Vec<Vec<u8>>,
-    client: Option<ClientCertificate>,
+    /// The chain and the key of the own certificate.
+    client: Option<(Vec<u8>, Vec<u8>)>,
     server_name: Option<String>,
-}
-
-#[derive(Clone)]
-struct ClientCertificate {
-    chain: Vec<u8>,
-    key: Vec<u8>,
 }
 
 impl Tls {
@@ -74,10 +69,7 @@ impl Tls {
         chain_pem: impl Into<Vec<u8>>,
         key_pem: impl Into<Vec<u8>>,
     ) -> Self {
-        self.client = Some(ClientCertificate {
-            chain: chain_pem.into(),
-            key: key_pem.into(),
-        });
+        self.client = Some((chain_pem.into(), key_pem.into()));
         self
     }
 
@@ -98,22 +90,20 @@ impl Tls {
             .with_root_certificates(self.roots()?);
         let config = match &self.client {
             None => builder.with_no_client_auth(),
-            Some(client) => {
-                let chain = certificates(&client.chain, "the client certificate")?;
-                let key = PrivateKeyDer::from_pem_slice(&client.key).map_err(|_| {
+            Some((chain, key)) => {
+                let chain = certificates(chain, "the client certificate")?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
                     LockError::invalid(
                         "the key of the client certificate is no PEM of a private key: it needs one that is not \
                          encrypted, as PKCS #8, PKCS #1 or SEC 1",
                     )
                 })?;
-                let unusable = |error| {
+                let config = builder.with_client_auth_cert(chain, key);
+                config.map_err(|error| {
                     LockError::invalid(format!(
                         "the client certificate and its key cannot be used: {error}"
                     ))
-                };
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(unusable)?
+                })?
             }
         };
         let server_name = self.server_name.as_deref().map(name_of).transpose()?;
@@ -158,7 +148,7 @@ impl fmt::Debug for Tls {
 }
 
 /// A [`Tls`] that was read.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Trust {
     pub(crate) config: Arc<ClientConfig>,
     /// Replaces the host in the url.
@@ -172,14 +162,6 @@ impl Trust {
             Some(name) => Ok(name.clone()),
             None => name_of(host),
         }
-    }
-}
-
-impl fmt::Debug for Trust {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trust")
-            .field("server_name", &self.server_name)
-            .finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,7 @@
 mod cluster;
 mod failover;
 mod moved_address;
+mod own_client;
 mod redlock;
 mod replicas;
 mod rotation;

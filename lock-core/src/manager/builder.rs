@@ -10,7 +10,7 @@ use crate::tls::Tls;
 use crate::{
     credentials::CredentialsProvider,
     manager::LockManager,
-    store::redis::{Access, AddressPromise, Replicas},
+    store::redis::{Access, AddressPromise, OwnClient, Replicas},
 };
 use crate::{
     error::LockError,
@@ -59,6 +59,9 @@ pub struct LockManagerBuilder {
     pub(super) replicas: Option<Replicas>,
     #[cfg(feature = "redis")]
     pub(super) address_promise: AddressPromise,
+    /// Opens the connections to the servers of urls.
+    #[cfg(feature = "redis")]
+    pub(super) through: Option<OwnClient>,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Tls>,
 }
@@ -91,6 +94,8 @@ impl Default for LockManagerBuilder {
             replicas: None,
             #[cfg(feature = "redis")]
             address_promise: AddressPromise::default(),
+            #[cfg(feature = "redis")]
+            through: None,
             #[cfg(feature = "tls")]
             tls: None,
         }

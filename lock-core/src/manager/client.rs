@@ -72,6 +72,39 @@ impl LockManagerBuilder {
         self.connect_to_server(Named::Client(client)).await
     }
 
+    /// Opens the connections to the servers of urls as this client does: for sentinels and clusters that a client reaches by its
+    /// own TLS and certificates, TCP settings or DNS resolver.
+    ///
+    /// It has an effect on [`connect`](Self::connect), [`sentinel`](Self::sentinel), [`cluster`](Self::cluster) and
+    /// [`redlock`](LockManager::redlock), not on [`client`](Self::client). The url says where the servers are. The servers that
+    /// sentinels and cluster nodes name are reached in the same way. Its user, password and database count, too, or the builder's
+    /// [`credentials`](Self::credentials), so the client must have none. The scheme must agree with the client's about TLS.
+    /// Otherwise connecting fails. What [`client_with`](Self::client_with) says of settings, and of connections that a client
+    /// opens, holds here, too. The builder's `tls` has no effect beside it.
+    ///
+    /// Defaults to none: connections are made by this crate. With it, a half-open connection is noticed by PING alone.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, redis};
+    ///
+    /// // Only its way to connect counts, and not its host. With TLS, it is made by `build_with_tls`.
+    /// let client = redis::Client::open("redis://node-1.internal")?;
+    /// let manager = LockManager::builder()
+    ///     .through(client, redis::AsyncConnectionConfig::new())
+    ///     .connect("redis+cluster://node-1.internal:6379,node-2.internal:6379")
+    ///     .await?;
+    /// # drop(manager);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn through(mut self, client: impl IntoClient, config: AsyncConnectionConfig) -> Self {
+        self.through = Some(OwnClient::new(client.into_client(), config));
+        self
+    }
+
     /// Connects to several independent servers, each through its client; see [`LockManager::redlock`].
     ///
     /// # Errors

@@ -162,20 +162,6 @@ impl LockManagerBuilder {
         first_connection.make(manager, greet).await
     }
 
-    #[cfg(feature = "tls")]
-    fn security(&self) -> Security {
-        Security::new(self.tls.clone())
-    }
-
-    #[cfg(all(feature = "redis", not(feature = "tls")))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the other build of this function needs it"
-    )]
-    fn security(&self) -> Security {
-        Security::default()
-    }
-
     #[cfg(feature = "redis")]
     fn settings(&self, executor: &Executor) -> Result<Settings, LockError> {
         if let Some(Replicas { least, within }) = self.replicas {
@@ -190,7 +176,13 @@ impl LockManagerBuilder {
         Ok(Settings {
             executor: executor.clone(),
             timing: self.timing,
-            security: self.security(),
+            security: Security {
+                client: self.through.clone(),
+                #[cfg(feature = "tls")]
+                given: self.tls.clone(),
+                #[cfg(feature = "tls")]
+                trust: std::sync::OnceLock::new(),
+            },
             access: self.access.clone(),
             replicas: self.replicas,
             address_promise: self.address_promise,

@@ -14,7 +14,7 @@ use crate::{
         owner_token::{OwnerTokens, random_name},
         redis::{
             Acked, RedisStore,
-            connection::{capabilities::Capabilities, errors, opening::CurrentConnection},
+            connection::{capabilities::Capabilities, errors, handshake::CurrentConnection},
             rights::{self, CHECK},
             topology::{
                 key_location::KeyLocation,

@@ -1,95 +1,146 @@
 //! A client of the crate `redis` that the user hands over: it opens the connections, with its own TLS, certificates and DNS.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisResult,
-    aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisConnectionInfo,
+    RedisResult, aio::MultiplexedConnection,
 };
 
 use crate::{
     credentials::Credentials,
     error::LockError,
-    store::redis::address::{Endpoint, url::in_brackets},
+    store::redis::address::{Address, Endpoint, transport::Transport, url::in_brackets},
 };
 
 /// The client, and the settings of each connection that it opens.
 #[derive(Clone)]
-pub(crate) struct OwnClient {
-    client: Arc<Client>,
-    config: Arc<AsyncConnectionConfig>,
-}
+pub(crate) struct OwnClient(Arc<(Client, AsyncConnectionConfig)>);
 
-impl OwnClient {
-    pub(crate) fn new(client: Client, config: AsyncConnectionConfig) -> Self {
-        Self {
-            client: Arc::new(client),
-            config: Arc::new(config),
-        }
-    }
-
-    /// Where it leads, and what is shown of that.
-    pub(super) fn place(&self) -> Result<(Endpoint, String), LockError> {
+impl Address {
+    /// Of a user's own client.
+    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
+        let info = client.0.0.get_connection_info();
         let tcp = |scheme: &str, host: &String, port: u16| {
             let shown = format!("{scheme}://{}:{port}", in_brackets(host));
             let host = host.clone();
             (Endpoint::Tcp { host, port }, shown)
         };
-        match self.client.get_connection_info().addr() {
-            ConnectionAddr::Tcp(host, port) => Ok(tcp("redis", host, *port)),
-            ConnectionAddr::TcpTls { host, port, .. } => Ok(tcp("rediss", host, *port)),
+        let (endpoint, shown) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => tcp("redis", host, *port),
+            ConnectionAddr::TcpTls { host, port, .. } => tcp("rediss", host, *port),
             ConnectionAddr::Unix(path) => {
                 let shown = format!("redis+unix://{}", path.display());
-                Ok((Endpoint::Unix(path.clone()), shown))
+                (Endpoint::Unix(path.clone()), shown)
             }
-            _ => Err(LockError::invalid(
-                "this version of lock-core does not know the address of this `redis::Client`: use a url",
-            )),
-        }
-    }
-
-    pub(super) fn credentials(&self) -> Option<Credentials> {
-        let settings = self.client.get_connection_info().redis_settings();
-        let password = settings.password()?;
-        Some(Credentials::new(
-            settings.username().unwrap_or_default(),
-            password,
-        ))
-    }
-
-    pub(super) fn database(&self) -> Result<u32, LockError> {
-        let number = self.client.get_connection_info().redis_settings().db();
-        u32::try_from(number).map_err(|_| {
+            _ => {
+                return Err(LockError::invalid(
+                    "this version of lock-core does not know the address of this `redis::Client`: use a url",
+                ));
+            }
+        };
+        let settings = info.redis_settings();
+        let credentials = settings.password().map(|password| {
+            let user = settings.username().unwrap_or_default();
+            Arc::new(Credentials::new(user, password)) as _
+        });
+        let number = settings.db();
+        let database = u32::try_from(number).map_err(|_| {
             LockError::invalid(format!(
                 "the client's database {number} is not a number that a server has"
             ))
+        })?;
+        Ok(Self {
+            endpoint,
+            credentials,
+            database,
+            pushes: true,
+            shown,
+            transport: Transport::Client(client),
         })
+    }
+}
+
+impl fmt::Debug for OwnClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnClient").finish_non_exhaustive()
+    }
+}
+
+impl OwnClient {
+    pub(crate) fn new(client: Client, config: AsyncConnectionConfig) -> Self {
+        Self(Arc::new((client, config)))
+    }
+
+    /// Checks that it can open the connections of a url, whose servers, user, password and database count.
+    pub(super) fn check_for(&self, over_tls: bool, shown: &str) -> Result<(), LockError> {
+        let info = self.0.0.get_connection_info();
+        let why = match info.addr() {
+            ConnectionAddr::TcpTls { .. } if !over_tls => {
+                "opens connections through TLS: write `rediss`, or `valkeys`, in the url"
+            }
+            ConnectionAddr::Tcp(..) if over_tls => {
+                "opens connections without TLS: make it of a `rediss://` url"
+            }
+            ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => {
+                let settings = info.redis_settings();
+                if settings.password().is_none() && settings.db() == 0 {
+                    return Ok(());
+                }
+                "has a password or a database: these belong to the url, or to the builder's `credentials`"
+            }
+            _ => "opens no connections to hosts",
+        };
+        Err(LockError::invalid(format!(
+            "the client that the builder was given for `{shown}` {why}"
+        )))
     }
 
     /// The settings to which those of this crate are added.
     pub(crate) fn config(&self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::clone(&self.config)
+        self.0.1.clone()
     }
 
     /// Opens a connection. Its driver runs on the caller's runtime, and ends when the last handle is dropped.
     pub(crate) async fn open(
         &self,
+        address: &Address,
         credentials: Option<&Credentials>,
-        database: u32,
         protocol: ProtocolVersion,
         config: &AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
-        let info = self.client.get_connection_info();
-        let mut settings = info.redis_settings().clone();
-        settings = settings.set_protocol(protocol).set_db(database.into());
-        if let Some(Credentials { user, password, .. }) = credentials {
-            // The client's own user is not meant.
-            let user = user.as_deref().unwrap_or("default");
-            settings = settings.set_password(password).set_username(user);
+        let info = self.0.0.get_connection_info();
+        let settings = info.redis_settings().clone();
+        let settings = settings
+            .set_protocol(protocol)
+            .set_db(address.database.into());
+        let mut place = info.addr().clone();
+        if let (
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. },
+            Endpoint::Tcp { host: at, port: on },
+        ) = (&mut place, &address.endpoint)
+        {
+            host.clone_from(at);
+            *port = *on;
         }
-        let client = Client::open(info.clone().set_redis_settings(settings))?;
+        let info = info.clone().set_addr(place);
+        let info = info.set_redis_settings(authenticated(settings, credentials));
+        let client = Client::open(info)?;
         client
             .get_multiplexed_async_connection_with_config(config)
             .await
     }
+}
+
+/// Settings with these credentials.
+pub(crate) fn authenticated(
+    settings: RedisConnectionInfo,
+    credentials: Option<&Credentials>,
+) -> RedisConnectionInfo {
+    let Some(Credentials { user, password, .. }) = credentials else {
+        return settings;
+    };
+    // Without a name, the default user is meant, and not the one that a client may have.
+    let user = user.as_deref().unwrap_or("default");
+    settings.set_password(password).set_username(user)
 }

@@ -32,8 +32,6 @@ pub(crate) struct Address {
     endpoint: Endpoint,
     pub(crate) transport: Transport,
     credentials: Option<Arc<dyn CredentialsProvider>>,
-    /// The user's own client, which opens the connections.
-    client: Option<OwnClient>,
     database: u32,
     /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
     pub(crate) pushes: bool,
@@ -46,7 +44,7 @@ pub(crate) enum Endpoint {
     Unix(PathBuf),
 }
 
-pub(crate) const DEFAULT_PORT: u16 = 6379;
+pub(crate) use scheme::DEFAULT_PORT;
 
 impl Address {
     /// Of a single server, or of a socket.
@@ -85,34 +83,16 @@ impl Address {
             endpoint,
             transport,
             credentials: url.credentials()?.map(|given| Arc::new(given) as _),
-            client: None,
             database: url.database(in_path)?,
             pushes: url.pushes()?,
             shown: url.shown(),
         })
     }
 
-    /// Of a user's own client.
-    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
-        let (endpoint, shown) = client.place()?;
-        Ok(Self {
-            endpoint,
-            transport: Transport::Plain,
-            credentials: client.credentials().map(|given| Arc::new(given) as _),
-            database: client.database()?,
-            pushes: true,
-            shown,
-            client: Some(client),
-        })
-    }
-
     /// The same settings for another server.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
-        let scheme = self
-            .shown
-            .split_once("://")
-            .map_or("", |(scheme, _)| scheme);
-        let scheme = scheme.split_once('+').map_or(scheme, |(base, _)| base);
+        // Without what stands behind its `+`.
+        let scheme = self.shown.split(['+', ':']).next().unwrap_or_default();
         Self {
             endpoint: Endpoint::Tcp {
                 host: host.to_owned(),
@@ -141,10 +121,6 @@ impl Address {
 
     pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
         self.credentials.as_ref()
-    }
-
-    pub(crate) fn client(&self) -> Option<&OwnClient> {
-        self.client.as_ref()
     }
 
     /// The name of the user, unless it is the default one.

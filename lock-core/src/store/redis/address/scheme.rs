@@ -1,5 +1,7 @@
 //! Schemes of urls: what each leads to, and which parameters its urls have.
 
+pub(crate) const DEFAULT_PORT: u16 = 6379;
+
 /// What a scheme leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -12,58 +14,6 @@ pub(crate) enum Kind {
 
 const SCHEMES: &str = "`redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS), `redis+unix://`, `redis+sentinel://`, \
                        `redis+cluster://` or `memory://`";
-
-/// Parameters of other libraries, without case and underscores, and what to write instead.
-const FOREIGN: [(&[&str], &str); 7] = [
-    (
-        &["ssl", "tls", "usessl", "usetls"],
-        "a `rediss://` url asks for TLS",
-    ),
-    (
-        &[
-            "sslcertreqs",
-            "sslcheckhostname",
-            "insecure",
-            "skipverify",
-            "tlsskipverify",
-        ],
-        "certificates are always checked, and the builder's `tls` says which ones count",
-    ),
-    (
-        &["prefix", "keyprefix", "namespace"],
-        "the builder's `key_prefix` sets it",
-    ),
-    (
-        &[
-            "timeout",
-            "sockettimeout",
-            "commandtimeout",
-            "readtimeout",
-            "writetimeout",
-            "responsetimeout",
-        ],
-        "the builder's `command_timeout` and `connect_timeout` set it",
-    ),
-    (
-        &[
-            "connecttimeout",
-            "connectiontimeout",
-            "socketconnecttimeout",
-            "dialtimeout",
-        ],
-        "the builder's `connect_timeout` sets it",
-    ),
-    (
-        &["database", "dbnum", "dbnumber", "selecteddatabase", "db"],
-        "the database is `db`",
-    ),
-    (
-        &["mastername", "service", "servicename", "sentinelmaster"],
-        "the name of the primary stands behind the hosts, as in `redis+sentinel://host:26379/service`",
-    ),
-];
-
-const CREDENTIALS: [&str; 6] = ["user", "username", "pass", "password", "auth", "pwd"];
 
 impl Kind {
     pub(super) fn of(scheme: &str) -> Option<Self> {
@@ -99,18 +49,30 @@ impl Kind {
         }
     }
 
-    /// What to write instead of a parameter that is not known here.
-    pub(super) fn hint(self, name: &str) -> String {
-        let bare = name.to_ascii_lowercase().replace(['_', '-'], "");
-        let foreign = FOREIGN
-            .iter()
-            .find_map(|(names, instead)| names.contains(&&*bare).then_some(*instead));
-        match foreign {
-            Some(instead) => format!(": {instead}"),
-            None if !CREDENTIALS.contains(&&*bare) => String::new(),
-            None if self == Self::Socket => ": write `user` and `pass`".to_owned(),
-            None => ": it stands before the host, as in `redis://user:password@host`".to_owned(),
-        }
+    /// What to write instead of a parameter of another library.
+    pub(super) fn hint(self, name: &str) -> Option<&'static str> {
+        // Without case and underscores.
+        Some(match &*name.to_ascii_lowercase().replace(['_', '-'], "") {
+            "ssl" | "tls" | "usessl" | "usetls" => "a `rediss://` url asks for TLS",
+            "sslcertreqs" | "sslcheckhostname" | "insecure" | "skipverify" | "tlsskipverify" => {
+                "certificates are always checked, and the builder's `tls` says which ones count"
+            }
+            "prefix" | "keyprefix" | "namespace" => "the builder's `key_prefix` sets it",
+            "timeout" | "sockettimeout" | "commandtimeout" | "readtimeout" | "writetimeout"
+            | "responsetimeout" => "the builder's `command_timeout` and `connect_timeout` set it",
+            "connecttimeout" | "connectiontimeout" | "socketconnecttimeout" | "dialtimeout" => {
+                "the builder's `connect_timeout` sets it"
+            }
+            "database" | "dbnum" | "dbnumber" | "selecteddatabase" | "db" => "the database is `db`",
+            "mastername" | "service" | "servicename" | "sentinelmaster" => {
+                "the name of the primary stands behind the hosts, as in `redis+sentinel://host:26379/service`"
+            }
+            "user" | "username" | "pass" | "password" | "auth" | "pwd" => match self {
+                Self::Socket => "write `user` and `pass`",
+                _ => "it stands before the host, as in `redis://user:password@host`",
+            },
+            _ => return None,
+        })
     }
 }
 

@@ -1,47 +1,60 @@
-//! Whether bytes travel to a server as they are, or through TLS.
+//! How bytes travel to a server: as they are, through TLS, or over a connection of a user's client.
 
 #[cfg(feature = "tls")]
 use std::sync::OnceLock;
 
-use crate::error::LockError;
 #[cfg(feature = "tls")]
 use crate::tls::{Tls, Trust};
+use crate::{error::LockError, store::redis::address::client::OwnClient};
 
-/// The builder's TLS settings, for all servers of a manager.
+/// How the builder has the servers of all urls reached.
 #[derive(Debug, Default)]
 pub(crate) struct Security {
     #[cfg(feature = "tls")]
-    given: Option<Tls>,
+    pub(crate) given: Option<Tls>,
+    /// The client that opens all connections.
+    pub(crate) client: Option<OwnClient>,
     /// Read with the first url that asks for TLS, since the system's authorities are a large file.
     #[cfg(feature = "tls")]
-    trust: OnceLock<Trust>,
+    pub(crate) trust: OnceLock<Trust>,
 }
 
 /// How the bytes to one server travel.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Transport {
     Plain,
     #[cfg(feature = "tls")]
     Tls(Trust),
+    /// As the user's own client does, which opens the connections.
+    Client(OwnClient),
 }
 
-/// Whether urls of this scheme ask for TLS: `rediss://`, `valkeys://`, and what may stand behind a `+`.
-pub(crate) fn is_asked_for(scheme: &str) -> bool {
-    matches!(scheme.split('+').next(), Some("rediss" | "valkeys"))
-}
-
-#[cfg(feature = "tls")]
-impl Security {
-    pub(crate) fn new(given: Option<Tls>) -> Self {
-        Self {
-            given,
-            trust: OnceLock::new(),
+impl Transport {
+    pub(crate) fn client(&self) -> Option<&OwnClient> {
+        if let Self::Client(client) = self {
+            Some(client)
+        } else {
+            None
         }
     }
+}
 
-    /// For a url with this scheme, which leads over a network.
+impl Security {
+    /// For a url with this scheme, without what may stand behind its `+`, which leads over a network.
     pub(crate) fn transport(&self, scheme: &str, shown: &str) -> Result<Transport, LockError> {
-        if is_asked_for(scheme) {
+        let is_asked_for = matches!(scheme, "rediss" | "valkeys");
+        if let Some(client) = &self.client {
+            client.check_for(is_asked_for, shown)?;
+            return Ok(Transport::Client(client.clone()));
+        }
+        #[cfg(not(feature = "tls"))]
+        if is_asked_for {
+            return Err(LockError::invalid(format!(
+                "`{shown}` asks for TLS, which this build of lock-core does not speak: switch its feature `tls` on"
+            )));
+        }
+        #[cfg(feature = "tls")]
+        if is_asked_for {
             let trust = if let Some(trust) = self.trust.get() {
                 trust
             } else {
@@ -49,27 +62,10 @@ impl Security {
                 self.trust.get_or_init(|| read)
             };
             return Ok(Transport::Tls(trust.clone()));
-        }
-        // A configured trust must not be ignored silently: the traffic would be unencrypted.
-        if self.given.is_some() {
+        } else if self.given.is_some() {
+            // A configured trust must not be ignored silently: the traffic would be unencrypted.
             return Err(LockError::invalid(format!(
                 "the builder was given `tls`, but `{shown}` is a url without TLS: write `rediss://`, or `valkeys://`"
-            )));
-        }
-        Ok(Transport::Plain)
-    }
-}
-
-#[cfg(not(feature = "tls"))]
-impl Security {
-    #[expect(
-        clippy::unused_self,
-        reason = "the other build of this function needs it"
-    )]
-    pub(crate) fn transport(&self, scheme: &str, shown: &str) -> Result<Transport, LockError> {
-        if is_asked_for(scheme) {
-            return Err(LockError::invalid(format!(
-                "`{shown}` asks for TLS, which this build of lock-core does not speak: switch its feature `tls` on"
             )));
         }
         Ok(Transport::Plain)

@@ -9,9 +9,8 @@ use crate::{
     credentials::Credentials,
     error::LockError,
     store::redis::address::{
-        DEFAULT_PORT,
-        parts::{Parts, decode},
-        scheme::{Kind, unknown_scheme, without_a_scheme},
+        parts::{decode, hosts, no_spaces, parameters},
+        scheme::{DEFAULT_PORT, Kind, unknown_scheme, without_a_scheme},
     },
 };
 
@@ -36,32 +35,64 @@ impl<'a> ServerUrl<'a> {
             return Err(LockError::invalid(without_a_scheme(text)));
         };
         let kind = Kind::of(scheme).ok_or_else(|| LockError::invalid(unknown_scheme(scheme)))?;
-        let malformed = |reason: String| {
+        let url = Self::read(scheme, kind, rest).map_err(|reason| {
             let example = kind.example();
             LockError::invalid(format!(
                 "the url `{scheme}://…` is malformed: {reason}; {example}"
             ))
-        };
-        let parts = Parts::of(rest).map_err(malformed)?;
-        let (user, password) = parts.credentials().map_err(malformed)?;
-        let hosts = match kind {
-            Kind::Socket => Vec::new(),
-            _ => parts.hosts().map_err(malformed)?,
-        };
-        decode(parts.path, "path").map_err(malformed)?;
-        let parameters = parts.parameters().map_err(malformed)?;
-        let url = Self {
-            scheme,
-            kind,
-            user,
-            password,
-            authority: parts.authority,
-            hosts,
-            path: parts.path,
-            parameters,
-        };
+        })?;
         url.check()?;
         Ok(url)
+    }
+
+    /// Takes apart what stands behind the scheme.
+    fn read(scheme: &'a str, kind: Kind, rest: &'a str) -> Result<Self, String> {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, tail) = rest.split_at(end);
+        // First of all: text that is shown must not be a part of a password.
+        if tail.contains('@') {
+            return Err(
+                "an `@` stands behind the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
+                 `%40`"
+                    .to_owned(),
+            );
+        }
+        let (user, authority) = authority.rsplit_once('@').unwrap_or(("", authority));
+        if user.contains('@') {
+            return Err("an `@` in the user or password is written `%40`".to_owned());
+        }
+        let (tail, fragment) = tail.split_at(tail.find('#').unwrap_or(tail.len()));
+        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+        no_spaces(user, "user or password")?;
+        no_spaces(authority, "host")?;
+        no_spaces(path, "path")?;
+        no_spaces(query, "query")?;
+        match fragment {
+            "" => {}
+            "#insecure" => {
+                return Err(
+                    "`#insecure` has no meaning here: certificates are always checked, and the builder's `tls` says which ones \
+                     count"
+                        .to_owned(),
+                );
+            }
+            _ => return Err("a fragment (`#…`) has no meaning here: leave it out".to_owned()),
+        }
+        decode(path, "path")?;
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        Ok(Self {
+            scheme,
+            kind,
+            user: decode(user, "user")?,
+            password: decode(password, "password")?,
+            authority,
+            hosts: match kind {
+                Kind::Socket => Vec::new(),
+                _ => hosts(authority)?,
+            },
+            path,
+            parameters: parameters(query)?,
+        })
     }
 
     /// Refuses urls that are well-formed and have no meaning, or two meanings.
@@ -109,6 +140,7 @@ impl<'a> ServerUrl<'a> {
             "a parameter in it is not known here".to_owned()
         };
         let hint = self.kind.hint(name);
+        let hint = hint.map_or_else(String::new, |hint| format!(": {hint}"));
         let known = self.kind.parameters().join("`, `");
         self.refused(&format!("{shown}{hint}; known are `{known}`"))
     }
@@ -137,35 +169,32 @@ impl<'a> ServerUrl<'a> {
     }
 
     pub(crate) fn credentials(&self) -> Result<Option<Credentials>, LockError> {
-        match self.kind {
-            Kind::Socket => self.credentials_by("user", &["pass", "password"]),
-            _ => self.both(&self.user, &self.password),
+        if self.kind == Kind::Socket {
+            let password = self.parameter("pass").or(self.parameter("password"));
+            self.both(self.parameter("user"), password)
+        } else {
+            self.both(Some(&self.user), Some(&self.password))
         }
     }
 
     /// Sentinels have users of their own.
     pub(crate) fn sentinel_credentials(&self) -> Result<Option<Credentials>, LockError> {
-        self.credentials_by("sentinel_user", &["sentinel_password"])
+        let password = self.parameter("sentinel_password");
+        self.both(self.parameter("sentinel_user"), password)
     }
 
-    fn credentials_by(
+    fn both(
         &self,
-        user: &str,
-        password: &[&str],
+        user: Option<&str>,
+        password: Option<&str>,
     ) -> Result<Option<Credentials>, LockError> {
-        let password = password.iter().find_map(|name| self.parameter(name));
-        let user = self.parameter(user).unwrap_or_default();
-        self.both(user, password.unwrap_or_default())
-    }
-
-    fn both(&self, user: &str, password: &str) -> Result<Option<Credentials>, LockError> {
-        match (user, password) {
+        match (user.unwrap_or_default(), password.unwrap_or_default()) {
             ("", "") => Ok(None),
             (_, "") => Err(self.refused(
                 "it has a user without a password; write `redis://user:password@host`, or `redis://:password@host` where \
                  there is no user",
             )),
-            _ => Ok(Some(Credentials::new(user.to_owned(), password.to_owned()))),
+            (user, password) => Ok(Some(Credentials::new(user, password))),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 use tokio::{
-    sync::oneshot,
+    task::JoinSet,
     time::{sleep, timeout},
 };
 
@@ -31,27 +31,18 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     let Some(provider) = address.credentials().cloned() else {
         return Ok(None);
     };
-    let (mut sender, answer) = oneshot::channel();
     // A task of its own, since it is code of the user and may panic. It ends with its caller.
-    spawn_beside(async move {
-        let given = tokio::select! {
-            given = provider.credentials() => given,
-            () = sender.closed() => return,
-        };
-        // The receiver may have been dropped.
-        drop(sender.send(given));
-    });
-    match answer.await {
-        Ok(Ok(credentials)) => Ok(Some(credentials)),
-        Ok(Err(error)) => Err(Failure::not_now(format!(
-            "no credentials for {}: {error}",
-            address.shown()
-        ))),
-        Err(_) => Err(Failure::not_now(format!(
-            "no credentials for {}: their provider panicked",
-            address.shown()
-        ))),
-    }
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { provider.credentials().await });
+    let server = address.shown();
+    let why = match asked.join_next().await {
+        Some(Ok(Ok(credentials))) => return Ok(Some(credentials)),
+        Some(Ok(Err(error))) => error.to_string(),
+        _ => "their provider panicked".to_owned(),
+    };
+    Err(Failure::not_now(format!(
+        "no credentials for {server}: {why}"
+    )))
 }
 
 /// The command that logs a user in.
@@ -108,9 +99,9 @@ async fn authenticate_again(
     let Some(credentials) = credentials_for(address).await? else {
         return Ok(None);
     };
-    let answer = connection.ask(&auth(&credentials)).await;
-    match answer.map_err(|none| errors::handshake(&none, address))? {
-        Value::ServerError(error) => Err(errors::refused(&error, address)),
+    let answers = connection.ask_all(&[&auth(&credentials)]).await;
+    match &answers.map_err(|none| errors::handshake(&none, address))?[..] {
+        [Value::ServerError(error)] => Err(errors::refused(error, address)),
         _ => Ok(due(&credentials)),
     }
 }

@@ -17,6 +17,16 @@ use crate::store::{
     },
 };
 
+impl Failure {
+    pub(crate) fn refused(message: String) -> Self {
+        Self::Refused(source(message))
+    }
+
+    pub(crate) fn invalid(message: impl Into<Arc<str>>) -> Self {
+        Self::Invalid(message.into())
+    }
+}
+
 /// The node to try instead, if the failure is a redirect.
 #[cfg(any(test, feature = "cluster"))]
 pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
@@ -61,13 +71,10 @@ pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&Denied> {
 }
 
 pub(crate) fn of_a_cluster(address: &Address) -> Failure {
-    Failure::Invalid(
-        format!(
-            "{} is a node of a cluster: write `redis+cluster://host:port,host2:port`",
-            address.shown()
-        )
-        .into(),
-    )
+    Failure::invalid(format!(
+        "{} is a node of a cluster: write `redis+cluster://host:port,host2:port`",
+        address.shown()
+    ))
 }
 
 /// A command has no reply: it is unknown whether it was executed.
@@ -95,10 +102,10 @@ pub(crate) fn late(address: &Address, within: Duration) -> Failure {
 /// No connection was made in time.
 pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
     let hint = match address.transport {
-        Transport::Plain => "",
         // A server without TLS may wait for the end of the TLS bytes, which look to it like a command.
         #[cfg(feature = "tls")]
         Transport::Tls(_) => ": is it a port for TLS?",
+        _ => "",
     };
     Failure::no_answer(format!(
         "no connection to {} within {within:?}{hint}",
@@ -110,7 +117,7 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
     let text = format!("cannot connect to {}: {error}", address.shown());
     match error.kind() {
         // Only TLS has errors of this kind.
-        io::ErrorKind::InvalidData => Failure::Invalid(text.into()),
+        io::ErrorKind::InvalidData => Failure::invalid(text),
         _ => Failure::no_answer(text),
     }
 }
@@ -119,25 +126,23 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
 pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     let server = address.shown();
     match none {
-        NoReply::Broken(why) => Failure::no_answer(format!(
-            "cannot connect to {server}: {why}{}",
-            hint_at_tls(address)
-        )),
+        NoReply::Broken(why) => {
+            let hint = match (&address.transport, address.endpoint()) {
+                // A server with TLS closes a connection without TLS.
+                (Transport::Plain, Endpoint::Tcp { .. }) => {
+                    "; a port for TLS has a `rediss://` url"
+                }
+                _ => "",
+            };
+            Failure::no_answer(format!("cannot connect to {server}: {why}{hint}"))
+        }
         NoReply::Unacceptable(why) => {
-            Failure::Invalid(format!("cannot connect to {server}: {why}").into())
+            Failure::invalid(format!("cannot connect to {server}: {why}"))
         }
         NoReply::Nonsense => no_redis(server),
         NoReply::Late | NoReply::NotSent => {
             Failure::no_answer(format!("cannot connect to {server}: no answer"))
         }
-    }
-}
-
-/// A server with TLS closes a connection without TLS.
-fn hint_at_tls(address: &Address) -> &'static str {
-    match (&address.transport, address.endpoint()) {
-        (Transport::Plain, Endpoint::Tcp { .. }) => "; a port for TLS has a `rediss://` url",
-        _ => "",
     }
 }
 
@@ -160,14 +165,13 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
         "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
-        _ if details.contains("without any password configured") => Failure::Invalid(
-            format!("{server} has no password, but the url gives one: take it out of the url")
-                .into(),
-        ),
-        _ if is_transient(code, &details) => Failure::NotNow(source(format!(
-            "{server} refuses connections: {code} {details}"
-        ))),
-        _ => Failure::Invalid(format!("{server} refuses the connection: {code} {details}").into()),
+        _ if details.contains("without any password configured") => Failure::invalid(format!(
+            "{server} has no password, but the url gives one: take it out of the url"
+        )),
+        _ if is_transient(code, &details) => {
+            Failure::not_now(format!("{server} refuses connections: {code} {details}"))
+        }
+        _ => Failure::invalid(format!("{server} refuses the connection: {code} {details}")),
     }
 }
 
@@ -175,7 +179,7 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
 pub(crate) fn answered(error: &ServerError) -> Failure {
     let (code, details) = (code_of(error), told(details_of(error)));
     if code == "WRONGTYPE" {
-        return Failure::Invalid(NO_LOCK.into());
+        return Failure::invalid(NO_LOCK);
     }
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
@@ -189,18 +193,17 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     if code == "NOPERM" {
         return denied(text);
     }
-    let text = source(text);
     if is_transient(code, &details) {
-        return Failure::NotNow(text);
+        return Failure::not_now(text);
     }
     // The server sends this before it does anything. Any other error may come from a proxy, or from the middle of a script.
     let before = matches!(code, "NOAUTH" | "NOSCRIPT")
         || details.contains("unknown command")
         || details.contains(OUT_OF_BOUNDS);
     if before {
-        Failure::Refused(text)
+        Failure::refused(text)
     } else {
-        Failure::NoAnswer(text)
+        Failure::no_answer(text)
     }
 }
 
@@ -241,9 +244,9 @@ pub(crate) const NO_LOCK: &str =
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
 pub(crate) fn out_of_bounds() -> Failure {
-    Failure::Refused(source(format!(
+    Failure::refused(format!(
         "{OUT_OF_BOUNDS}: the counter, or what this process knows, is out of bounds"
-    )))
+    ))
 }
 
 /// An error's code. Redis 6 wraps an error inside a script into one of the script.
@@ -282,25 +285,20 @@ fn told(details: &str) -> String {
 
 /// A reply of a form that no server of this kind sends: it is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
-    Failure::NoAnswer(source(format!(
-        "the server's answer to {what} has the wrong form"
-    )))
+    Failure::no_answer(format!("the server's answer to {what} has the wrong form"))
 }
 
 pub(crate) fn no_redis(server: &str) -> Failure {
-    Failure::Invalid(
-        format!("{server} does not speak the Redis protocol: is it the right port?").into(),
-    )
+    Failure::invalid(format!(
+        "{server} does not speak the Redis protocol: is it the right port?"
+    ))
 }
 
 pub(crate) fn wrong_credentials(server: &str) -> Failure {
-    Failure::Invalid(
-        format!(
-            "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
-             percent-encoded"
-        )
-        .into(),
-    )
+    Failure::invalid(format!(
+        "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
+         percent-encoded"
+    ))
 }
 
 /// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.

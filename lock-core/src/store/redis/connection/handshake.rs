@@ -1,74 +1,99 @@
 //! The first commands on a connection: the credentials of this process, and what the server reports about itself.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use redis::{RedisError, Value};
 
-use crate::{
-    credentials::Credentials,
-    store::{
-        Failure,
-        redis::{
-            address::Address,
-            connection::{
-                Connection,
-                authentication::{auth, keep_authenticated},
-                errors,
-                wire::{command::Arg, reply},
-            },
+use crate::store::{
+    Failure,
+    redis::{
+        address::Address,
+        connection::{
+            Connection,
+            capabilities::Capabilities,
+            errors,
+            wire::{command::Arg, reply},
         },
     },
 };
 
-/// A connection that closes unless its handshake is completed.
-pub(crate) struct Handshake(Option<Arc<Connection>>);
+/// A connection, and what is known of it: all of it once its handshake is completed. It closes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct CurrentConnection {
+    pub(crate) connection: Arc<Connection>,
+    /// Of the server that it leads to.
+    pub(crate) address: Address,
+    /// The sentinels' reply by which the server was found.
+    pub(crate) found: Option<KnownPrimary>,
+    /// In RESP3.
+    pub(crate) greeting: Option<Greeting>,
+    /// The commands by which locks are kept; nothing if none are.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Whether grants arrive on it.
+    pub(crate) grants: bool,
+}
 
-impl Handshake {
-    pub(super) fn of(connection: Arc<Connection>) -> Self {
-        Self(Some(connection))
+impl CurrentConnection {
+    pub(super) fn new(connection: Arc<Connection>, address: Address) -> Self {
+        Self {
+            connection,
+            address,
+            found: None,
+            greeting: None,
+            capabilities: None,
+            grants: false,
+        }
     }
 
-    pub(crate) async fn ask(&self, address: &Address, words: &[Arg<'_>]) -> Result<Value, Failure> {
-        let answers = self.ask_all(address, &[words]).await?;
-        let answer = answers.into_iter().next();
-        answer.ok_or_else(|| errors::no_redis(address.shown()))
+    pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
+        let answer = self.ask_all(&[words]).await?.pop();
+        answer.ok_or_else(|| errors::no_redis(self.address.shown()))
     }
 
     /// The same for several commands in one message.
-    pub(crate) async fn ask_all(
-        &self,
-        address: &Address,
-        commands: &[&[Arg<'_>]],
-    ) -> Result<Vec<Value>, Failure> {
-        let Some(connection) = &self.0 else {
-            return Err(Failure::no_answer("the connection is open already"));
-        };
-        let answers = connection.ask_all(commands).await;
-        answers.map_err(|none| errors::handshake(&none, address))
+    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
+        let answers = self.connection.ask_all(commands).await;
+        answers.map_err(|none| errors::handshake(&none, &self.address))
     }
 
-    /// See [`keep_authenticated`].
-    pub(super) fn keep_authenticated(
-        &self,
-        address: &Address,
-        credentials: &Credentials,
-        within: Duration,
-    ) {
-        if let Some(connection) = &self.0 {
-            keep_authenticated(connection, address, credentials, within);
+    pub(super) async fn expect_okay(&self, words: &[Arg<'_>]) -> Result<(), Failure> {
+        match self.ask(words).await? {
+            Value::Okay => Ok(()),
+            Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
+            _ => Err(errors::no_redis(self.address.shown())),
         }
     }
 
-    pub(super) fn finish(mut self) -> Arc<Connection> {
-        self.0.take().expect("only this takes it, once")
+    /// What the server reports about itself: asked again, since the crate `redis` keeps the reply to its own `HELLO`.
+    pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
+        let reply = self.ask(&[Arg::Text("HELLO")]).await?;
+        let mode = reply::field(&reply, "mode").and_then(reply::bytes);
+        // Such a server has only some of the keys, and companion keys may be on different nodes.
+        if purpose == Purpose::Locks && mode == Some(b"cluster") {
+            return Err(errors::of_a_cluster(&self.address));
+        }
+        self.greeting = Some(Greeting::read(&reply));
+        Ok(())
+    }
+
+    /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
+    pub(super) async fn expect_a_primary(&self) -> Result<(), Failure> {
+        match self.ask(&[Arg::Text("ROLE")]).await? {
+            Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
+                Err(Failure::not_now(format!(
+                    "{} is a replica: the sentinels do not know the new primary yet",
+                    self.address.shown()
+                )))
+            }
+            // If ROLE is forbidden, the first command that writes reports READONLY.
+            _ => Ok(()),
+        }
     }
 }
 
-impl Drop for Handshake {
+impl Drop for CurrentConnection {
     fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
-            connection.retire();
-        }
+        self.connection.retire();
     }
 }
 
@@ -84,6 +109,21 @@ pub(crate) enum Purpose {
     Grants,
     /// Other commands.
     OtherCommands,
+}
+
+/// A sentinel's reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownPrimary {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Grows with each fail-over.
+    pub(super) epoch: u64,
+}
+
+impl KnownPrimary {
+    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
+        self.epoch > earlier.epoch && (&self.host, self.port) != (&earlier.host, earlier.port)
+    }
 }
 
 /// What a server reports about itself in RESP3. The name may be missing.
@@ -134,38 +174,6 @@ fn shown(text: &[u8]) -> Option<String> {
     (text.len() <= 64 && text.as_bytes().iter().all(is_plain)).then(|| text.to_owned())
 }
 
-/// What the server reports about itself: asked again, since the crate `redis` keeps the reply to its own `HELLO`.
-pub(super) async fn greeting(
-    handshake: &Handshake,
-    address: &Address,
-    purpose: Purpose,
-) -> Result<Greeting, Failure> {
-    let reply = handshake.ask(address, &[Arg::Text("HELLO")]).await?;
-    let mode = reply::field(&reply, "mode").and_then(reply::bytes);
-    // Such a server has only some of the keys, and companion keys may be on different nodes.
-    if purpose == Purpose::Locks && mode == Some(b"cluster") {
-        return Err(errors::of_a_cluster(address));
-    }
-    Ok(Greeting::read(&reply))
-}
-
-/// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
-pub(super) async fn expect_a_primary(
-    handshake: &Handshake,
-    address: &Address,
-) -> Result<(), Failure> {
-    match handshake.ask(address, &[Arg::Text("ROLE")]).await? {
-        Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
-            Err(Failure::not_now(format!(
-                "{} is a replica: the sentinels do not know the new primary yet",
-                address.shown()
-            )))
-        }
-        // If ROLE is forbidden, the first command that writes reports READONLY.
-        _ => Ok(()),
-    }
-}
-
 /// Whether the server, or a proxy before it, does not speak the third version of the protocol.
 pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
     let details = error.detail().unwrap_or_default();
@@ -173,24 +181,4 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
         || error.code() == Some("NOPROTO")
         || details.contains("unknown command")
         || details.contains("protocol version")
-}
-
-pub(super) async fn authenticate(
-    handshake: &Handshake,
-    address: &Address,
-    credentials: &Credentials,
-) -> Result<(), Failure> {
-    expect_okay(handshake, address, &auth(credentials)).await
-}
-
-pub(super) async fn expect_okay(
-    handshake: &Handshake,
-    address: &Address,
-    words: &[Arg<'_>],
-) -> Result<(), Failure> {
-    match handshake.ask(address, words).await? {
-        Value::Okay => Ok(()),
-        Value::ServerError(error) => Err(errors::refused(&error, address)),
-        _ => Err(errors::no_redis(address.shown())),
-    }
 }

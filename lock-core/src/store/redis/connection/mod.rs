@@ -12,13 +12,9 @@
 //! - After the waker of a request has panicked, the driver can be polled on.
 
 use std::{
-    fmt,
     future::poll_fn,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     task::Poll,
     time::Duration,
 };
@@ -51,7 +47,6 @@ pub(crate) mod errors;
 #[cfg(all(test, unix))]
 mod facts;
 pub(crate) mod handshake;
-mod once;
 pub(crate) mod opening;
 pub(crate) mod permissions;
 pub(crate) mod pub_sub;
@@ -72,6 +67,7 @@ pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The future of the replies to a request.
 pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
 
+#[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
     /// `None` after it was retired: the driver ends when the requests in flight, which have handles of their own, have ended.
@@ -81,7 +77,8 @@ pub(super) struct Connection {
     pub(super) probed: AtomicBool,
     /// Wakes the driver after the connection was retired.
     retired: Notify,
-    in_use: AtomicBool,
+    /// Whether requests find it: then its end matters to others.
+    pub(super) in_use: AtomicBool,
 }
 
 impl Connection {
@@ -129,13 +126,7 @@ impl Connection {
         })
     }
 
-    /// Sends one command and waits for its reply, without a time-out of its own.
-    pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, NoReply> {
-        let answers = self.request(Outgoing::One(command(&[words])), None).await?;
-        answers.into_iter().next().ok_or(NoReply::Nonsense)
-    }
-
-    /// The same for several commands in one message, one at least.
+    /// Sends commands in one message, one at least, and waits for their replies, without a time-out of its own.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
         let commands = commands.iter().map(|words| command(&[words]));
         self.request(pipeline(commands), None).await
@@ -166,7 +157,7 @@ impl Connection {
                     }
                 }
                 _ = tick.tick() => {
-                    catch_panic(|| self.traffic.tick().notify_waiters());
+                    catch_panic(|| self.traffic.tick.notify_waiters());
                     if self.traffic.is_silent(patience) {
                         silent();
                     }
@@ -187,16 +178,7 @@ impl Connection {
         }
         // Both wake tasks of users' executors: a client of the user's may still drive the requests in flight.
         catch_panic(|| drop(driver));
-        catch_panic(|| self.traffic.tick().notify_waiters());
-    }
-
-    /// A connection that requests find: its end matters to others.
-    pub(super) fn note_in_use(&self) {
-        self.in_use.store(true, Ordering::Release);
-    }
-
-    pub(super) fn was_in_use(&self) -> bool {
-        self.in_use.load(Ordering::Acquire)
+        catch_panic(|| self.traffic.tick.notify_waiters());
     }
 
     /// Sends nothing more here. It closes when all replies have come, or after some time.
@@ -205,10 +187,6 @@ impl Connection {
         // Not under the mutex: dropping the last handle wakes the driver.
         drop(handle);
         self.retired.notify_one();
-    }
-
-    pub(super) fn heard_since(&self, moment: Moment) -> bool {
-        self.traffic.heard_since(moment)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -255,7 +233,7 @@ async fn in_time<T>(
         tokio::select! {
             biased;
             reply = reply.as_mut() => return Ok(reply),
-            () = traffic.tick().notified() => {
+            () = traffic.tick.notified() => {
                 // A client of the user's may have a driver that never ends.
                 if let Some(why) = traffic.ended() {
                     return Err(why);
@@ -275,12 +253,4 @@ fn no_reply(error: &RedisError, traffic: &Traffic) -> NoReply {
     }
     let ended = || NoReply::Broken("the connection has ended".into());
     traffic.ended().unwrap_or_else(ended)
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
 }

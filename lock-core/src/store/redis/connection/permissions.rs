@@ -11,8 +11,11 @@ use crate::{
             connection::{
                 capabilities::{Capabilities, Compare},
                 errors,
-                handshake::Handshake,
-                wire::{command::Arg, reply},
+                handshake::CurrentConnection,
+                wire::{
+                    command::Arg::{self, Text},
+                    reply,
+                },
             },
         },
     },
@@ -22,24 +25,26 @@ use crate::{
 const PROBE: &str = include_str!("../scripts/probe.lua");
 
 /// `channel`: where grants will be published, if that can be tried on this connection.
-pub(crate) async fn capabilities(
-    handshake: &Handshake,
-    address: &Address,
+pub(super) async fn capabilities(
+    current: &CurrentConnection,
     channel: Option<&str>,
 ) -> Result<Capabilities, Failure> {
     let probe = [
-        Arg::Text("EVAL"),
-        Arg::Text(PROBE),
+        Text("EVAL"),
+        Text(PROBE),
         Arg::Number(0),
         Arg::Joined(RESERVED, "probe"),
-        Arg::Text(channel.unwrap_or_default()),
+        Text(channel.unwrap_or_default()),
     ];
-    match handshake.ask(address, &probe).await? {
-        Value::ServerError(error) if may_not(&error) => compare(handshake, address).await,
-        Value::ServerError(error) => Err(errors::refused(&error, address)),
+    match current.ask(&probe).await? {
+        Value::ServerError(error) if may_not(&error) => {
+            let by = comparison(current).await?;
+            others(current, by).await
+        }
+        Value::ServerError(error) => Err(errors::refused(&error, &current.address)),
         Value::Array(missing) => {
             let names = missing.iter().filter_map(reply::text);
-            expect_all(address, Capabilities::Scripts, names)
+            expect_all(&current.address, Capabilities::Scripts, names)
         }
         // Other replies are unknown from any server; the first lock finds out.
         _ => Ok(Capabilities::Scripts),
@@ -70,40 +75,31 @@ pub(crate) fn expect_all<'a>(
     ))
 }
 
-async fn compare(handshake: &Handshake, address: &Address) -> Result<Capabilities, Failure> {
-    let by = comparison(handshake, address).await?;
-    others(handshake, address, by).await
-}
-
-async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare, Failure> {
+async fn comparison(current: &CurrentConnection) -> Result<Compare, Failure> {
     // A key that does not exist: nothing is changed.
-    let key = Arg::Joined(RESERVED, "probe");
+    let (key, ifeq, value) = (Arg::Joined(RESERVED, "probe"), Text("IFEQ"), Text("0"));
     let set = [
-        Arg::Text("SET"),
+        Text("SET"),
         key,
-        Arg::Text("1"),
-        Arg::Text("IFEQ"),
-        Arg::Text("0"),
-        Arg::Text("PX"),
+        Text("1"),
+        ifeq,
+        value,
+        Text("PX"),
         Arg::Number(100),
     ];
-    let delex = [Arg::Text("DELEX"), key, Arg::Text("IFEQ"), Arg::Text("0")];
-    let delifeq = [Arg::Text("DELIFEQ"), key, Arg::Text("0")];
-    let watch = [Arg::Text("WATCH"), key];
-    if works(handshake, address, &set).await? {
-        if works(handshake, address, &delex).await? {
-            return Ok(Compare::Delex);
-        }
-        if works(handshake, address, &delifeq).await? {
-            return Ok(Compare::Delifeq);
-        }
+    let delex = [Text("DELEX"), key, ifeq, value];
+    let delifeq = [Text("DELIFEQ"), key, value];
+    let works = tried(current, &[&set, &delex, &delifeq]).await?;
+    match works[..] {
+        [true, true, _] => return Ok(Compare::Delex),
+        [true, _, true] => return Ok(Compare::Delifeq),
+        _ => {}
     }
-    let mut transaction = 0;
-    for words in [&watch[..], &[Arg::Text("MULTI")], &[Arg::Text("EXEC")]] {
-        transaction += usize::from(works(handshake, address, words).await?);
-    }
+    // Last, since a transaction that cannot be ended stays open.
+    let transaction: [&[_]; 3] = [&[Text("WATCH"), key], &[Text("MULTI")], &[Text("EXEC")]];
+    let works = tried(current, &transaction).await?;
     // A user with some of the commands is meant to have them. To all others a queue is worth the longer line.
-    let wanted = match transaction {
+    let wanted = match works.iter().filter(|works| **works).count() {
         3 => return Ok(Compare::Watch),
         0 => Capabilities::Scripts,
         _ => Capabilities::Commands(Compare::Watch),
@@ -111,64 +107,54 @@ async fn comparison(handshake: &Handshake, address: &Address) -> Result<Compare,
     let reason = format!(
         "this user of {} may neither run scripts (`+eval +evalsha`), nor `DELEX` or `DELIFEQ` with `SET … IFEQ`, nor \
          `WATCH`, `MULTI` and `EXEC`: grant one of them, and the keys `~{RESERVED}*`",
-        address.shown()
+        current.address.shown()
     );
     Err(errors::denied_for(wanted, reason))
 }
 
 /// Checks the other commands that a lock needs: each is refused before anything is done, or harmless.
-async fn others(
-    handshake: &Handshake,
-    address: &Address,
-    by: Compare,
-) -> Result<Capabilities, Failure> {
+async fn others(current: &CurrentConnection, by: Compare) -> Result<Capabilities, Failure> {
     let key = Arg::Joined(RESERVED, "probe");
     let expiry = Arg::Number(100);
-    let all: [(&str, &[Arg<'_>]); 8] = [
-        ("set", &[key, Arg::Text("0"), Arg::Text("PX"), expiry]),
-        ("get", &[key]),
-        ("pttl", &[key]),
-        ("time", &[]),
+    let all: [&[Arg<'_>]; 8] = [
+        &[Text("set"), key, Text("0"), Text("PX"), expiry],
+        &[Text("get"), key],
+        &[Text("pttl"), key],
+        &[Text("time")],
         // For transactions only.
-        ("pexpire", &[key, expiry]),
-        ("del", &[key]),
-        ("discard", &[]),
-        ("unwatch", &[]),
+        &[Text("pexpire"), key, expiry],
+        &[Text("del"), key],
+        &[Text("discard")],
+        &[Text("unwatch")],
     ];
     let needed = if by == Compare::Watch { 8 } else { 4 };
-    let commands: Vec<Vec<Arg<'_>>> = all[..needed]
-        .iter()
-        .map(|(name, rest)| [&[Arg::Text(name)], *rest].concat())
-        .collect();
-    let commands: Vec<&[Arg<'_>]> = commands.iter().map(Vec::as_slice).collect();
-    let answers = handshake.ask_all(address, &commands).await?;
-    let missing = all.iter().zip(&answers).filter_map(|((name, _), answer)| {
-        let refused = matches!(answer, Value::ServerError(error) if may_not(error));
-        refused.then_some(*name)
+    let answers = current.ask_all(&all[..needed]).await?;
+    let missing = all.iter().zip(&answers).filter_map(|both| match both {
+        ([Text(name), ..], Value::ServerError(error)) if may_not(error) => Some(*name),
+        _ => None,
     });
-    expect_all(address, Capabilities::Commands(by), missing)
+    expect_all(&current.address, Capabilities::Commands(by), missing)
 }
 
-async fn works(
-    handshake: &Handshake,
-    address: &Address,
-    words: &[Arg<'_>],
-) -> Result<bool, Failure> {
-    match handshake.ask(address, words).await? {
+/// Which of these commands the server executes for this user.
+async fn tried(current: &CurrentConnection, commands: &[&[Arg<'_>]]) -> Result<Vec<bool>, Failure> {
+    let works = |answer: &Value| match answer {
         // A node of a cluster checks the command and the right to it before it checks which node has the key.
         Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => Ok(true),
         // So it does before it checks the right to the key, which the other commands lack, too.
         Value::ServerError(error)
-            if error.code() == "NOPERM" && errors::details_of(&error).contains("access") =>
+            if error.code() == "NOPERM" && errors::details_of(error).contains("access") =>
         {
             Ok(true)
         }
-        Value::ServerError(error) => match errors::refused(&error, address) {
-            Failure::NotNow(source) => Err(Failure::NotNow(source)),
+        Value::ServerError(error) => match errors::refused(error, &current.address) {
+            failure @ Failure::NotNow(_) => Err(failure),
             _ => Ok(false),
         },
         _ => Ok(true),
-    }
+    };
+    let answers = current.ask_all(commands).await?;
+    answers.iter().map(works).collect()
 }
 
 /// Whether the server refuses the command itself, to this user or to every user.

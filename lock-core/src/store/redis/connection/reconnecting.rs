@@ -5,12 +5,12 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, MutexGuard, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
 use redis::Value;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     runtime::{clock::Moment, executor::spawn_beside, mutex::Mutex},
@@ -23,9 +23,8 @@ use crate::{
                 CLOCK, Connection,
                 capabilities::Capabilities,
                 errors,
-                handshake::{Greeting, Purpose},
-                once::Once,
-                opening::{self, CurrentConnection},
+                handshake::{CurrentConnection, Greeting, Purpose},
+                opening,
                 pub_sub::PubSubDispatch,
                 sentinel::{KnownPrimary, Sentinels},
                 wire::{
@@ -59,7 +58,7 @@ pub(crate) struct ReconnectingConnection {
     sentinels: Option<Arc<Sentinels>>,
     purpose: Purpose,
     timing: Timing,
-    dispatch: PubSubDispatch,
+    pub(super) dispatch: PubSubDispatch,
     state: Mutex<ConnectionState>,
     round_trip: RoundTrip,
 }
@@ -72,11 +71,19 @@ struct ConnectionState {
     /// How many connections in a row broke as soon as they were made.
     short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
-    /// The result of the connection that is being made; each caller that needs it waits within its own time-out.
-    connecting: Option<Arc<Once<Opened>>>,
+    connecting: Option<Arc<Connecting>>,
 }
 
 type Opened = Result<Arc<CurrentConnection>, Failure>;
+
+/// A connection that is being made; each caller that needs it waits within its own time-out.
+#[derive(Debug)]
+struct Connecting {
+    result: OnceLock<Opened>,
+    /// Has no permits, and is closed once there is a result. It wakes its waiters first come, first served; tokio's `watch` in
+    /// random order.
+    done: Semaphore,
+}
 
 impl ReconnectingConnection {
     pub(crate) fn new(
@@ -142,10 +149,6 @@ impl ReconnectingConnection {
 
     pub(crate) fn timing(&self) -> Timing {
         self.timing
-    }
-
-    pub(crate) fn dispatch(&self) -> &PubSubDispatch {
-        &self.dispatch
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
@@ -299,72 +302,58 @@ impl ReconnectingConnection {
     ///
     /// A connection that is being made has no owner: dropping the future leaves it to the next caller.
     async fn current(self: &Arc<Self>) -> Opened {
-        let made = {
-            if let Some(current) = self.snapshot() {
-                return Ok(current);
-            }
-            let mut state = self.lock();
-            if let Some((at, failure)) = &state.last_failure
-                && CLOCK.now().since(*at) < RECONNECT_PAUSE
-            {
-                return Err(failure.clone());
-            }
-            state
-                .connecting
-                .get_or_insert_with(|| self.start_connecting())
-                .clone()
-        };
-        made.wait()
-            .await
-            .unwrap_or_else(|| Err(Failure::no_answer("the runtime that connects has ended")))
+        if let Some(current) = self.snapshot() {
+            return Ok(current);
+        }
+        let connecting = self.connecting()?;
+        // Its error says that there is a result.
+        drop(connecting.done.acquire().await);
+        let result = connecting.result.get();
+        result.expect("it is set before `done`").clone()
     }
 
     /// Connects in a task of its own: the first caller may be a renewal, which has less time for its reply than a connection may
     /// take.
-    fn start_connecting(self: &Arc<Self>) -> Arc<Once<Opened>> {
-        let (maker, made) = Once::new();
-        let reconnecting = self.clone();
-        spawn_beside(async move {
-            let mut unfinished = Unfinished(Some(reconnecting.clone()));
-            let timeout = reconnecting.timing.connect_timeout;
-            let opened = tokio::time::timeout(timeout, opening::open(&reconnecting)).await;
-            let result =
-                opened.unwrap_or_else(|_| Err(errors::unconnected(&reconnecting.address, timeout)));
-            let result = result.and_then(|current| reconnecting.install(current));
-            unfinished.0 = None;
-            let mut state = reconnecting.lock();
-            // What was right once became wrong: a password was replaced, or a certificate ended.
-            let result = result.map_err(|failure| match failure {
-                Failure::Invalid(reason) if state.since.is_some() => {
-                    Failure::Refused(errors::source(reason.to_string()))
-                }
-                failure => failure,
-            });
-            state.connecting = None;
-            state.last_failure = result
-                .as_ref()
-                .err()
-                .map(|failure| (CLOCK.now(), failure.clone()));
-            drop(state);
-            maker.tell(result);
+    fn connecting(self: &Arc<Self>) -> Result<Arc<Connecting>, Failure> {
+        let mut state = self.state.lock();
+        if let Some((at, failure)) = &state.last_failure
+            && CLOCK.now().since(*at) < RECONNECT_PAUSE
+        {
+            return Err(failure.clone());
+        }
+        if let Some(connecting) = &state.connecting {
+            return Ok(connecting.clone());
+        }
+        let connecting = Arc::new(Connecting {
+            result: OnceLock::new(),
+            done: Semaphore::new(0),
         });
-        made
+        state.connecting = Some(connecting.clone());
+        // Not under the mutex: a runtime that ends drops the task at once.
+        drop(state);
+        spawn_beside(Unfinished(self.clone(), connecting.clone()).connect());
+        Ok(connecting)
     }
 
     fn install(&self, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
         // It may have ended between its handshake and now. As a success it would be made anew without a pause, again and again.
         if current.connection.has_ended() {
-            current.connection.retire();
             return Err(Failure::not_now(format!(
                 "the connection to {} broke as soon as it was made",
                 self.address.shown()
             )));
         }
-        current.connection.note_in_use();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
+        // A thread that saw no connection may have begun to connect just after another one had: the earlier one carries requests.
+        if let Some(earlier) = &state.current
+            && !earlier.connection.has_ended()
+        {
+            return Ok(earlier.clone());
+        }
         state.current = Some(current.clone());
         state.since = Some(CLOCK.now());
+        current.connection.in_use.store(true, Ordering::Release);
         drop(state);
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while there was no subscription.
@@ -374,7 +363,7 @@ impl ReconnectingConnection {
 
     /// Whether grants arrive; without a connection, they will on the next one as far as is known.
     pub(crate) fn has_grants(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.current.as_ref().is_none_or(|current| current.grants)
     }
 
@@ -390,7 +379,7 @@ impl ReconnectingConnection {
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
-            let mut ping = pin!(connection.ask(&[Arg::Text("PING")]));
+            let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
             // Ends with the reply, with a silence, or, where other replies come and this one does not, after a minute.
             loop {
                 let since = CLOCK.now();
@@ -404,9 +393,15 @@ impl ReconnectingConnection {
                 match answer {
                     Ok(Ok(_)) if waited > patience => reconnecting.round_trip.note_late(waited),
                     Ok(_) => {}
-                    Err(_) if connection.heard_since(since) && waited < LONGEST => continue,
-                    Err(_) if connection.heard_since(since) => {}
-                    Err(_) => reconnecting.give_up(&connection),
+                    Err(_) if connection.traffic.heard_since(since) && waited < LONGEST => continue,
+                    Err(_) if connection.traffic.heard_since(since) => {}
+                    Err(_) => {
+                        tracing::warn!(
+                            server = reconnecting.address.shown(),
+                            "the connection is dead; making a new one"
+                        );
+                        reconnecting.forget(connection.id);
+                    }
                 }
                 break;
             }
@@ -414,18 +409,10 @@ impl ReconnectingConnection {
         });
     }
 
-    fn give_up(&self, connection: &Connection) {
-        tracing::warn!(
-            server = self.address.shown(),
-            "the connection is dead; making a new one"
-        );
-        self.forget(connection.id);
-    }
-
     /// A connection that was in use is given up, or has ended. Called by its driver, once.
     pub(super) fn note_left(&self, connection: &Connection) {
         self.forget(connection.id);
-        if connection.was_in_use() {
+        if connection.in_use.load(Ordering::Acquire) {
             self.dispatch.note_disconnected();
         }
     }
@@ -449,7 +436,7 @@ impl ReconnectingConnection {
     }
 
     fn forget_if(&self, is_meant: impl FnOnce(&mut Arc<CurrentConnection>) -> bool) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(current) = state.current.take_if(is_meant) else {
             return false;
         };
@@ -481,7 +468,7 @@ impl ReconnectingConnection {
         });
         if let Some(error) = demoted {
             self.forget(id);
-            self.lock().last_failure = Some((CLOCK.now(), errors::answered(error)));
+            self.state.lock().last_failure = Some((CLOCK.now(), errors::answered(error)));
         }
     }
 
@@ -492,7 +479,7 @@ impl ReconnectingConnection {
 
     /// The connection that there is now, and what is known of it.
     pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
-        let current = self.lock().current.clone()?;
+        let current = self.state.lock().current.clone()?;
         if !current.connection.has_ended() {
             return Some(current);
         }
@@ -506,23 +493,47 @@ impl ReconnectingConnection {
     pub(crate) fn current_id(&self) -> Option<ConnectionId> {
         self.snapshot().map(|current| current.connection.id)
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock()
+/// The end of the task that connects. A resolver or a verifier of the user's client may panic meanwhile: then the next caller
+/// connects.
+struct Unfinished(Arc<ReconnectingConnection>, Arc<Connecting>);
+
+impl Unfinished {
+    async fn connect(self) {
+        let reconnecting = &self.0;
+        let within = reconnecting.timing.connect_timeout;
+        let opened = timeout(within, opening::open(reconnecting)).await;
+        let late = || Err(errors::unconnected(&reconnecting.address, within));
+        let installed = opened
+            .unwrap_or_else(|_| late())
+            .and_then(|current| reconnecting.install(current));
+        self.end(installed.map_err(|failure| match failure {
+            // What was right once became wrong: a password was replaced, or a certificate ended.
+            Failure::Invalid(reason) if reconnecting.state.lock().since.is_some() => {
+                Failure::refused(reason.to_string())
+            }
+            failure => failure,
+        }));
+    }
+
+    fn end(&self, result: Opened) {
+        let Self(reconnecting, connecting) = self;
+        let failure = result.as_ref().err().cloned();
+        if connecting.result.set(result).is_ok() {
+            let mut state = reconnecting.state.lock();
+            state.connecting = None;
+            state.last_failure = failure.map(|failure| (CLOCK.now(), failure));
+            drop(state);
+            connecting.done.close();
+        }
     }
 }
 
-/// A connection that is being made. A resolver or a verifier of the user's client may panic meanwhile: then the next caller makes one.
-struct Unfinished(Option<Arc<ReconnectingConnection>>);
-
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(reconnecting) = &self.0 {
-            let failure = Failure::not_now("making a connection panicked");
-            let mut state = reconnecting.lock();
-            state.connecting = None;
-            state.last_failure = Some((CLOCK.now(), failure));
-        }
+        let why = "making a connection panicked, or the runtime that makes it has ended";
+        self.end(Err(Failure::not_now(why)));
     }
 }
 

@@ -5,9 +5,8 @@
 //! it, after they were set up anew.
 
 use std::{
-    fmt,
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -48,6 +47,7 @@ pub(crate) struct Service {
 }
 
 /// The sentinels that know a primary.
+#[derive(Debug)]
 pub(crate) struct Sentinels {
     connections: Vec<Arc<ReconnectingConnection>>,
     service: String,
@@ -56,14 +56,7 @@ pub(crate) struct Sentinels {
     turn: AtomicUsize,
 }
 
-/// A sentinel's reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KnownPrimary {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    /// Grows with each fail-over.
-    epoch: u64,
-}
+pub(crate) use super::handshake::KnownPrimary;
 
 impl Sentinels {
     pub(crate) fn new(service: &Service, timing: Timing, dispatch: &PubSubDispatch) -> Self {
@@ -92,7 +85,7 @@ impl Sentinels {
     /// Only the replies are lost.
     pub(crate) async fn primary(&self) -> Result<KnownPrimary, Failure> {
         let (best, answers) = self.find().await?;
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if answers * 2 <= self.connections.len()
             && let Some(known) = &*known
             && known.epoch > best.epoch
@@ -111,66 +104,39 @@ impl Sentinels {
             let (connection, service) = (connection.clone(), self.service.clone());
             asked.spawn(async move { ask(&connection, &service).await });
         }
-        let (mut best, mut failure): (Option<KnownPrimary>, Option<Failure>) = (None, None);
-        let (mut answers, mut until) = (0, None);
+        let (mut answers, mut until) = (Vec::new(), None);
         // Ends with the last reply, each of which is bounded by the time-outs of its connection.
-        loop {
-            let answer = match until {
-                None => asked.join_next().await,
-                Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
-            };
-            match answer {
-                None => break,
-                Some(Ok(Ok(known))) => {
-                    answers += 1;
-                    until.get_or_insert_with(|| Instant::now() + GRACE);
-                    if best.as_ref().is_none_or(|best| best.epoch < known.epoch) {
-                        best = Some(known);
-                    }
-                }
-                Some(Ok(Err(other))) => {
-                    // A transient failure takes precedence over a permanent one: another sentinel may know more.
-                    let is_better = failure.as_ref().is_none_or(|known| !known.is_transient());
-                    if is_better {
-                        failure = Some(other);
-                    }
-                }
-                Some(Err(_)) => {}
+        while let Some(answer) = match until {
+            None => asked.join_next().await,
+            Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
+        } {
+            if let Ok(Ok(_)) = answer {
+                until.get_or_insert_with(|| Instant::now() + GRACE);
             }
+            answers.extend(answer);
         }
+        let known = answers.iter().flatten();
+        if let Some(best) = known.clone().max_by_key(|known| known.epoch) {
+            return Ok((best.clone(), known.count()));
+        }
+        // A transient failure takes precedence over a permanent one: another sentinel may know more.
+        let failures = answers.into_iter().filter_map(Result::err);
         let none = || Failure::no_answer("no sentinel answered");
-        let best = best.ok_or_else(|| failure.unwrap_or_else(none))?;
-        Ok((best, answers))
+        Err(failures
+            .max_by_key(Failure::is_transient)
+            .unwrap_or_else(none))
     }
 
     /// The reply of one sentinel, each in its turn, if it knows a primary.
     pub(crate) async fn hear_one(&self) -> Option<KnownPrimary> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let now = ask(&self.connections[turn], &self.service).await.ok()?;
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.as_ref().is_none_or(|known| known.epoch < now.epoch) {
             // The other sentinels may not know it yet when they are asked next.
             *known = Some(now.clone());
         }
         Some(now)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<KnownPrimary>> {
-        self.known.lock()
-    }
-}
-
-impl KnownPrimary {
-    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
-        self.epoch > earlier.epoch && (&self.host, self.port) != (&earlier.host, earlier.port)
-    }
-}
-
-impl fmt::Debug for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinels")
-            .field("service", &self.service)
-            .finish_non_exhaustive()
     }
 }
 
@@ -182,27 +148,23 @@ async fn ask(
     let within = connection.timing().connect_timeout;
     match connection.send(&[&words], within, None).await? {
         (_, Value::ServerError(error)) if errors::details_of(&error).contains("No such master") => {
-            Err(Failure::Invalid(
-                format!(
-                    "the sentinel {} knows no primary by the name `{service}`: it stands behind the hosts in the url",
-                    connection.address().shown()
-                )
-                .into(),
-            ))
+            Err(Failure::invalid(format!(
+                "the sentinel {} knows no primary by the name `{service}`: it stands behind the hosts in the url",
+                connection.address().shown()
+            )))
         }
         (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
             let user = connection.address().user().unwrap_or("default");
-            Err(Failure::Invalid(
-                format!(
-                    "this user of the sentinel {} may not ask where the primary is: an administrator of the sentinels grants it \
-                     by `ACL SETUSER {user} +ping +sentinel|master`",
-                    connection.address().shown()
-                )
-                .into(),
-            ))
+            Err(Failure::invalid(format!(
+                "this user of the sentinel {} may not ask where the primary is: an administrator of the sentinels grants it \
+                 by `ACL SETUSER {user} +ping +sentinel|master`",
+                connection.address().shown()
+            )))
         }
         (_, Value::ServerError(error)) => Err(errors::refused(&error, connection.address())),
-        (_, fields) => read(&fields).ok_or_else(|| errors::nonsense("the question for the primary")),
+        (_, fields) => {
+            read(&fields).ok_or_else(|| errors::nonsense("the question for the primary"))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which channels of a cluster node are subscribed to, and on which connection.
 
-use std::{collections::HashMap, sync::MutexGuard, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use crate::{
     runtime::{clock::Moment, mutex::Mutex},
@@ -39,7 +39,7 @@ pub(crate) enum Subscription {
 impl SubscribedChannels {
     /// Whether this channel is subscribed to on this connection. If it is, it counts as used.
     pub(crate) fn are_heard(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
-        let mut channels = self.lock();
+        let mut channels = self.0.lock();
         let is_current = connection.is_some() && channels.connection == connection;
         match channels.used.get_mut(channel) {
             Some(used) if is_current => {
@@ -58,7 +58,7 @@ impl SubscribedChannels {
         sent: Moment,
     ) -> Subscription {
         let now = CLOCK.now();
-        let mut channels = self.lock();
+        let mut channels = self.0.lock();
         if channels.connection != Some(connection) {
             channels.used.clear();
             channels.connection = Some(connection);
@@ -79,12 +79,8 @@ impl SubscribedChannels {
 
     /// The node ended a subscription.
     pub(super) fn end(&self, channel: &[u8]) {
-        let mut channels = self.lock();
+        let mut channels = self.0.lock();
         channels.ended = Some(CLOCK.now());
         channels.used.retain(|known, _| known.as_bytes() != channel);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Channels> {
-        self.0.lock()
     }
 }

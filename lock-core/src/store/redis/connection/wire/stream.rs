@@ -1,7 +1,7 @@
 //! The stream to a server: made with the options that a lock needs, watched, and bounded in what it takes from the server.
 
 use std::{
-    fmt, io,
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -47,9 +47,9 @@ pub(crate) async fn connect(
             let stream = TcpStream::connect((&**host, *port)).await?;
             set_up(&stream, command_timeout)?;
             match &address.transport {
-                Transport::Plain => Ok(Box::new(stream)),
                 #[cfg(feature = "tls")]
                 Transport::Tls(trust) => Ok(Box::new(tls::shake_hands(stream, trust, host).await?)),
+                Transport::Plain | Transport::Client(_) => Ok(Box::new(stream)),
             }
         }
         #[cfg(unix)]
@@ -93,6 +93,8 @@ impl Watched {
     }
 
     fn failed(&self, error: io::Error) -> io::Error {
+        #[cfg(feature = "tls")]
+        let error = tls::explained(error);
         self.traffic.end(NoReply::of(&error));
         error
     }
@@ -140,11 +142,5 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").finish_non_exhaustive()
     }
 }

@@ -1,16 +1,9 @@
 //! TLS on a new stream, and what its errors mean.
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::tls::Trust;
@@ -28,61 +21,28 @@ pub(crate) async fn shake_hands(
     stream: TcpStream,
     trust: &Trust,
     host: &str,
-) -> io::Result<Explained> {
+) -> io::Result<TlsStream<TcpStream>> {
     let expected = trust
         .expected_at(host)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
     let connector = TlsConnector::from(trust.config.clone());
-    match connector.connect(expected, stream).await {
-        Ok(stream) => Ok(Explained(stream)),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(io::Error::new(
+    let agreed = connector.connect(expected, stream).await;
+    agreed.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(
             io::ErrorKind::UnexpectedEof,
             "the server closed the connection while TLS was agreed on: is it a port for TLS?",
-        )),
-        Err(error) => Err(explained(error)),
-    }
+        ),
+        _ => explained(error),
+    })
 }
 
-/// A stream through TLS whose errors say what to do.
-pub(crate) struct Explained(TlsStream<TcpStream>);
-
-impl AsyncRead for Explained {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.0).poll_read(context, buffer);
-        read.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the connection was cut: it ended without the goodbye of TLS",
-            ),
-            _ => explained(error),
-        })
+/// An error of a stream, with the fix in it if TLS is the cause.
+pub(super) fn explained(error: io::Error) -> io::Error {
+    // Only TLS has an end that is an error.
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        let why = "the connection was cut: it ended without the goodbye of TLS";
+        return io::Error::new(error.kind(), why);
     }
-}
-
-impl AsyncWrite for Explained {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
-    }
-}
-
-/// With the fix in it, if TLS is the cause.
-fn explained(error: io::Error) -> io::Error {
     let cause = error.get_ref();
     let Some(error) = cause.and_then(|cause| cause.downcast_ref::<Error>()) else {
         return error;

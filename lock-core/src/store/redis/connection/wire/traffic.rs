@@ -75,7 +75,7 @@ pub(crate) struct Traffic {
     was_late: AtomicBool,
     end: Mutex<Option<NoReply>>,
     /// Wakes the requests in flight, so that each checks whether it is late.
-    tick: Notify,
+    pub(crate) tick: Notify,
 }
 
 impl Traffic {
@@ -161,8 +161,8 @@ impl Traffic {
         }
         let waiting_since = self.waiting_since.load(Ordering::Acquire);
         let since = self.heard.load(Ordering::Acquire).max(waiting_since);
-        self.in_flight.load(Ordering::Acquire) > 0
-            && CLOCK.now().as_nanos().saturating_sub(since) >= nanos(patience)
+        let silence = Duration::from_nanos(CLOCK.now().as_nanos().saturating_sub(since));
+        self.in_flight.load(Ordering::Acquire) > 0 && silence >= patience
     }
 
     /// Notes why the connection ended; the first reason counts.
@@ -174,14 +174,6 @@ impl Traffic {
     pub(crate) fn ended(&self) -> Option<NoReply> {
         self.end.lock().clone()
     }
-
-    pub(crate) fn tick(&self) -> &Notify {
-        &self.tick
-    }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A request that is counted as in flight.
