@@ -49,7 +49,7 @@ pub(crate) fn worker(url: &str) {
     let locker = runtime.block_on(LockCore::connect(url));
     worker::tell("ready");
     worker::told();
-    let guards = runtime.block_on(hold(&locker));
+    let guards = runtime.block_on(hold(&locker, LEASES));
     worker::tell("held");
     worker::told();
     let cpu = Cpu::start();
@@ -64,13 +64,14 @@ pub(crate) fn worker(url: &str) {
     // They need not be released: the server ends now.
 }
 
-async fn hold(locker: &LockCore) -> Vec<LockGuard> {
+/// Takes so many locks.
+pub(crate) async fn hold(locker: &LockCore, leases: usize) -> Vec<LockGuard> {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let locker = locker.clone();
         tasks.spawn(async move {
             let mut guards = Vec::new();
-            for number in 0..LEASES / TASKS {
+            for number in 0..leases / TASKS {
                 guards.push(locker.acquire(&format!("held:{task}:{number}")).await);
             }
             guards

@@ -1,7 +1,7 @@
 //! How fast it is, beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [held] [attribute] [telemetry] [--plot <path>] [--unpinned]]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [held] [stall] [attribute] [telemetry] [--plot <path>] [--unpinned]]
 //! ```
 //!
 //! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
@@ -19,6 +19,7 @@ mod pairs;
 mod plot;
 mod report;
 mod sample;
+mod stall;
 mod storm;
 mod telemetry;
 mod usage;
@@ -29,11 +30,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "pairs",
     "hot_key",
     "storm",
     "held",
+    "stall",
     "attribute",
     "telemetry",
 ];
@@ -64,6 +66,7 @@ fn main() -> Result<(), String> {
             }
             "storm" => storm::run(),
             "held" => held::run(),
+            "stall" => stall::run(),
             "attribute" => attribute::run(),
             _ => telemetry::run(),
         }

@@ -15,7 +15,7 @@ use crate::{
     load::{Window, alone, together},
     lockers::{DistributedLockRedis, LockCore, Locker, Ping, RsLock},
     sample::{Times, Work},
-    storm,
+    stall, storm,
     usage::Cpu,
 };
 
@@ -39,6 +39,7 @@ pub(crate) fn main(arguments: &[String]) {
         ["storm", url] => storm::worker(url),
         ["storm-mutex", _] => storm::mutex_worker(),
         ["held", url] => held::worker(url),
+        ["stall", url] => stall::worker(url),
         [what, url, number, path] => {
             let number = number.parse().expect("a number");
             contender(what, url, &LastHolder::open(path.as_ref(), number));

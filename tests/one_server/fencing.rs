@@ -1,6 +1,10 @@
 //! Fencing tokens grow, whatever happens to the server's data and clock.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
@@ -271,5 +275,44 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
             server.keys("lock:*").is_empty()
         })
         .await;
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_over_a_loss_of_data_has_a_way_out() {
+    let redis = RedisServer::start();
+    redis.add_user_without_scripts();
+    for url in [redis.url(), redis.url_as("plain", "word")] {
+        let locks = LockManager::connect(&url).await.expect("it is up");
+        // The clock of the server cannot be moved. A counter that is ahead of it is the same for the clients.
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH);
+        let ahead = (seconds.expect("after 1970").as_secs() + 2 * 3600) * 1_000_000;
+        redis.cli(&["SET", FENCE, &ahead.to_string()]);
+        let guard = locks.acquire_free("k", patient()).await;
+        let known = u64::from(guard.lease().fencing_token());
+        assert!(known > ahead);
+        guard.release_held().await;
+        redis.cli(&["FLUSHALL"]);
+
+        let refused = locks
+            .acquire("k", patient())
+            .await
+            .expect_err("out of bounds");
+        let checked = locks.check().await.expect_err("out of bounds");
+        for error in [refused, checked] {
+            let LockError::Unavailable { source, .. } = &error else {
+                panic!("{error:?}");
+            };
+            let source = source.to_string();
+            assert!(source.contains("no fencing token can be given"), "{source}");
+            let (_, command) = source.rsplit_once("run: ").expect("the way out");
+            assert_eq!(command, format!("SET {FENCE} {known}"));
+        }
+        redis.cli(&["SET", FENCE, &known.to_string()]);
+        let guard = locks.acquire_free("k", patient()).await;
+        assert!(u64::from(guard.lease().fencing_token()) > known);
+        guard.release_held().await;
+        locks.check().await.expect("it works again");
+        redis.cli(&["FLUSHALL"]);
     }
 }

@@ -368,7 +368,7 @@ mod tests {
             unreachable!("only releases are sent")
         }
 
-        fn check(&self) -> StoreFuture<Health> {
+        fn check(&self, _: u64) -> StoreFuture<Health> {
             unreachable!("only releases are sent")
         }
 

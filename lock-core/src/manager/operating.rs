@@ -81,7 +81,10 @@ impl LockManager {
     /// Dropping the future does not take back what was sent. The check goes on and releases its lock; if it cannot, the key ends
     /// with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
-        self.context().ask(|store| store.check()).await
+        let context = self.context();
+        context
+            .ask(|store| store.check(context.known_fencing()))
+            .await
     }
 
     /// Ends the manager in order: before a process ends.

@@ -64,7 +64,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
 
     /// Tries everything that the manager needs from the backend.
-    fn check(&self) -> StoreFuture<Health>;
+    fn check(&self, known_fencing: u64) -> StoreFuture<Health>;
 
     /// How long a request and its reply take, as measured lately; zero if not known.
     fn round_trip(&self) -> Duration;

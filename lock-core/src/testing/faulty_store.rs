@@ -216,8 +216,8 @@ impl Store for FaultyStore {
         })
     }
 
-    fn check(&self) -> StoreFuture<Health> {
-        self.answer(self.command_timeout, || self.memory.check())
+    fn check(&self, known_fencing: u64) -> StoreFuture<Health> {
+        self.answer(self.command_timeout, || self.memory.check(known_fencing))
     }
 
     fn round_trip(&self) -> Duration {

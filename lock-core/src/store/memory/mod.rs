@@ -215,7 +215,7 @@ impl Store for MemoryStore {
         at_once(())
     }
 
-    fn check(&self) -> StoreFuture<Health> {
+    fn check(&self, _: u64) -> StoreFuture<Health> {
         at_once(Health {
             round_trip: Duration::ZERO,
             warnings: Vec::new(),

@@ -404,10 +404,10 @@ impl Store for RedisStore {
         })
     }
 
-    fn check(&self) -> StoreFuture<Health> {
+    fn check(&self, known_fencing: u64) -> StoreFuture<Health> {
         let store = self.clone();
         Box::pin(async move {
-            let mut health = health::check(&store).await?;
+            let mut health = health::check(&store, known_fencing).await?;
             // Of several servers, it is said once for all.
             if !store.0.usage.is_one_of_several {
                 health.warnings.extend(store.0.usage.scope.warning());

@@ -79,7 +79,7 @@ async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLo
 }
 
 async fn try_one(store: RedisStore, location: KeyLocation) -> Result<(), (KeyLocation, Failure)> {
-    let Err(failure) = try_a_lock(&store, &location, Acked::NeedNot).await else {
+    let Err(failure) = try_a_lock(&store, &location, Acked::NeedNot, 0).await else {
         return Ok(());
     };
     if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_)) {
@@ -99,6 +99,7 @@ pub(super) async fn try_a_lock(
     store: &RedisStore,
     location: &KeyLocation,
     acked: Acked,
+    known_fencing: u64,
 ) -> Result<Option<String>, Failure> {
     if store.0.usage.is_one_of_several
         && location.capabilities(store.within()).await? != Capabilities::Scripts
@@ -111,7 +112,7 @@ pub(super) async fn try_a_lock(
     let key = key_on(store, location);
     let given = store.0.usage.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
-    let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked).await;
+    let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
             let given = given.escape_debug();
@@ -148,6 +149,7 @@ async fn lock_and_unlock(
     full_key: Arc<str>,
     may_be_busy: bool,
     acked: Acked,
+    known_fencing: u64,
 ) -> Result<Option<String>, Failure> {
     let started = Clock::Boot.now();
     let gone = || match Clock::Boot.now().since(started) {
@@ -164,7 +166,7 @@ async fn lock_and_unlock(
         full_key: full_key.clone(),
         token: token.clone(),
         ttl: CHECK_TTL,
-        known_fencing: 0,
+        known_fencing,
         tokens: 1,
         queue_mode: QueueMode::DoNotQueue,
         entry: 0,

@@ -39,7 +39,7 @@ pub(super) async fn inspect(
 pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
     let mut answers = servers.ask_all(|_, member| async move {
         let waits = member.greet().await?;
-        let health = member.node.check().await?;
+        let health = member.node.check(0).await?;
         Ok::<_, Failure>((waits, health))
     });
     let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());

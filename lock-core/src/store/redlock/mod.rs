@@ -177,7 +177,7 @@ impl Store for RedlockStore {
         Box::pin(async move { servers.have_done(force_release).await })
     }
 
-    fn check(&self) -> StoreFuture<Health> {
+    fn check(&self, _: u64) -> StoreFuture<Health> {
         Box::pin(inspect::check(self.0.clone()))
     }
 

@@ -243,9 +243,12 @@ pub(crate) const NO_LOCK: &str =
 /// The reply of the scripts if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
-pub(crate) fn out_of_bounds() -> Failure {
+/// The same where there are no scripts: `counter` is the counter's key.
+pub(crate) fn out_of_bounds(counter: &str, known: u64) -> Failure {
     Failure::refused(format!(
-        "{OUT_OF_BOUNDS}: the counter, or what this process knows, is out of bounds"
+        "{OUT_OF_BOUNDS}: this process knows the token {known}, and the clock and the counter of this server are more than an hour \
+         behind it, or the counter is no token. If the clock was set back over a loss of data, set it right, or run: SET {counter} \
+         {known}"
     ))
 }
 

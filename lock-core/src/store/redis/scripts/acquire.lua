@@ -37,7 +37,7 @@ end
 if not holder or holder == token then
   local first, taken = take_tokens(fence, known, count)
   if not first then
-    return redis.error_reply(OUT_OF_BOUNDS)
+    return redis.error_reply(taken)
   end
   -- A lock that is ours already may have a longer ttl: never shorten it.
   if not holder or redis.call('PTTL', lock) < tonumber(ttl) then

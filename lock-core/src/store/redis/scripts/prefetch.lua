@@ -20,7 +20,7 @@ if holder ~= ARGV[1] then
 end
 local first, taken = take_tokens(KEYS[2], tonumber(ARGV[3]), tonumber(ARGV[4]))
 if not first then
-  return redis.error_reply(OUT_OF_BOUNDS)
+  return redis.error_reply(taken)
 end
 -- Never shortens: what was delayed on its way must not cut a later one's lease.
 local remaining = redis.call('PTTL', KEYS[1])

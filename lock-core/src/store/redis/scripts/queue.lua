@@ -23,24 +23,28 @@ local function microseconds()
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
--- Takes the next fencing tokens, `count` at the most; returns the first and how many.
+local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
+
+-- Takes the next fencing tokens, `count` at the most; returns the first and how many. Or nothing, and the error, with the way out.
 --
 -- The last one is the server's time, unless the counter or what the asking process knows is ahead of it: so tokens grow
--- after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least. Returns nothing if
--- the counter, or what the process knows, is out of bounds.
+-- after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least.
 local function take_tokens(fence, known, count)
   local now = microseconds()
   local counter = tonumber(redis.call('GET', fence) or '0') or 0
   -- A process whose knowledge lies an hour ahead of both is mad, and must not drag everybody into the future.
   if known > math.max(now, counter) + 3600000000 then
-    return nil
+    return nil, string.format(OUT_OF_BOUNDS .. 'this process knows the token %.0f, and the clock and the counter of this server ' ..
+      'are more than an hour behind it. If the clock was set back over a loss of data, set it right, or run: SET %s %.0f',
+      known, fence, known)
   end
   counter = math.max(counter, known)
   count = math.max(1, math.min(count, now - counter))
   local last = math.max(now, counter + count)
   -- Beyond 2^53 one more is the same number.
   if not (last > counter and last < 9007199254740992) then
-    return nil
+    return nil, string.format(OUT_OF_BOUNDS .. 'the counter %s is at %.0f, which no token can exceed. Set it to the largest token ' ..
+      'that was given out', fence, counter)
   end
   -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
   redis.call('SET', fence, string.format('%.0f', last))
@@ -56,8 +60,6 @@ local function next_token(fence, known, was_held)
   end
   return (take_tokens(fence, known, 1))
 end
-
-local OUT_OF_BOUNDS = 'ERR no fencing token can be given: the counter, or what this process knows, is out of bounds'
 
 -- Takes the first entry out. A key of another type under the queue's name is no queue: it keeps no lock from being let go.
 local function pop(queue)

@@ -259,7 +259,7 @@ impl Commands {
                 .max(u64::saturating_add(counter, 1))
                 .max(known.saturating_add(1));
             if known > now.max(counter).saturating_add(LARGEST_LEAD) || next >= LARGEST_TOKEN {
-                return Err(errors::out_of_bounds());
+                return Err(errors::out_of_bounds(fence, known));
             }
             let is_moved = if answers.get(1) == Some(&Value::Nil) {
                 let create = [Text("SET"), Text(fence), Number(next), Text("NX")];
