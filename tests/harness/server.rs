@@ -37,7 +37,7 @@ pub enum Kind {
     Distribution,
     /// Redis 6.2, the oldest that is supported.
     Redis62,
-    /// Redis 8.6, which can compare and delete without a script (`DELEX`).
+    /// Redis 8.6.
     Redis86,
     /// Valkey 9, which can too (`DELIFEQ`).
     Valkey9,

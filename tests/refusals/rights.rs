@@ -45,9 +45,7 @@ async fn the_line_for_scripts_is_enough_and_has_nothing_too_many(server: &RedisS
 }
 
 async fn the_line_without_scripts_is_enough_and_has_nothing_too_many(server: &RedisServer) {
-    let rights = if knows(server, "DELEX") {
-        rights_of("locks-delex")
-    } else if knows(server, "DELIFEQ") {
+    let rights = if knows(server, "DELIFEQ") {
         rights_of("locks-delifeq")
     } else {
         rights_of("locks-watch")
@@ -138,11 +136,8 @@ fn paste(server: &RedisServer, line: &str) {
 async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
     let is_old = server.info("server").contains("redis_version:6");
     let mut without_scripts = "~lock:* ~__lock_core__:* +@all -@scripting -@transaction".to_owned();
-    for command in ["delex", "delifeq"] {
-        if knows(server, command) {
-            without_scripts.push_str(" -");
-            without_scripts.push_str(command);
-        }
+    if knows(server, "DELIFEQ") {
+        without_scripts.push_str(" -delifeq");
     }
     let mut users = vec![
         "~lock:* +@all",

@@ -332,7 +332,7 @@ impl ServerPlan {
         let dialect = match chance.below(10) {
             0 => Dialect::Resp2,
             1 => Dialect::Watch,
-            2 => chance.pick(&[Dialect::Delex, Dialect::Delifeq]),
+            2 => Dialect::Delifeq,
             _ => Dialect::Scripts,
         };
         let ahead = match count {

@@ -18,10 +18,8 @@ pub(crate) enum Dialect {
     Scripts,
     /// The same behind a proxy that speaks the second version only.
     Resp2,
-    /// A user who may not run scripts, on Redis 7.
+    /// A user who may not run scripts, on Redis.
     Watch,
-    /// The same on Redis 8.4 or later.
-    Delex,
     /// The same on Valkey 9 or later.
     Delifeq,
 }
@@ -175,9 +173,6 @@ impl Server {
                 }
             }
             "EXEC" => self.commit(client, now_us),
-            "DELEX" if self.dialect == Dialect::Delex => {
-                self.delete_if(&words[0], &words[2], now_us)
-            }
             "DELIFEQ" if self.dialect == Dialect::Delifeq => {
                 self.delete_if(&words[0], &words[1], now_us)
             }
@@ -193,7 +188,7 @@ impl Server {
     }
 
     fn compares(&self) -> bool {
-        matches!(self.dialect, Dialect::Delex | Dialect::Delifeq)
+        self.dialect == Dialect::Delifeq
     }
 
     fn hello(&mut self, client: u64) -> Reply {

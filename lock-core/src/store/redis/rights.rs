@@ -236,7 +236,6 @@ fn commands(usage: &Usage, location: &KeyLocation, wanted: Capabilities) -> Stri
     let connection = &location.server.connection;
     let all = match wanted {
         Capabilities::Scripts => SCRIPTS.to_owned(),
-        Capabilities::Commands(Compare::Delex) => format!("{COMMANDS} +delex"),
         Capabilities::Commands(Compare::Delifeq) => format!("{COMMANDS} +delifeq"),
         Capabilities::Commands(Compare::Watch) => {
             format!("{COMMANDS} +pexpire +watch +unwatch +multi +exec +discard")

@@ -10,10 +10,11 @@ pub(crate) enum Capabilities {
 }
 
 /// The commands that change a key only if it holds a value.
+///
+/// Not `DELEX` and `SET … IFEQ` of Redis 8.4 and later. In Redis 8.6.2, `SET … IFEQ` on one key loses another one while the server's
+/// table of keys shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
-    /// `DELEX … IFEQ` and `SET … IFEQ`: Redis 8.4 and later.
-    Delex,
     /// `DELIFEQ` and `SET … IFEQ`: Valkey 9 and later.
     Delifeq,
     /// `WATCH`, `MULTI` and `EXEC`, on a connection of their own.

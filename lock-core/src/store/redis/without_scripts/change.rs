@@ -64,9 +64,6 @@ impl Change<'_> {
             set
         };
         match (self.becomes, by) {
-            (Becomes::Nothing, Compare::Delex) => {
-                command(&[&[Text("DELEX"), key, Text("IFEQ"), holds]])
-            }
             (Becomes::Nothing, Compare::Delifeq) => command(&[&[Text("DELIFEQ"), key, holds]]),
             (Becomes::Nothing, Compare::Watch) => command(&[&[Text("DEL"), key]]),
             (Becomes::Same(ttl), Compare::Watch) => {

@@ -180,14 +180,14 @@ impl Commands {
         // A transaction is on another connection, and must not overtake the acquire.
         let first = match by {
             Compare::Watch => command(&[&[Text("PING")]]),
-            Compare::Delex | Compare::Delifeq => change.command(by),
+            Compare::Delifeq => change.command(by),
         };
         let (within, in_flight) = (connection.reply_within(), &*request.in_flight);
         let sent = connection.send_all(Outgoing::One(first), within, Some(in_flight));
         let (connection, answers) = sent.await?;
         let is_released = match by {
             Compare::Watch => self.changes.make(by, change).await?,
-            Compare::Delex | Compare::Delifeq => is_done(answers.into_iter().next())?,
+            Compare::Delifeq => is_done(answers.into_iter().next())?,
         };
         Ok(Released {
             outcome: if is_released {
