@@ -423,3 +423,40 @@ fn has_format_trait(rest: &str) -> bool {
     let ty = precise.unwrap_or(Some(rest));
     matches!(ty, Some("" | "x" | "X" | "o" | "b" | "e" | "E"))
 }
+
+#[cfg(test)]
+mod tests {
+    use proc_macro2::Span;
+    use proptest::prelude::*;
+    use syn::{Expr, parse_quote};
+
+    use super::*;
+
+    proptest! {
+        /// Each template is taken apart, or refused with a reason in one error. The parts are calls that a compiler can read.
+        #[test]
+        fn any_template_is_taken_apart_or_refused(text in r#"([{}:.\[\]()?*$<>#"' ]|::|\{\{|\}\}|r#|id|order|[a-z0-9é]){0,40}"#) {
+            let literal = LitStr::new(&text, Span::call_site());
+            match Key::template(&literal, None) {
+                Ok(key) => {
+                    let call = key.tokens(&parse_quote!(::lock_core::__private));
+                    let read = syn::parse2::<Expr>(call);
+                    prop_assert!(read.is_ok(), "{text:?}: {:?}", read.err());
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+
+        /// Fixed text is taken as it is, with its braces doubled.
+        #[test]
+        fn text_without_values_is_itself(text in "[a-z:{}/ é]{1,40}") {
+            let escaped = text.replace('{', "{{").replace('}', "}}");
+            let literal = LitStr::new(&escaped, Span::call_site());
+            let Ok(Key::Template { parts, .. }) = Key::template(&literal, None) else {
+                return Err(TestCaseError::fail(format!("{escaped:?} is refused")));
+            };
+            let expected = quote!(text(#text)).to_string();
+            prop_assert_eq!(parts.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+        }
+    }
+}

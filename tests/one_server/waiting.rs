@@ -1018,3 +1018,71 @@ async fn a_message_that_is_sent_again_and_again_costs_one_question() {
     drop(guard);
     granted(waiting).await.release_held().await;
 }
+
+/// Any client that may write the key of a queue can put anything into it.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_stands_in_the_queue_a_waiter_is_served_and_nothing_stays() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let mut chance = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |bound: u64| {
+        // Marsaglia's xorshift.
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        chance % bound
+    };
+    let pieces: [&[u8]; 14] = [
+        b"0",
+        b"17",
+        b" ",
+        b"  ",
+        b"-1",
+        b"1e300",
+        b"9999999999999999999999",
+        b"lc1:web/1:00",
+        b"{t}x",
+        b"\xff\x00",
+        b"%s%d%f",
+        b"\r\n",
+        b"1755000000000000 1755000000000000 10000 ch 7 lc1:web/1:00",
+        b"nan",
+    ];
+    for round in 0..40 {
+        let guard = one.acquire_free("k", patient()).await;
+        let mut garbage = async || {
+            let entry: Vec<u8> = (0..below(6))
+                .flat_map(|_| pieces[usize::try_from(below(14)).expect("small")].to_vec())
+                .collect();
+            let end = ["LPUSH", "RPUSH"][usize::from(below(2) == 0)];
+            let mut push = redis::cmd(end);
+            let pushed = push.arg(QUEUE).arg(entry);
+            let client = redis::Client::open(server.url()).expect("a url");
+            let mut connection = client
+                .get_multiplexed_async_connection()
+                .await
+                .expect("it is up");
+            pushed
+                .query_async::<()>(&mut connection)
+                .await
+                .expect("a list");
+        };
+        for _ in 0..3 {
+            garbage().await;
+        }
+        let waiting = tokio::spawn({
+            let other = other.clone();
+            async move { other.acquire("k", patient()).await }
+        });
+        for _ in 0..3 {
+            garbage().await;
+        }
+        guard
+            .release()
+            .await
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        granted(waiting).await.release_held().await;
+        server.cli(&["DEL", QUEUE]);
+    }
+    assert!(server.keys("lock:*").is_empty());
+}
