@@ -33,8 +33,8 @@ struct Made {
     text: Box<str>,
     /// For telemetry only, without meaning for the lock: keys with one text are one key.
     from: Option<&'static Template>,
-    /// In the key of a busy error only: the variant has two fields, which programs name in patterns.
-    busy: Busy,
+    /// In the key of a busy error only: the variant has two fields, which programs name in patterns. Boxed, since each waiter has a key.
+    busy: Option<Box<Busy>>,
 }
 
 /// What a busy error says beside its fields.
@@ -54,7 +54,7 @@ impl LockKey {
         Self(Arc::new(Made {
             text: text.into(),
             from: None,
-            busy: Busy::default(),
+            busy: None,
         }))
     }
 
@@ -79,7 +79,7 @@ impl LockKey {
     }
 
     pub(crate) fn busy(&self) -> Busy {
-        self.0.busy
+        self.0.busy.as_deref().copied().unwrap_or_default()
     }
 
     /// The same key, for the error that it is busy.
@@ -87,7 +87,7 @@ impl LockKey {
         Self(Arc::new(Made {
             text: self.0.text.clone(),
             from: self.0.from,
-            busy,
+            busy: Some(Box::new(busy)),
         }))
     }
 
@@ -267,7 +267,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     LockKey(Arc::new(Made {
         text: encoder.key.into(),
         from: Some(template),
-        busy: Busy::default(),
+        busy: None,
     }))
 }
 
