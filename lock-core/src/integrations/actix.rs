@@ -34,9 +34,8 @@ impl Problem {
 }
 
 /// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong; with
-/// a problem document (RFC 9457) that does not name the key. So `actix_web::Result<T>` is a return type of annotated
-/// functions.
+/// program is wrong; with a problem document (RFC 9457) that does not name the key. So `actix_web::Result<T>` is a return type of
+/// annotated functions.
 impl ResponseError for LockError {
     fn status_code(&self) -> StatusCode {
         Problem::of(self).actix_status()
@@ -61,8 +60,7 @@ impl From<LockError> for HttpResponse {
 }
 
 /// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong. This is
-/// actix's own type, not that of the crate `http`.
+/// program is wrong. This is actix's own type, not that of the crate `http`.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).actix_status()

@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong; with
-/// a problem document (RFC 9457) that does not name the key. So `LockError` is an error that handlers can return.
+/// program is wrong; with a problem document (RFC 9457) that does not name the key. So `LockError` is an error that handlers can
+/// return.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         Problem::answering(&self).response().map(Body::from)

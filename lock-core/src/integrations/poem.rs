@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong; with
-/// a problem document (RFC 9457) that does not name the key. So `poem::Result<T>` is a return type of annotated functions.
+/// program is wrong; with a problem document (RFC 9457) that does not name the key. So `poem::Result<T>` is a return type of
+/// annotated functions.
 impl ResponseError for LockError {
     fn status(&self) -> StatusCode {
         Problem::of(self).status_code()

@@ -11,8 +11,8 @@ use crate::{
 /// themselves. No client would read a name of our own, or HTTP's. In milliseconds, as a signed number of 32 bits.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Converts the failure to `ABORTED` if the lock is busy, `UNAVAILABLE` if it is lost or unavailable, `INTERNAL` if the
-/// program is wrong; with a message that does not name the key.
+/// Converts the failure to `ABORTED` if the lock is busy, `UNAVAILABLE` if it is lost or unavailable, `INVALID_ARGUMENT` if the key is
+/// too long, `INTERNAL` if the program is wrong; with a message that does not name the key.
 ///
 /// `grpc-retry-pushback-ms` says when it is worth to try again, unless that is not known: for a busy lock, how long its holders
 /// typically have it. Clients with a retry policy for the code wait that long before they try again.

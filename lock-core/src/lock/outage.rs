@@ -46,8 +46,9 @@ impl Outage {
         match result {
             Err(Failure::NoAnswer(source) | Failure::NotNow(source)) => {
                 *self.last_failure.lock() = Some(source.clone());
-                let first = clock.now().as_nanos().max(1);
+                // Two that fail at once may both be the first: the later one counts, by no more than the time between them.
                 if self.since.load(Ordering::Relaxed) == 0 {
+                    let first = clock.now().as_nanos().max(1);
                     self.since.store(first, Ordering::Release);
                 }
             }
@@ -66,11 +67,12 @@ impl Outage {
     ) -> Result<(), LockError> {
         let outage = &context.outage;
         let since = outage.since.load(Ordering::Acquire);
-        let (Some(fail_fast_after), false) =
-            (outage.fail_fast_after, since == 0 || wait == Wait::Forever)
-        else {
+        let Some(fail_fast_after) = outage.fail_fast_after else {
             return Ok(());
         };
+        if since == 0 || wait == Wait::Forever {
+            return Ok(());
+        }
         let lasts = context.clock.now().since(Moment::from_nanos(since));
         if lasts < fail_fast_after {
             return Ok(());
