@@ -147,7 +147,7 @@ impl fmt::Display for LockError {
 }
 
 /// What holds a lock that is busy: see [`LockError::held_by`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldBy {
     /// The very task that asked, for this long. It cannot get the lock while it waits for it.
@@ -156,6 +156,8 @@ pub enum HeldBy {
     ThisBody,
     /// Another task of this process, for this long.
     ThisProcess(Duration),
+    /// Another process with this library: its label, which is its host and process id.
+    OtherProcess(Arc<str>),
 }
 
 impl fmt::Display for HeldBy {
@@ -172,6 +174,7 @@ impl fmt::Display for HeldBy {
             Self::ThisProcess(held) => {
                 write!(f, "another task of this process has held it for {held:.1?}")
             }
+            Self::OtherProcess(label) => write!(f, "the process {label} holds it"),
         }
     }
 }

@@ -38,7 +38,7 @@ struct Made {
 }
 
 /// What a busy error says beside its fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Busy {
     pub(crate) held_by: Option<HeldBy>,
     /// How long the holders in this process lately held keys of the template.
@@ -79,7 +79,7 @@ impl LockKey {
     }
 
     pub(crate) fn busy(&self) -> Busy {
-        self.0.busy.as_deref().copied().unwrap_or_default()
+        self.0.busy.as_deref().cloned().unwrap_or_default()
     }
 
     /// The same key, for the error that it is busy.

@@ -1,7 +1,7 @@
 //! How fast it is, beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [held] [stall] [attribute] [telemetry] [--plot <path>] [--unpinned]]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [attribute] [telemetry] [--plot <path>] [--unpinned]]
 //! ```
 //!
 //! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
@@ -17,6 +17,7 @@ mod load;
 mod lockers;
 mod pairs;
 mod plot;
+mod queue;
 mod report;
 mod sample;
 mod stall;
@@ -30,10 +31,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "pairs",
     "hot_key",
     "storm",
+    "queue",
     "held",
     "stall",
     "attribute",
@@ -65,6 +67,7 @@ fn main() -> Result<(), String> {
                 }
             }
             "storm" => storm::run(),
+            "queue" => queue::run(),
             "held" => held::run(),
             "stall" => stall::run(),
             "attribute" => attribute::run(),

@@ -14,6 +14,7 @@ use crate::{
     last_holder::LastHolder,
     load::{Window, alone, together},
     lockers::{DistributedLockRedis, LockCore, Locker, Ping, RsLock},
+    queue,
     sample::{Times, Work},
     stall, storm,
     usage::Cpu,
@@ -40,6 +41,7 @@ pub(crate) fn main(arguments: &[String]) {
         ["storm-mutex", _] => storm::mutex_worker(),
         ["held", url] => held::worker(url),
         ["stall", url] => stall::worker(url),
+        ["queue", url] => queue::worker(url),
         [what, url, number, path] => {
             let number = number.parse().expect("a number");
             contender(what, url, &LastHolder::open(path.as_ref(), number));

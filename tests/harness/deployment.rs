@@ -176,9 +176,9 @@ impl Deployment {
         let line = match self.servers {
             Servers::Cluster(_) => {
                 let tag = tag_of_slot(slot_of(key));
-                format!("__lock_core__:{{{tag}}}:queue:{key}")
+                format!("__lock_core__:{{{tag}}}:waiters:{key}")
             }
-            Servers::Single(_) | Servers::Sentinels(_) => format!("__lock_core__:queue:{key}"),
+            Servers::Single(_) | Servers::Sentinels(_) => format!("__lock_core__:waiters:{key}"),
         };
         let found = self.server_of(key).cli(&["EXISTS", &line]);
         redis::from_redis_value::<u64>(found).expect("an integer") > 0
@@ -305,7 +305,7 @@ mod tests {
     fn a_server_is_one_store() {
         let deployment = Deployment::from(RedisServer::start());
         is_one_store(&deployment);
-        has_a_line_where_it_belongs(&deployment, "__lock_core__:queue:k");
+        has_a_line_where_it_belongs(&deployment, "__lock_core__:waiters:k");
         assert_eq!(deployment.grants_by(), Some("publish"));
     }
 
@@ -313,7 +313,7 @@ mod tests {
     fn what_sentinels_watch_is_one_store() {
         let deployment = Deployment::from(Sentinels::start());
         is_one_store(&deployment);
-        has_a_line_where_it_belongs(&deployment, "__lock_core__:queue:k");
+        has_a_line_where_it_belongs(&deployment, "__lock_core__:waiters:k");
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
         let deployment = Deployment::from(Cluster::start());
         is_one_store(&deployment);
         let tag = tag_of_slot(slot_of("k"));
-        let line = format!("__lock_core__:{{{tag}}}:queue:k");
+        let line = format!("__lock_core__:{{{tag}}}:waiters:k");
         has_a_line_where_it_belongs(&deployment, &line);
         assert_eq!(deployment.grants_by(), Some("spublish"));
     }

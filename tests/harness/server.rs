@@ -285,6 +285,11 @@ impl RedisServer {
         u64::try_from(ms).ok().map(Duration::from_millis)
     }
 
+    /// Returns the entries in a queue of locks, the next one first.
+    pub fn queue(&self, queue: &str) -> Vec<String> {
+        redis::from_redis_value(self.cli(&["ZRANGE", queue, "0", "-1"])).expect("a sorted set")
+    }
+
     /// Returns when a key that exists and expires will do so, by the server's clock in time since 1970: later after each renewal.
     ///
     /// For Redis 7.0 or later.

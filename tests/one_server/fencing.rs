@@ -226,7 +226,7 @@ async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
             async move { token(&waiter).await }
         });
         eventually(HANG, "it stands in line", async || {
-            server.keys("__lock_core__:queue:*").len() == 1
+            server.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;
         server.cli(&["DEL", "lock:k"]);
@@ -254,7 +254,7 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
             async move { token(&waiter).await }
         });
         eventually(HANG, "it stands in line", async || {
-            server.keys("__lock_core__:queue:*").len() == 1
+            server.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;
         // What a primary did after its replica had stopped listening: this lock was held, with a larger token.

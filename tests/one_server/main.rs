@@ -10,6 +10,7 @@ mod migrating;
 mod nothing_stays;
 mod outage;
 mod own_client;
+mod queue;
 mod several_on_a_server;
 mod waiting;
 mod ways_out;

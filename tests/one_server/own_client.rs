@@ -21,7 +21,7 @@ fn client(url: &str) -> Client {
 }
 
 fn queue_length(server: &RedisServer) -> usize {
-    server.keys("__lock_core__:queue:*").len()
+    server.keys("__lock_core__:waiters:*").len()
 }
 
 /// Two tasks of two managers take turns, by messages.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_core::{HeldBy, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
     ReleaseHeld as _, SECOND, Scope, connect, connect_to_fixed_address, eventually, patient,
@@ -21,7 +21,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-const QUEUE: &str = "__lock_core__:queue:lock:k";
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
+const BEATS: &str = "__lock_core__:beats:lock:k";
 
 /// A manager that waits for `k`, and stands in the server's queue when this returns.
 async fn in_line(
@@ -49,13 +50,7 @@ async fn in_line_with(
 
 /// How many processes wait.
 fn queue_length(server: &RedisServer) -> usize {
-    match server.cli(&["LRANGE", QUEUE, "0", "-1"]) {
-        Value::Array(entries) => entries
-            .iter()
-            .filter(|entry| **entry != Value::BulkString(Vec::new()))
-            .count(),
-        other => panic!("not a list: {other:?}"),
-    }
+    server.queue(QUEUE).len()
 }
 
 async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard {
@@ -85,11 +80,8 @@ async fn process_in_line(server: &RedisServer) -> Process {
 }
 
 fn queue_length_of(server: &RedisServer, full_key: &str) -> usize {
-    match server.cli(&["LLEN", &format!("__lock_core__:queue:{full_key}")]) {
-        // The last entry is no waiter.
-        Value::Int(length) => usize::try_from(length).expect("a length").saturating_sub(1),
-        other => panic!("not a length: {other:?}"),
-    }
+    let queue = format!("__lock_core__:waiters:{full_key}");
+    server.queue(&queue).len()
 }
 
 /// Nothing but the counter is left, or will be when its expiry is over.
@@ -98,14 +90,15 @@ async fn nothing_stays(server: &RedisServer) {
         server.keys("lock:*").is_empty() && queue_length(server) == 0
     })
     .await;
-    for key in server.keys("__lock_core__:queue:*") {
-        let expiry = server.pttl(&key).expect("no queue without an expiry");
-        assert!(expiry <= SECOND * 30, "{key}: {expiry:?}");
+    for key in server.keys("__lock_core__:beats:*") {
+        if let Some(expiry) = server.pttl(&key) {
+            assert!(expiry < SECOND * 3, "{key}: {expiry:?}");
+        }
     }
     let others: Vec<_> = server
         .keys("*")
         .into_iter()
-        .filter(|key| !key.starts_with("__lock_core__:queue:"))
+        .filter(|key| !key.starts_with("__lock_core__:beats:"))
         .collect();
     assert!(
         others.iter().all(|key| key == "__lock_core__:fence"),
@@ -206,6 +199,32 @@ async fn a_wait_that_is_over_leaves_the_queue() {
     .await;
     guard.release_held().await;
     nothing_stays(&server).await;
+}
+
+/// Tried at once, and after a wait.
+#[tokio::test]
+async fn what_a_busy_error_says_names_the_process_that_holds_the_lock() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", patient()).await;
+    let others = connect(&server.url()).await;
+    let label = format!("/{}", std::process::id());
+    for options in [patient().no_wait(), patient().wait(SECOND)] {
+        let busy = others.acquire("k", options).await.expect_err("held");
+        let Some(HeldBy::OtherProcess(holder)) = busy.held_by() else {
+            panic!("{busy:?}");
+        };
+        assert!(holder.ends_with(&label), "{holder}");
+        assert_eq!(
+            busy.to_string(),
+            format!("the lock `k` is busy: the process {holder} holds it")
+        );
+    }
+    guard.release_held().await;
+    // Another library's lock has no label.
+    server.cli(&["SET", "lock:k", "theirs", "PX", "60000"]);
+    let busy = others.acquire("k", patient().no_wait()).await;
+    assert_eq!(busy.expect_err("held").held_by(), None);
 }
 
 #[tokio::test]
@@ -847,32 +866,26 @@ async fn a_place_that_was_lost_is_taken_again_before_those_who_came_later() {
     for _ in 0..4 {
         waiting.push(in_line(&server, &server.url(), patient()).await);
     }
-    let entries = || match server.cli(&["LRANGE", QUEUE, "0", "3"]) {
-        Value::Array(entries) => entries,
-        other => panic!("not a list: {other:?}"),
+    // A waiter that checks for the second time has read the reply to the first check.
+    let beats = || -> Vec<String> {
+        let beats = server.cli(&["ZRANGE", BEATS, "0", "-1", "WITHSCORES"]);
+        redis::from_redis_value(beats).expect("a sorted set")
     };
-    let name = |entry: &Value| match entry {
-        Value::BulkString(text) => {
-            let text = String::from_utf8_lossy(text).into_owned();
-            let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
-            (words[1].clone(), words[3..5].join(" "))
-        }
-        other => panic!("not a text: {other:?}"),
-    };
-    // A waiter that checks on its place for the second time has read the answer to the first check.
-    let mut checked = vec!["0".to_owned(); 4];
     for _ in 0..2 {
-        let before = checked.clone();
+        let before = beats();
         eventually(HANG, "all have checked on their places", async || {
-            checked = entries().iter().map(|entry| name(entry).0).collect();
-            checked
-                .iter()
-                .zip(&before)
-                .all(|(now, before)| now != before)
+            let now = beats();
+            let scores =
+                |all: &[String]| -> Vec<_> { all.chunks(2).map(<[String]>::to_vec).collect() };
+            let before = scores(&before);
+            now.len() == 8 && scores(&now).iter().all(|beat| !before.contains(beat))
         })
         .await;
     }
-    let places = || -> Vec<String> { entries().iter().map(|entry| name(entry).1).collect() };
+    let places = || -> Vec<String> {
+        let places = server.cli(&["ZRANGE", QUEUE, "0", "-1", "WITHSCORES"]);
+        redis::from_redis_value(places).expect("a sorted set")
+    };
     let before = places();
     server.cli(&["DEL", QUEUE]);
     eventually(HANG, "all stand in line again", async || {
@@ -924,16 +937,13 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
 /// What a user could know of the one waiter of `k`: the channel of its process, the number of its entry, and (only by reading the
 /// queue) its owner token.
 fn only_waiter(server: &RedisServer) -> (String, String, String) {
-    let Value::Array(entries) = server.cli(&["LRANGE", QUEUE, "0", "0"]) else {
-        panic!("not a list");
-    };
-    let [Value::BulkString(entry)] = &entries[..] else {
+    let entries = server.queue(QUEUE);
+    let [entry] = &entries[..] else {
         panic!("not one entry: {entries:?}");
     };
-    let entry = String::from_utf8_lossy(entry).into_owned();
     let words: Vec<_> = entry.split(' ').map(str::to_owned).collect();
-    let channel = format!("__lock_core__:grants:{}", words[3]);
-    (channel, words[4].clone(), words[5].clone())
+    let channel = format!("__lock_core__:grants:{}", words[0]);
+    (channel, words[1].clone(), words[3].clone())
 }
 
 /// The word by which a grant proves that the server wrote it.
@@ -1045,7 +1055,7 @@ async fn whatever_stands_in_the_queue_a_waiter_is_served_and_nothing_stays() {
         b"\xff\x00",
         b"%s%d%f",
         b"\r\n",
-        b"1755000000000000 1755000000000000 10000 ch 7 lc1:web/1:00",
+        b"ch 7 10000 lc1:web/1:00",
         b"nan",
     ];
     for round in 0..40 {
@@ -1054,18 +1064,19 @@ async fn whatever_stands_in_the_queue_a_waiter_is_served_and_nothing_stays() {
             let entry: Vec<u8> = (0..below(6))
                 .flat_map(|_| pieces[usize::try_from(below(14)).expect("small")].to_vec())
                 .collect();
-            let end = ["LPUSH", "RPUSH"][usize::from(below(2) == 0)];
-            let mut push = redis::cmd(end);
-            let pushed = push.arg(QUEUE).arg(entry);
+            let score = ["-inf", "0", "1755000000000000", "9e15", "inf"];
+            let mut add = redis::cmd("ZADD");
+            let score = score[usize::try_from(below(5)).expect("small")];
+            let added = add.arg(QUEUE).arg(score).arg(entry);
             let client = redis::Client::open(server.url()).expect("a url");
             let mut connection = client
                 .get_multiplexed_async_connection()
                 .await
                 .expect("it is up");
-            pushed
+            added
                 .query_async::<()>(&mut connection)
                 .await
-                .expect("a list");
+                .expect("a sorted set");
         };
         for _ in 0..3 {
             garbage().await;

@@ -165,7 +165,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
         async move { acquire(&locks).await }
     });
     eventually(HANG, "ours waits", async || {
-        !server.keys("__lock_core__:queue:*").is_empty()
+        !server.keys("__lock_core__:waiters:*").is_empty()
     })
     .await;
     assert_eq!(

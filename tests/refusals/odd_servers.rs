@@ -397,7 +397,7 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
     let locks = connect(&proxy.url()).await;
     let waiting = wait_for(&locks, "k");
     eventually(HANG, "it stands in line", async || {
-        !server.keys("__lock_core__:queue:*").is_empty()
+        !server.keys("__lock_core__:waiters:*").is_empty()
     })
     .await;
     let mine: Vec<_> = channels()
@@ -477,7 +477,7 @@ async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_t
 /// Somebody has written something else under the name of a queue, and has taken the expiry of the lock away.
 #[tokio::test]
 async fn a_queue_of_a_wrong_type_keeps_no_lock() {
-    const QUEUE: &str = "__lock_core__:queue:lock:k";
+    const QUEUE: &str = "__lock_core__:waiters:lock:k";
     let server = RedisServer::start();
     let (locks, others) = (connect(&server.url()).await, connect(&server.url()).await);
     for is_forced in [false, true] {

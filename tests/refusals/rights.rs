@@ -342,11 +342,9 @@ async fn joined(task: JoinHandle<Result<LockGuard, LockError>>) -> Outcome<LockG
         .map_err(told("cannot wait"))
 }
 
-/// How many processes wait for the key of the suite; the last entry is no waiter.
-fn in_line(server: &RedisServer) -> u64 {
-    let length = server.cli(&["LLEN", "__lock_core__:queue:lock:k"]);
-    let length: u64 = redis::from_redis_value(length).expect("a number");
-    length.saturating_sub(1)
+/// How many processes wait for the key of the suite.
+fn in_line(server: &RedisServer) -> usize {
+    server.queue("__lock_core__:waiters:lock:k").len()
 }
 
 async fn a_lease_is_renewed_kept_and_lost(server: &RedisServer, locks: &LockManager) -> Outcome {

@@ -113,7 +113,7 @@ async fn a_lock_excludes_and_a_waiter_is_granted_it() {
         let before = first.lease().fencing_token();
         let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
         eventually(HANG, "it stands in line", async || {
-            !server.keys("__lock_core__:queue:*").is_empty()
+            !server.keys("__lock_core__:waiters:*").is_empty()
         })
         .await;
         first.release_held().await;

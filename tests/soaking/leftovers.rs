@@ -52,10 +52,10 @@ mod tests {
     fn locks_and_what_never_goes_are_left_over_and_counters_and_companions_are_not() {
         let server = RedisServer::start();
         server.cli(&["SET", "__lock_core__:fence", "7"]);
-        server.cli(&["SET", "__lock_core__:queue:lock:k", "x", "PX", "60000"]);
+        server.cli(&["SET", "__lock_core__:waiters:lock:k", "x", "PX", "60000"]);
         assert!(on_one(&server).is_empty());
         server.cli(&["SET", "lock:k", "x", "PX", "60000"]);
-        server.cli(&["SET", "__lock_core__:queue:lock:other", "x"]);
+        server.cli(&["SET", "__lock_core__:waiters:lock:other", "x"]);
         assert_eq!(on_one(&server).len(), 2);
     }
 }

@@ -47,7 +47,7 @@ fn keys_of(cluster: &Cluster, node: &RedisServer, front: &str, count: usize) -> 
 
 fn queue_of(key: &str) -> String {
     let tag = tag_of_slot(slot_of(&format!("lock:{key}")));
-    format!("__lock_core__:{{{tag}}}:queue:lock:{key}")
+    format!("__lock_core__:{{{tag}}}:waiters:lock:{key}")
 }
 
 fn fence_of(key: &str) -> String {
@@ -57,11 +57,8 @@ fn fence_of(key: &str) -> String {
 
 /// How many processes wait, by a node that answers for the slot.
 fn queue_length(node: &RedisServer, key: &str) -> usize {
-    match node.try_cli(&["LRANGE", &queue_of(key), "0", "-1"]) {
-        Ok(Value::Array(entries)) => entries
-            .iter()
-            .filter(|entry| **entry != Value::BulkString(Vec::new()))
-            .count(),
+    match node.try_cli(&["ZCARD", &queue_of(key)]) {
+        Ok(Value::Int(length)) => usize::try_from(length).expect("a length"),
         _ => 0,
     }
 }

@@ -81,7 +81,7 @@ async fn a_waiter_on_the_old_primary_is_granted_a_larger_token_than_the_new_one_
         let waiter = waiter.clone();
         let waiting = tokio::spawn(async move { waiter.acquire("k", patient()).await });
         eventually(HANG, "it stands in line", async || {
-            address.old.keys("__lock_core__:queue:*").len() == 1
+            address.old.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;
         let meanwhile = token(&address.after).await;

@@ -9,7 +9,7 @@ use lock_tests::{
 };
 use tokio::time::timeout;
 
-const QUEUE: &str = "__lock_core__:queue:lock:k";
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
 /// The ttl outlasts every test: a key that becomes free was released, and did not expire.
 fn options() -> LockOptions {

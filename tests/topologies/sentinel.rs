@@ -276,7 +276,7 @@ async fn a_planned_fail_over_loses_nobody() {
     let held = one.acquire_free("held", options()).await;
     let guard = one.acquire_free("k", options()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
-    let queue = "__lock_core__:queue:lock:k";
+    let queue = "__lock_core__:waiters:lock:k";
     eventually(HANG, "all of it is replicated", async || {
         sentinels
             .servers()

@@ -109,7 +109,10 @@ impl Registry {
             known_fencing: action.known_fencing,
             tokens: action.tokens,
             queue_mode: action.queue_mode,
-            entry: owner.entry.number(),
+            entry: match action.queued_ttl {
+                Some(ttl) => owner.entry.join(ttl),
+                None => owner.entry.in_queue(),
+            },
             in_flight: owner.in_flight.clone(),
         };
         let reply = match behind.filter(|release| !release.is_answered()) {

@@ -230,7 +230,7 @@ impl ReleaseTask {
             token: owner.token.clone(),
             keep: keep.filter(|keep| !keep.is_zero()),
             known_fencing: self.context.known_fencing(),
-            entry: self.action.is_queued.then(|| owner.entry.number()),
+            entry: self.action.is_queued.then(|| owner.entry.in_queue()),
             in_flight: self.in_flight.clone(),
             acquire_in_flight: owner.in_flight.clone(),
         }

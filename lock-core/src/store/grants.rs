@@ -6,13 +6,17 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use crate::{
     fencing::FencingToken,
     key::LockKey,
     runtime::{clock::Moment, mutex::Mutex},
-    store::owner_token::{OwnerToken, random_number},
+    store::{
+        Entry,
+        owner_token::{OwnerToken, random_number},
+    },
 };
 
 /// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
@@ -70,6 +74,8 @@ pub(crate) enum MessageKind {
 /// One entry; forgotten when dropped.
 pub(crate) struct QueueEntry {
     number: EntryNumber,
+    /// The ttl with which it joined a queue.
+    ttl: OnceLock<Duration>,
     grants: Arc<Grants>,
 }
 
@@ -99,6 +105,7 @@ impl Grants {
         self.entries.lock().insert(number, record);
         QueueEntry {
             number,
+            ttl: OnceLock::new(),
             grants: self.clone(),
         }
     }
@@ -175,6 +182,20 @@ impl std::fmt::Debug for Grants {
 impl QueueEntry {
     pub(crate) fn number(&self) -> EntryNumber {
         self.number
+    }
+
+    /// It is about to join a queue with this ttl, or was before with another, which it keeps.
+    pub(crate) fn join(&self, ttl: Duration) -> Entry {
+        self.ttl.get_or_init(|| ttl);
+        self.in_queue()
+    }
+
+    /// As it is in the queue, if it is there at all.
+    pub(crate) fn in_queue(&self) -> Entry {
+        Entry {
+            number: self.number,
+            ttl: self.ttl.get().copied().unwrap_or_default(),
+        }
     }
 }
 

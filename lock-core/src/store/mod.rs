@@ -80,10 +80,19 @@ pub(crate) struct Acquire {
     /// How many fencing tokens are wanted.
     pub(crate) tokens: u32,
     pub(crate) queue_mode: QueueMode,
-    /// The number by which a grant names this entry.
-    pub(crate) entry: EntryNumber,
+    /// Its entry in the queue.
+    pub(crate) entry: Entry,
     /// Where the backend notes each connection that the request leaves on, before the first byte is sent.
     pub(crate) in_flight: Arc<InFlight>,
+}
+
+/// An entry in the queue of a backend. It stays the same as long as its owner token is asked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// By which a grant names it.
+    pub(crate) number: EntryNumber,
+    /// That of the lease which a grant is for.
+    pub(crate) ttl: Duration,
 }
 
 /// What an acquire does about a lock that is busy.
@@ -100,13 +109,13 @@ pub(crate) enum QueueMode {
 /// A position in the queue of a backend; none is known before the first check.
 pub(crate) type QueuePosition = Option<NonZeroU64>;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Acquired {
     pub(crate) outcome: AcquireOutcome,
     pub(crate) connection: ConnectionId,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum AcquireOutcome {
     Granted(FencingBlock),
     Busy(Busy),
@@ -116,14 +125,18 @@ pub(crate) enum AcquireOutcome {
 }
 
 /// Another holder has the lock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Busy {
     pub(crate) expiry: Expiry,
     pub(crate) position: QueuePosition,
     pub(crate) wake_up: WakeUpMode,
+    /// Whether the entry is the first of the queue, as far as known: the others are granted the lock by those before them.
+    pub(crate) is_next: bool,
     /// The fencing counter at the time of this reply, if the reply had it: every earlier grant has a token up to it, and every
     /// later grant a larger one.
     pub(crate) counter: Option<u64>,
+    /// The label of the holder, if the reply had it.
+    pub(crate) holder: Option<Arc<str>>,
 }
 
 /// When a lock that is busy ends by itself.
@@ -202,8 +215,8 @@ pub(crate) struct Release {
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
     pub(crate) known_fencing: u64,
-    /// The position in the queue that this token may still have.
-    pub(crate) entry: Option<EntryNumber>,
+    /// The entry in the queue that this token may still have.
+    pub(crate) entry: Option<Entry>,
     /// As with an acquire.
     pub(crate) in_flight: Arc<InFlight>,
     /// That of the acquire.

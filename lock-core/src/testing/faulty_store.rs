@@ -129,6 +129,8 @@ impl FaultyStore {
             position: None,
             // A release by the holder elsewhere sends no message.
             wake_up: WakeUpMode::Poll,
+            is_next: true,
+            holder: None,
             counter: None,
         };
         Box::pin(std::future::ready(Ok(Acquired {

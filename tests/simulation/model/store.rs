@@ -1,12 +1,13 @@
 //! The keys of a server, and the plain commands on them, as Redis 7 has them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use super::protocol::Reply;
 
 pub(crate) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+const NO_FLOAT: &str = "ERR value is not a valid float";
 const SYNTAX: &str = "ERR syntax error";
 
 type Bytes = Vec<u8>;
@@ -14,7 +15,8 @@ type Bytes = Vec<u8>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(Bytes),
-    List(VecDeque<Bytes>),
+    /// Sorted by score, and then by member. All scores are whole numbers here.
+    Sorted(Vec<(i64, Bytes)>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,10 +69,9 @@ impl Store {
             self.expire(key, now_us);
         }
         let least = match name {
-            "GET" | "DEL" | "EXISTS" | "INCR" | "PTTL" | "LPOP" | "LLEN" => 1,
-            "LINDEX" | "RPUSH" | "PEXPIRE" | "SET" => 2,
-            "LRANGE" | "LSET" | "LREM" | "PSETEX" => 3,
-            "LINSERT" => 4,
+            "GET" | "DEL" | "EXISTS" | "INCR" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
+            "ZREM" | "ZSCORE" | "PEXPIRE" | "SET" => 2,
+            "ZADD" | "ZRANGE" | "ZREMRANGEBYSCORE" | "PSETEX" => 3,
             _ => return None,
         };
         if words.len() < least {
@@ -91,16 +92,13 @@ impl Store {
             "INCR" => self.increment(&words[0]),
             "PTTL" => Ok(self.remaining(&words[0], now_us)),
             "PEXPIRE" => self.expire_in(&words[0], &words[1], now_us),
-            "LPOP" => self.pop(&words[0]),
-            "LLEN" => self
-                .list(&words[0])
-                .map(|list| int(list.map_or(0, VecDeque::len))),
-            "LINDEX" => self.at(&words[0], &words[1]),
-            "LRANGE" => self.range(&words[0], &words[1], &words[2]),
-            "RPUSH" => self.push(&words[0], &words[1..]),
-            "LSET" => self.replace(&words[0], &words[1], &words[2]),
-            "LREM" => self.remove_from(&words[0], &words[1], &words[2]),
-            _ => self.insert(words),
+            "ZPOPMIN" => self.pop(&words[0]),
+            "ZCARD" => self.sorted(&words[0]).map(|all| int(all.len())),
+            "ZSCORE" => self.score(&words[0], &words[1]),
+            "ZRANGE" => self.range(&words[0], &words[1], &words[2]),
+            "ZREM" => self.remove(&words[0], |(_, member)| *member == words[1]),
+            "ZREMRANGEBYSCORE" => self.remove_below(&words[0], &words[1], &words[2]),
+            _ => self.add(words),
         };
         Some(done.unwrap_or_else(Reply::error))
     }
@@ -126,36 +124,29 @@ impl Store {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
-            Some(Value::List(_)) => Err(WRONG_TYPE),
+            Some(Value::Sorted(_)) => Err(WRONG_TYPE),
         }
     }
 
-    fn list(&self, key: &[u8]) -> Result<Option<&VecDeque<Bytes>>, &'static str> {
+    /// Empty if there is none.
+    fn sorted(&self, key: &[u8]) -> Result<&[(i64, Bytes)], &'static str> {
         match self.keys.get(key).map(|entry| &entry.value) {
-            None => Ok(None),
-            Some(Value::List(list)) => Ok(Some(list)),
+            None => Ok(&[]),
+            Some(Value::Sorted(all)) => Ok(all),
             Some(Value::Text(_)) => Err(WRONG_TYPE),
         }
     }
 
-    /// Changes a list that is there; one that is empty afterwards is gone.
-    fn change<T>(
-        &mut self,
-        key: &[u8],
-        how: impl FnOnce(&mut VecDeque<Bytes>) -> T,
-    ) -> Result<Option<T>, &'static str> {
-        let Some(entry) = self.keys.get_mut(key) else {
-            return Ok(None);
-        };
-        let Value::List(list) = &mut entry.value else {
-            return Err(WRONG_TYPE);
-        };
-        let done = how(list);
-        if list.is_empty() {
+    /// Replaces what is there; one that is empty is gone.
+    fn put_sorted(&mut self, key: &[u8], mut all: Vec<(i64, Bytes)>) {
+        all.sort();
+        let until = self.keys.get(key).and_then(|entry| entry.until);
+        if all.is_empty() {
             self.keys.remove(key);
+            self.touch(key);
+        } else {
+            self.put(key, Value::Sorted(all), until);
         }
-        self.touch(key);
-        Ok(Some(done))
     }
 
     fn get(&self, key: &[u8]) -> Result<Reply, &'static str> {
@@ -255,103 +246,83 @@ impl Store {
     }
 
     fn pop(&mut self, key: &[u8]) -> Result<Reply, &'static str> {
-        let popped = self.change(key, VecDeque::pop_front)?.flatten();
-        Ok(popped.map_or(Reply::Nil, Reply::Bulk))
-    }
-
-    fn push(&mut self, key: &[u8], more: &[Bytes]) -> Result<Reply, &'static str> {
-        if self.list(key)?.is_none() {
-            self.put(key, Value::List(VecDeque::new()), None);
-        }
-        let length = self.change(key, |list| {
-            list.extend(more.iter().cloned());
-            list.len()
-        })?;
-        Ok(int(length.unwrap_or(0)))
-    }
-
-    fn at(&self, key: &[u8], index: &[u8]) -> Result<Reply, &'static str> {
-        let index = number(index)?;
-        let Some(list) = self.list(key)? else {
-            return Ok(Reply::Nil);
+        let all = self.sorted(key)?.to_vec();
+        let Some(((score, member), rest)) = all.split_first() else {
+            return Ok(Reply::Array(Vec::new()));
         };
-        let found = place(index, list.len()).and_then(|index| list.get(index));
-        Ok(found.cloned().map_or(Reply::Nil, Reply::Bulk))
+        let popped = vec![Reply::Bulk(member.clone()), Reply::text(&score.to_string())];
+        self.put_sorted(key, rest.to_vec());
+        Ok(Reply::Array(popped))
+    }
+
+    fn score(&self, key: &[u8], member: &[u8]) -> Result<Reply, &'static str> {
+        let mut all = self.sorted(key)?.iter();
+        let found = all.find(|(_, other)| other == member);
+        Ok(found.map_or(Reply::Nil, |(score, _)| Reply::text(&score.to_string())))
     }
 
     fn range(&self, key: &[u8], from: &[u8], to: &[u8]) -> Result<Reply, &'static str> {
         let (from, to) = (number(from)?, number(to)?);
-        let Some(list) = self.list(key)? else {
-            return Ok(Reply::Array(Vec::new()));
-        };
-        let length = i64::try_from(list.len()).expect("a length");
-        let from = if from < 0 {
-            (from + length).max(0)
-        } else {
-            from
-        };
+        assert!(from >= 0, "not modelled: ZRANGE from {from}");
+        let all = self.sorted(key)?;
+        let length = i64::try_from(all.len()).expect("a length");
         let to = if to < 0 { to + length } else { to };
         let within = |index: usize| (from..=to).contains(&i64::try_from(index).expect("an index"));
-        let found = list.iter().enumerate().filter(|(index, _)| within(*index));
+        let found = all.iter().enumerate().filter(|(index, _)| within(*index));
         Ok(Reply::Array(
-            found.map(|(_, item)| Reply::Bulk(item.clone())).collect(),
+            found
+                .map(|(_, (_, member))| Reply::Bulk(member.clone()))
+                .collect(),
         ))
     }
 
-    fn replace(&mut self, key: &[u8], index: &[u8], item: &[u8]) -> Result<Reply, &'static str> {
-        if self.list(key)?.is_none() {
-            return Err("ERR no such key");
+    fn remove(
+        &mut self,
+        key: &[u8],
+        goes: impl Fn(&(i64, Bytes)) -> bool,
+    ) -> Result<Reply, &'static str> {
+        let all = self.sorted(key)?;
+        let (gone, rest): (Vec<_>, Vec<_>) = all.iter().cloned().partition(goes);
+        // Without one, it is not a change, for a client that watches the key.
+        if !gone.is_empty() {
+            self.put_sorted(key, rest);
         }
-        let index = number(index)?;
-        let done = self.change(key, |list| {
-            let found = place(index, list.len()).and_then(|index| list.get_mut(index));
-            found.map(|found| *found = item.to_vec())
-        })?;
-        done.flatten().ok_or("ERR index out of range")?;
-        Ok(Reply::Status("OK"))
+        Ok(int(gone.len()))
     }
 
-    /// Only from the front, as the scripts do.
-    fn remove_from(&mut self, key: &[u8], most: &[u8], item: &[u8]) -> Result<Reply, &'static str> {
-        let most = number(most)?;
-        assert!(most > 0, "not modelled: LREM {most}");
-        let has_it = |list: &VecDeque<Bytes>| list.iter().any(|other| other == item);
-        if !self.list(key)?.is_some_and(has_it) {
-            // Not a change, for whoever watches the key.
-            return Ok(Reply::Int(0));
-        }
-        let removed = self.change(key, |list| {
-            let mut removed = 0;
-            list.retain(|other| {
-                let goes = removed < most && other == item;
-                removed += i64::from(goes);
-                !goes
-            });
-            removed
-        })?;
-        Ok(Reply::Int(removed.unwrap_or(0)))
+    fn remove_below(&mut self, key: &[u8], from: &[u8], to: &[u8]) -> Result<Reply, &'static str> {
+        assert!(
+            from == b"-inf",
+            "not modelled: ZREMRANGEBYSCORE from {from:?}"
+        );
+        let to = number(to).map_err(|_| "ERR min or max is not a float")?;
+        self.remove(key, |(score, _)| *score <= to)
     }
 
-    fn insert(&mut self, words: &[Bytes]) -> Result<Reply, &'static str> {
-        let [key, side, pivot, item] = words else {
-            return Err("ERR wrong number of arguments for 'linsert' command");
-        };
-        let after = match side.to_ascii_uppercase().as_slice() {
-            b"BEFORE" => 0,
-            b"AFTER" => 1,
+    /// One member.
+    fn add(&mut self, words: &[Bytes]) -> Result<Reply, &'static str> {
+        let (only_new, score, member) = match &words[1..] {
+            [nx, score, member] if nx.eq_ignore_ascii_case(b"NX") => (true, score, member),
+            [score, member] => (false, score, member),
             _ => return Err(SYNTAX),
         };
-        let Some(list) = self.list(key)? else {
-            return Ok(Reply::Int(0));
-        };
-        let Some(index) = list.iter().position(|other| other == pivot) else {
-            return Ok(Reply::Int(-1));
-        };
-        let length = self.change(key, |list| {
-            list.insert(index + after, item.clone());
-            list.len()
-        })?;
-        Ok(int(length.unwrap_or(0)))
+        let score = number(score).map_err(|_| NO_FLOAT)?;
+        let mut all = self.sorted(&words[0])?.to_vec();
+        match all.iter_mut().find(|(_, other)| other == member) {
+            Some(_) if only_new => Ok(Reply::Int(0)),
+            // Not a change.
+            Some((known, _)) if *known == score => Ok(Reply::Int(0)),
+            Some((known, _)) => {
+                *known = score;
+                self.put_sorted(&words[0], all);
+                Ok(Reply::Int(0))
+            }
+            None => {
+                all.push((score, member.clone()));
+                self.put_sorted(&words[0], all);
+                Ok(Reply::Int(1))
+            }
+        }
     }
 }
 
@@ -371,12 +342,4 @@ fn number(text: &[u8]) -> Result<i64, &'static str> {
     let text = std::str::from_utf8(text).map_err(|_| NO_INTEGER)?;
     let is_plain = !text.starts_with('+') && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain).ok_or(NO_INTEGER)
-}
-
-/// Where an index that may count from the end points to.
-fn place(index: i64, length: usize) -> Option<usize> {
-    if index >= 0 {
-        return usize::try_from(index).ok();
-    }
-    length.checked_sub(usize::try_from(index.unsigned_abs()).ok()?)
 }

@@ -21,8 +21,8 @@ use crate::{
     telemetry::HandOff,
 };
 
-/// An entry is checked at least this often, which shows the server that its process is alive. The server passes over an entry
-/// that missed two checks.
+/// The time between two checks of an entry, but for a jitter of a twentieth. A check shows the server that the process is alive. The
+/// server passes over an entry that missed two checks (`SILENT` in `queue.lua`).
 const BEAT: Duration = Duration::from_secs(1);
 
 /// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
@@ -170,7 +170,7 @@ where
             request.queue_mode = QueueMode::CheckPosition(None);
             request.waits_since = cx.now;
             request.known_since = cx.known_fencing;
-            request.queued_ttl = terms.ttl;
+            request.queued_ttl.get_or_insert(terms.ttl);
         }
         // Before the first byte leaves.
         request.may_hold = true;
@@ -188,6 +188,7 @@ where
             // Prefetched tokens are of use only where another task waits behind.
             tokens: if waiters > 1 { BLOCK } else { 1 },
             queue_mode,
+            queued_ttl: request.queued_ttl,
             known_fencing: cx.known_fencing,
             polled_by: polling,
         }));
@@ -234,15 +235,17 @@ where
                 // The entry is in the queue, as it was sent. The message of an earlier grant may still be in flight, or may have come
                 // while the request was. Its token tells.
                 request.waits_since = sent;
-                request.queued_ttl = ttl;
                 request.known_since = request.known_since.max(counter);
             }
         }
-        let refusal = Refusal::Busy(match busy.expiry {
-            Expiry::In(left) => Some(cx.now.after(left)),
-            Expiry::Never => None,
-            Expiry::Unknown => Some(cx.now.after(ttl)),
-        });
+        let refusal = Refusal::Busy {
+            until: match busy.expiry {
+                Expiry::In(left) => Some(cx.now.after(left)),
+                Expiry::Never => None,
+                Expiry::Unknown => Some(cx.now.after(ttl)),
+            },
+            holder: busy.holder.clone(),
+        };
         request.last_reply = Some(refusal.clone());
         let meanwhile = std::mem::take(&mut request.meanwhile);
         let pause = if meanwhile == Meanwhile::Reconnected {
@@ -308,10 +311,12 @@ where
             return request.wait_until(cx.now);
         }
         request.may_hold = true;
+        // It is set if a grant can have come.
+        let ttl = request.queued_ttl.unwrap_or_default();
         let granted = Granted {
             tokens: FencingBlock::new(fencing.into(), 1),
-            ttl: request.queued_ttl,
-            valid_until: validity(request.waits_since, request.queued_ttl),
+            ttl,
+            valid_until: validity(request.waits_since, ttl),
         };
         self.granted(granted, cx);
     }
@@ -362,23 +367,27 @@ where
             cx.actions.push(Action::HandedOn(HandOff::Remote));
         }
         self.give(id, fencing, cx);
-        self.refuse_impatient(&Refusal::Busy(Some(ends)), cx);
+        self.refuse_impatient(&Refusal::busy_until(ends), cx);
     }
 }
 
-/// Until the entry is to be checked: at a beat, or when the holder's lease must have ended. Where no message will come, after the
-/// pause of the builder.
+/// Until the entry is to be checked: at a beat. Only the first of the queue asks sooner: when the holder's lease must have ended, or
+/// where no message will come, after the pause of the builder. So a key costs a server one check a second and process, and those of
+/// one process more: one a ttl, or one a pause.
 fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
+    let beat = BEAT + (cx.jitter)(BEAT / 20);
+    if !busy.is_next {
+        return beat;
+    }
     let pause = match (busy.wake_up, busy.expiry) {
         (WakeUpMode::Push, Expiry::Unknown) => (cx.jitter)(FIRST_CHECK),
-        // Sooner than the beat, so that two late checks are not yet two missed ones.
-        (WakeUpMode::Push, _) => BEAT * 4 / 5 + (cx.jitter)(BEAT / 10),
+        (WakeUpMode::Push, _) => beat,
         (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => (cx.jitter)(cx.polling_pause),
     };
     match busy.expiry {
-        // One millisecond more, since the server counts in whole ones.
+        // Later by two milliseconds with jitter, since the server counts in whole ones.
         Expiry::In(left) => pause
-            .min(left + Duration::from_millis(1))
+            .min(left + (cx.jitter)(Duration::from_millis(2)))
             .max(SHORTEST_PAUSE),
         Expiry::Never | Expiry::Unknown => pause,
     }
@@ -424,7 +433,9 @@ mod tests {
             expiry: Expiry::Unknown,
             position: None,
             wake_up: WakeUpMode::Push,
+            is_next: true,
             counter,
+            holder: None,
         };
         let reply = AcquireReply {
             result: Ok(AcquireOutcome::Busy(busy)),

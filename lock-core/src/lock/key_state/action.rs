@@ -104,6 +104,8 @@ pub(crate) struct AcquireAction<O> {
     pub(crate) ttl: Duration,
     pub(crate) tokens: u32,
     pub(crate) queue_mode: QueueMode,
+    /// The ttl of the entry in the queue, if there may be one.
+    pub(crate) queued_ttl: Option<Duration>,
     pub(crate) known_fencing: u64,
     /// The task that polls it. `None`: the manager's executor does.
     pub(crate) polled_by: Option<TaskId>,

@@ -332,9 +332,9 @@ where
 
     /// What is told to a task that waits no longer.
     fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
-        let expected = Refusal::Busy(Some(now.after(ttl)));
+        let expected = Refusal::busy_until(now.after(ttl));
         match &self.phase {
-            Phase::Held(held) => Refusal::Busy(Some(held.ends_at())),
+            Phase::Held(held) => Refusal::busy_until(held.ends_at()),
             // Before the first reply, a waiter that is in front of this one is all that is known.
             Phase::Acquiring(request) => request.last_reply.clone().unwrap_or(expected),
             Phase::Idle => expected,

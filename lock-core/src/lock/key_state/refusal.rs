@@ -1,9 +1,9 @@
 //! Why a wait has ended without the lock.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    error::LockError,
+    error::{HeldBy, LockError},
     key::{Busy, LockKey},
     runtime::clock::Moment,
     store::Failure,
@@ -11,8 +11,12 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
-    /// Busy until then, unless it is renewed or released; `None`: without an expiry.
-    Busy(Option<Moment>),
+    Busy {
+        /// Unless it is renewed or released; `None`: without an expiry.
+        until: Option<Moment>,
+        /// The label of a holder of another process, if known.
+        holder: Option<Arc<str>>,
+    },
     Failed(Failure),
     /// A round trip took more than half of the ttl.
     TooSlow {
@@ -23,10 +27,21 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// By a holder of this process.
+    pub(crate) fn busy_until(until: Moment) -> Self {
+        Self::Busy {
+            until: Some(until),
+            holder: None,
+        }
+    }
+
     /// `busy`: what the process knows of a busy lock.
-    pub(crate) fn into_error(self, key: &LockKey, now: Moment, busy: Busy) -> LockError {
+    pub(crate) fn into_error(self, key: &LockKey, now: Moment, mut busy: Busy) -> LockError {
         match self {
-            Self::Busy(until) => {
+            Self::Busy { until, holder } => {
+                // What this process knows of itself is newer.
+                let held_by = busy.held_by.take();
+                busy.held_by = held_by.or_else(|| holder.map(HeldBy::OtherProcess));
                 LockError::busy(key, until.map(|until| until.since(now)), busy)
             }
             Self::Failed(failure) => LockError::from(failure).about(key),

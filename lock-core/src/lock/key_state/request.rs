@@ -21,8 +21,9 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) queue_mode: QueueMode,
     /// The longest ttl asked for: for so long a copy that is executed late can block others.
     pub(super) ttl: Duration,
-    /// The ttl that a grant by a message certainly has.
-    pub(super) queued_ttl: Duration,
+    /// The ttl of the entry in the queue, if it may have joined: that of a grant by a message. It never changes, since the server
+    /// finds the entry by all of it.
+    pub(super) queued_ttl: Option<Duration>,
     /// Before the last request left that had the reply "wait" with the counter, or the first one of all. A grant with a larger
     /// token is younger.
     pub(super) waits_since: Moment,
@@ -107,7 +108,7 @@ impl<O> AcquireRequest<O> {
             owner,
             queue_mode: QueueMode::DoNotQueue,
             ttl: Duration::ZERO,
-            queued_ttl: Duration::ZERO,
+            queued_ttl: None,
             waits_since: Moment::from_nanos(0),
             known_since: 0,
             may_hold: false,

@@ -76,6 +76,8 @@ impl MemoryStore {
                 position: None,
                 // All possible holders are in the same registry. The remaining case is a lock that is kept for its `min_hold`.
                 wake_up: WakeUpMode::Push,
+                is_next: true,
+                holder: None,
                 counter: None,
             }),
             _ => {

@@ -72,7 +72,7 @@ impl RedisStore {
                             return Err(Failure::not_now("another has it"));
                         }
                         if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
-                            (acquired.outcome, &answer)
+                            (&acquired.outcome, &answer)
                         {
                             noted.fencing_counter.note(id, sent, tokens.last());
                         }
@@ -117,10 +117,10 @@ impl RedisStore {
 /// Takes a key for which no contention is expected: the lock first, and then its fencing token, since another order could hand
 /// out tokens that decrease. Last of all, whether a waiter is in the queue: no acquire may overtake it.
 fn plain_acquire(location: &KeyLocation, request: &Acquire) -> Outgoing {
-    let [_, fence, queue] = location.keys(&request.full_key);
+    let [_, fence, queue, _] = location.keys(&request.full_key);
     pipeline([
         command(&[&set_if_free(request)]),
         command(&[&[Text("INCR"), fence]]),
-        command(&[&[Text("LLEN"), queue]]),
+        command(&[&[Text("ZCARD"), queue]]),
     ])
 }

@@ -151,7 +151,7 @@ impl RedisStore {
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
         };
         if let (Some(replica_acks), AcquireOutcome::Granted(_)) =
-            (&server.replica_acks, acquired.outcome)
+            (&server.replica_acks, &acquired.outcome)
             && acked == Acked::Must
         {
             replica_acks.gather(acquired.connection).await?;
@@ -268,7 +268,7 @@ impl RedisStore {
         if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
             return location.server.commands.inspect(full_key).await;
         }
-        let [lock, _, queue] = location.keys(full_key);
+        let [lock, _, queue, _] = location.keys(full_key);
         let call = Call {
             keys: &[lock, queue],
             arguments: &[],

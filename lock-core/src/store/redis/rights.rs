@@ -80,8 +80,8 @@ impl Scope {
 }
 
 /// In the order of the README.
-const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +psetex +exists +incr +pttl +pexpire +del +lpop +rpush +linsert \
-                       +lrange +lindex +lset +lrem +llen";
+const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +psetex +exists +incr +pttl +pexpire +del +zadd +zrange \
+                       +zrem +zcard +zpopmin +zscore +zremrangebyscore";
 const COMMANDS: &str = "+ping +info +time +get +set +pttl +del";
 
 /// Extends a failure for lack of rights by the line that grants them.

@@ -9,8 +9,8 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::{
     runtime::clock::Clock,
     store::{
-        Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
-        Store,
+        Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
+        Renewed, Store,
         owner_token::{OwnerTokens, random_name},
         redis::{
             Acked, RedisStore,
@@ -169,7 +169,10 @@ async fn lock_and_unlock(
         known_fencing,
         tokens: 1,
         queue_mode: QueueMode::DoNotQueue,
-        entry: 0,
+        entry: Entry {
+            number: 0,
+            ttl: Duration::ZERO,
+        },
         in_flight: Arc::default(),
     };
     let is_ours = match store.take(&request, acked).await?.outcome {

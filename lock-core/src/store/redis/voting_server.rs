@@ -181,7 +181,7 @@ impl RedisStore {
     /// The owner token in the key, and for how long.
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<SeenLock, Failure> {
         let place = self.place();
-        let [lock, _, queue] = place.keys(&full_key);
+        let [lock, _, queue, _] = place.keys(&full_key);
         let call = Call {
             keys: &[lock, queue],
             arguments: &[],

@@ -70,6 +70,8 @@ pub(super) async fn acquire(
                 expiry,
                 position: None,
                 wake_up: WakeUpMode::PollWithNewToken,
+                is_next: true,
+                holder: None,
                 counter: None,
             }),
             connection: lost.connection(),

@@ -175,7 +175,9 @@ impl Server {
             } else {
                 WakeUpMode::Push
             },
+            is_next: !is_check || self.queue.first() == Some(&owner),
             counter: is_check.then_some(self.counter),
+            holder: None,
         })
     }
 

@@ -1,7 +1,9 @@
 -- The short ways of acquire.lua, which stands behind it with all that it needs, and goes on with `holder`.
 
+local holder = redis.call('GET', KEYS[1])
+
 -- The lock is free, nobody waits for it, and one more than the counter is a token that is larger than all others.
-if ARGV[4] == '0' and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
+if not holder and ARGV[4] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
   local token = redis.pcall('INCR', KEYS[2])
   if type(token) == 'number' and token > tonumber(ARGV[3]) and token < 9007199254740992 then
     redis.call('PSETEX', KEYS[1], ARGV[2], ARGV[1])
@@ -9,13 +11,12 @@ if ARGV[4] == '0' and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
   end
 end
 
-local holder = redis.call('GET', KEYS[1])
-
--- Another process like this holds it, and there is a queue.
+-- Another process like this holds it: its release will grant the lock to the queue.
 if holder and holder ~= ARGV[1] and ARGV[5] == 'wait' and string.sub(holder, 1, 4) == 'lc1:' then
-  local entry = '0 0 ' .. ARGV[2] .. ' ' .. ARGV[6] .. ' ' .. ARGV[1]
-  local length = redis.pcall('LINSERT', KEYS[3], 'BEFORE', '', entry)
-  if type(length) == 'number' and length > 0 then
-    return {0, -2, 0, 1}
+  local time = redis.call('TIME')
+  local place = time[1] * 1000000 + time[2]
+  if redis.pcall('ZADD', KEYS[3], 'NX', place, ARGV[6] .. ' ' .. ARGV[1]) == 1 then
+    redis.call('PEXPIRE', KEYS[3], 30000)
+    return {0, -2, place, 1}
   end
 end

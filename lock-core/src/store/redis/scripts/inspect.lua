@@ -9,6 +9,6 @@ local holder = redis.call('GET', KEYS[1])
 if not holder then
   return {}
 end
--- Nobody waits in what is no list.
-local length = redis.pcall('LLEN', KEYS[2])
-return {holder, redis.call('PTTL', KEYS[1]), type(length) == 'number' and length > 0 and length - 1 or 0}
+-- Nobody waits in what is no queue.
+local waiting = redis.pcall('ZCARD', KEYS[2])
+return {holder, redis.call('PTTL', KEYS[1]), type(waiting) == 'number' and waiting or 0}

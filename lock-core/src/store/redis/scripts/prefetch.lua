@@ -1,8 +1,7 @@
 -- Renews a lease that is handed from task to task inside one process, and takes fencing tokens ahead for the next ones.
 --
--- KEYS[1]  the lock
--- KEYS[2]  the fencing counter
--- KEYS[3]  the queue
+-- The keys are those of queue.lua.
+--
 -- ARGV[1]  the owner token
 -- ARGV[2]  the ttl in milliseconds
 -- ARGV[3]  the largest fencing token that the asking process knows
@@ -18,7 +17,7 @@ end
 if holder ~= ARGV[1] then
   return {0}
 end
-local first, taken = take_tokens(KEYS[2], tonumber(ARGV[3]), tonumber(ARGV[4]))
+local first, taken = take_tokens(tonumber(ARGV[3]), tonumber(ARGV[4]))
 if not first then
   return redis.error_reply(taken)
 end
@@ -27,6 +26,6 @@ local remaining = redis.call('PTTL', KEYS[1])
 if remaining < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
--- Nobody waits in what is no list.
-local next = redis.pcall('LINDEX', KEYS[3], 0)
-return {1, first, taken, type(next) == 'string' and next ~= '' and 1 or 0}
+-- Nobody waits in what is no queue.
+local waiting = redis.pcall('ZCARD', KEYS[3])
+return {1, first, taken, type(waiting) == 'number' and waiting > 0 and 1 or 0}

@@ -22,8 +22,8 @@ end
 
 for _, call in ipairs({
   {'DEL', key}, {'PSETEX', key, 1000, 0}, {'SET', key, 0}, {'GET', key}, {'INCR', key}, {'EXISTS', key},
-  {'PTTL', key}, {'PEXPIRE', key, 1000}, {'LLEN', key}, {'LRANGE', key, 0, -1}, {'LINDEX', key, 0}, {'LPOP', key},
-  {'LREM', key, 1, ''}, {'LSET', key, 0, ''}, {'LINSERT', key, 'BEFORE', '', ''}, {'RPUSH', key, ''},
+  {'PTTL', key}, {'PEXPIRE', key, 1000}, {'ZADD', key, 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''}, {'ZCARD', key},
+  {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0},
   {'TIME'}, {'PUBLISH', channel, ''},
 }) do
   if not (call[1] == 'PUBLISH' and channel == '') and not may(unpack(call)) then

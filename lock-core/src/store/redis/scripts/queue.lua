@@ -1,20 +1,24 @@
 -- What the scripts share. It stands before each of them.
 --
--- The queue of a lock is a list of entries, first come first, and an empty string as the last one, so that the list, and
--- with it its expiry, outlives a short while without waiters. An entry is the entry of one process:
+-- All of them have these keys:
 --
---   "place beat ttl channel number token"
+-- KEYS[1]  the lock: a string that holds the owner token, with an expiry
+-- KEYS[2]  the fencing counter: the largest fencing token given out, without an expiry
+-- KEYS[3]  the queue: a sorted set with an entry for each process that waits
+-- KEYS[4]  the beats: a sorted set of the entries that were checked lately
 --
--- place    orders entries; 0 until somebody who checks on the queue gives it the server's time in microseconds
--- beat     when the process was last heard of, in microseconds of the server; 0 until then, too
--- ttl      in milliseconds, for the lease that it is to get
+-- An entry is "channel number ttl token". Its score in the queue is its place: the time at which it came. Its score in the beats
+-- is the time of its last check. Both are in microseconds of the server.
+--
 -- channel  of the process, where the grant is published; with the number, the name of the entry. In a cluster it begins with
 --          a tag between braces that has the slot of the lock
+-- ttl      in milliseconds, for the lease that it is to get
 -- token    the owner token that the lock is to hold
 --
--- A process that was not heard of for two beats is passed over. It puts itself back at its place if it comes back.
+-- An entry that neither came nor was checked for two beats is passed over. Its process puts it back at its place if it comes back.
 
-local SILENT = 2000000
+-- Two beats with their jitter.
+local SILENT = 2200000
 local QUEUE_EXPIRY = 30000
 local CHANNEL = '__lock_core__:grants:'
 
@@ -29,7 +33,8 @@ local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
 --
 -- The last one is the server's time, unless the counter or what the asking process knows is ahead of it: so tokens grow
 -- after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least.
-local function take_tokens(fence, known, count)
+local function take_tokens(known, count)
+  local fence = KEYS[2]
   local now = microseconds()
   local counter = tonumber(redis.call('GET', fence) or '0') or 0
   -- A process whose knowledge lies an hour ahead of both is mad, and must not drag everybody into the future.
@@ -53,52 +58,55 @@ end
 
 -- The same for a lock that its last holder passes on, without asking for the time: who held it last knows the largest token
 -- that was given out for it, so one more is enough, unless the counter was lost. Nobody else knows it.
-local function next_token(fence, known, was_held)
-  local token = was_held and redis.pcall('INCR', fence)
+local function next_token(known, was_held)
+  local token = was_held and redis.pcall('INCR', KEYS[2])
   if type(token) == 'number' and token > known and token < 9007199254740992 then
     return token
   end
-  return (take_tokens(fence, known, 1))
+  return (take_tokens(known, 1))
 end
 
--- Takes the first entry out. A key of another type under the queue's name is no queue: it keeps no lock from being let go.
-local function pop(queue)
-  local entry = redis.pcall('LPOP', queue)
-  if type(entry) ~= 'table' then
-    return entry
+-- Takes the first entry out: returns it and its place. A key of another type under the queue's name is no queue: it keeps no lock
+-- from being let go.
+local function pop()
+  local popped = redis.pcall('ZPOPMIN', KEYS[3])
+  if popped.err and not string.find(popped.err, 'WRONGTYPE', 1, true) then
+    -- Any other error is one.
+    return redis.call('ZPOPMIN', KEYS[3])
   end
-  -- Any other error is one.
-  return not string.find(entry.err, 'WRONGTYPE', 1, true) and redis.call('LPOP', queue)
+  return popped
+end
+
+-- Whether the process of an entry was not heard of for too long.
+local function is_silent(entry, place, now)
+  if place > now - SILENT then
+    return false
+  end
+  local beat = redis.pcall('ZSCORE', KEYS[4], entry)
+  return type(beat) ~= 'string' or tonumber(beat) <= now - SILENT
 end
 
 -- Gives the lock, which must be free, to the first waiter that is alive. Returns the token that holds it then; nothing, if
--- nobody waits. The waiter named `own` is the one who asks: it is taken out, and nobody else is given the lock.
+-- nobody waits. The entry `own` is that of the asking process: it is taken out, and nobody else is given the lock.
 --
--- `first` is an entry that was taken out before, the first one; `was_held` says that the asking process held the lock until
--- now.
+-- `first` is what was taken out before, the first entry; `was_held` says that the asking process held the lock until now.
 --
 -- Taking an entry out is the first write, so that a server that is out of memory lets the others pass.
-local function grant_next(lock, queue, fence, known, own, first, was_held)
+local function grant_next(known, own, first, was_held)
   local now
   -- Bounded by the queue: each round takes one entry out.
   while true do
-    local entry = first or pop(queue)
+    local popped = first or pop()
+    local entry = popped[1]
     first = nil
-    if not entry or entry == '' then
+    if not entry or entry == own then
       return nil
     end
-    local beat, ttl, channel, number, token = string.match(entry, '^%d+ (%d+) (%d+) (%S+) (%d+) (.+)$')
+    now = now or microseconds()
     -- What is no entry was not written by us, and is passed over too.
-    if token and ' ' .. channel .. ' ' .. number .. ' ' == own then
-      return nil
-    end
-    local silent = not token
-    if token and beat ~= '0' then
-      now = now or microseconds()
-      silent = tonumber(beat) + SILENT < now
-    end
-    if not silent then
-      local fencing = next_token(fence, known, was_held)
+    local channel, number, ttl, token = string.match(entry, '^(%S+) (%d+) (%d+) (.+)$')
+    if token and not is_silent(entry, tonumber(popped[2]), now) then
+      local fencing = next_token(known, was_held)
       if not fencing then
         return nil
       end
@@ -112,19 +120,14 @@ local function grant_next(lock, queue, fence, known, own, first, was_held)
       local publish = string.sub(channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'
       local reached = redis.pcall(publish, CHANNEL .. channel, message)
       if type(reached) == 'number' and reached > 0 then
-        redis.call('SET', lock, token, 'PX', ttl)
+        redis.call('SET', KEYS[1], token, 'PX', ttl)
         return token
       end
     end
   end
 end
 
--- Takes an entry out, wherever it stands. There is none in what is no list.
-local function leave(queue, own)
-  for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do
-    if string.find(entry, own, 1, true) then
-      redis.call('LREM', queue, 1, entry)
-      return
-    end
-  end
+-- Takes an entry out, wherever it stands. There is none in what is no queue.
+local function leave(own)
+  redis.pcall('ZREM', KEYS[3], own)
 end

@@ -1,20 +1,19 @@
 -- Lets go of a lock, if it still holds the owner token, and gives it to the next waiter. Takes an entry out, too.
 --
--- KEYS[1]  the lock
--- KEYS[2]  the fencing counter
--- KEYS[3]  the queue
+-- The keys are those of queue.lua.
+--
 -- ARGV[1]  the owner token
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included
 -- ARGV[3]  for how many milliseconds to keep the key before it expires; 0: let go now. Not there at the first try of a plain
 --          release where a fencing token may be counted up: then it is let go now, and the next holder's token is
--- ARGV[4]  if there: the name of the entry that may stand in the queue for this token
+-- ARGV[4]  if there: the entry that may stand in the queue for this token, but for the token
 --
 -- `holder` is what the key holds, and `first` an entry that is out of the queue already, as release_short.lua left them.
 --
 -- Returns 1 if let go, 0 if the key is gone or another's.
-local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
+local lock = KEYS[1]
 if ARGV[4] then
-  leave(queue, ' ' .. ARGV[4] .. ' ')
+  leave(ARGV[4] .. ' ' .. ARGV[1])
 end
 -- A key of another type is another's, too. Any other error is one.
 if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
@@ -26,12 +25,12 @@ if holder == ARGV[1] then
     -- It is nobody's any more: a renewal, or a copy of the acquire, that comes behind must not prolong it. Without memory it
     -- stays as it is, since letting go must work then, too.
     redis.pcall('SET', lock, ARGV[1] .. '.', 'KEEPTTL')
-  elseif not grant_next(lock, queue, fence, tonumber(ARGV[2]), nil, first, not ARGV[3]) then
+  elseif not grant_next(tonumber(ARGV[2]), nil, first, not ARGV[3]) then
     redis.call('DEL', lock)
   end
   return 1
 end
 if not holder then
-  grant_next(lock, queue, fence, tonumber(ARGV[2]))
+  grant_next(tonumber(ARGV[2]))
 end
 return 0

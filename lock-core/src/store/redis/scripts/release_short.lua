@@ -4,11 +4,11 @@ local first
 
 -- The key is ours and not to be kept, and nobody waits.
 if holder == ARGV[1] and (ARGV[3] or '0') == '0' and not ARGV[4] then
-  first = redis.pcall('LPOP', KEYS[3])
-  if type(first) == 'table' then
-    -- An error, which the long way looks at.
+  first = redis.pcall('ZPOPMIN', KEYS[3])
+  if first.err then
+    -- The long way looks at it.
     first = nil
-  elseif not first or first == '' then
+  elseif not first[1] then
     return redis.call('DEL', KEYS[1])
   end
 end

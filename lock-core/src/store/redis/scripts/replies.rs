@@ -1,12 +1,13 @@
 //! What the servers' replies mean.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::{
     fencing::FencingBlock,
     inspect::Sighting,
+    key::Shown,
     store::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
@@ -28,8 +29,7 @@ pub(crate) fn read_plain(
         errors::note_answered(in_flight, connection);
         return Err(Failure::not_now("another has it"));
     }
-    // The last entry of a queue is no waiter.
-    let nobody_waits = matches!(queue, Value::Int(0 | 1));
+    let nobody_waits = queue == Value::Int(0);
     let outcome = match counter {
         Value::Int(counter) if nobody_waits => read_fencing(counter, 1),
         _ => None,
@@ -77,11 +77,23 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
     if let Value::Int(token) = answer {
         return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?));
     }
-    // The last number of a reply to a waiter, except for the first reply, is the counter.
-    let (left, position, ours, counter) = match reply::numbers(answer)?[..] {
+    // The last word of a reply but a waiter's first one is the holder's label. That one does not say whether the waiter is the next,
+    // or what the counter is, either.
+    let (numbers, holder) = match answer {
+        Value::Array(words) => match &words[..] {
+            [numbers @ .., holder @ Value::BulkString(_)] => {
+                (reply::numbers_of(numbers)?, label(holder))
+            }
+            numbers => (reply::numbers_of(numbers)?, None),
+        },
+        _ => return None,
+    };
+    let (left, position, ours, is_next, counter) = match numbers[..] {
         [1, first, count] => return Some(AcquireOutcome::Granted(read_fencing(first, count)?)),
-        [0, left, position, ours] => (left, position, ours, None),
-        [0, left, position, ours, counter] => (left, position, ours, Some(counter)),
+        [0, left, position, ours] => (left, position, ours, 1, None),
+        [0, left, position, ours, is_next, counter] => {
+            (left, position, ours, is_next, Some(counter))
+        }
         _ => return None,
     };
     Some(AcquireOutcome::Busy(Busy {
@@ -96,8 +108,16 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         } else {
             WakeUpMode::Poll
         },
+        is_next: is_next == 1,
         counter: counter.map(u64::try_from).transpose().ok()?,
+        holder,
     }))
+}
+
+/// The label of a holder, if it is one of ours.
+fn label(holder: &Value) -> Option<Arc<str>> {
+    let label = Shown(reply::text(holder)?).to_string();
+    (!label.is_empty()).then(|| label.into())
 }
 
 pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {

@@ -5,7 +5,7 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 use redis::Value;
 
 use crate::store::{
-    Acquire, Failure, QueueMode, Release,
+    Acquire, Entry, Failure, QueueMode, Release,
     in_flight::{ConnectionId, InFlight},
     redis::{
         connection::{
@@ -51,13 +51,14 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions: the fencing counter and the queue. The queue is named from the full key, whatever the prefix,
-    /// so that managers with different prefixes that mean the same lock share one queue.
-    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 3] {
+    /// The lock and its companions: the fencing counter, the queue, and the beats of its waiters. The queue is named from the full
+    /// key, whatever the prefix, so that managers with different prefixes that mean the same lock share one queue.
+    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 4] {
         [
             Text(full_key),
             Text(&self.names.fence),
             Joined(&self.names.queue, full_key),
+            Joined(&self.names.beats, full_key),
         ]
     }
 
@@ -80,7 +81,7 @@ impl KeyLocation {
                 QueueMode::JoinQueue => Text("wait"),
                 QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
             },
-            Numbered(&self.names.channel, request.entry),
+            self.entry(request.entry),
         ]
     }
 
@@ -97,10 +98,14 @@ impl KeyLocation {
         let is_first = is_plain && self.server.fencing_counter.is_allowed();
         if request.keep.is_some() || request.entry.is_some() || !is_first {
             words.push(Number(request.keep.map_or(0, millis)));
-            let channel = &self.names.channel;
-            words.extend(request.entry.map(|entry| Numbered(channel, entry)));
+            words.extend(request.entry.map(|entry| self.entry(entry)));
         }
         words
+    }
+
+    /// An entry in the queue, but for the owner token.
+    fn entry(&self, entry: Entry) -> Arg<'_> {
+        Numbered(&self.names.channel, entry.number, millis(entry.ttl))
     }
 
     /// Whether grants for locks here arrive now.

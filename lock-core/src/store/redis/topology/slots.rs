@@ -18,8 +18,10 @@ pub(crate) struct Names {
     /// The fencing counter. Without an expiry: nothing grows with the number of locks, and eviction policies for expiring
     /// keys spare it.
     pub(crate) fence: String,
-    /// The prefix before the full key, for the list of the lock's waiters.
+    /// The prefix before the full key, for the queue of the lock's waiters.
     pub(crate) queue: String,
+    /// The same for the times of their last checks.
+    pub(crate) beats: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
     /// The whole name of that channel.
@@ -47,7 +49,8 @@ impl Names {
     fn new(front: &str, channel: String) -> Self {
         Self {
             fence: format!("{front}fence"),
-            queue: format!("{front}queue:"),
+            queue: format!("{front}waiters:"),
+            beats: format!("{front}beats:"),
             grants: format!("{GRANTS}{channel}").into(),
             check: format!("{front}check:"),
             channel,
@@ -144,8 +147,8 @@ mod tests {
         for key in keys {
             let slot = slot_of(key);
             let names = Names::of_a_slot(slot, "manager");
-            let queue = format!("{}{key}", names.queue);
-            for name in [&names.fence, &queue, &*names.grants, &names.check] {
+            let [queue, beats] = [&names.queue, &names.beats].map(|front| format!("{front}{key}"));
+            for name in [&names.fence, &queue, &beats, &*names.grants, &names.check] {
                 assert_eq!(slot_of(name), slot, "{name} of {key}");
             }
         }

@@ -10,8 +10,8 @@ pub(crate) enum Arg<'a> {
     Text(&'a str),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
-    /// One word of a text and a number, with a space between.
-    Numbered(&'a str, u64),
+    /// One word of a text and two numbers, with spaces between.
+    Numbered(&'a str, u64, u64),
     Number(u64),
 }
 
@@ -21,7 +21,7 @@ impl Arg<'_> {
         match self {
             Self::Text(text) => text.len(),
             Self::Joined(front, back) => front.len() + back.len(),
-            Self::Numbered(text, _) => text.len() + 21,
+            Self::Numbered(text, ..) => text.len() + 42,
             Self::Number(_) => 20,
         }
     }
@@ -38,8 +38,8 @@ impl ToRedisArgs for Arg<'_> {
                 drop(word.write_all(front.as_bytes()));
                 drop(word.write_all(back.as_bytes()));
             }
-            Self::Numbered(text, number) => {
-                drop(write!(out.writer_for_next_arg(), "{text} {number}"));
+            Self::Numbered(text, one, other) => {
+                drop(write!(out.writer_for_next_arg(), "{text} {one} {other}"));
             }
         }
     }
@@ -85,12 +85,12 @@ mod tests {
         let words = [
             Arg::Text("SET"),
             Arg::Joined("a\r\n", "b"),
-            Arg::Numbered("c", 7),
+            Arg::Numbered("c", 7, 8),
             Arg::Number(u64::MAX),
         ];
         let packed = command(&[&words[..1], &words[1..]]).get_packed_command();
         let expected =
-            "*4\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$3\r\nc 7\r\n$20\r\n18446744073709551615\r\n";
+            "*4\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$5\r\nc 7 8\r\n$20\r\n18446744073709551615\r\n";
         assert_eq!(String::from_utf8_lossy(&packed), expected);
     }
 

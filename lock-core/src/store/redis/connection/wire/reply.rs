@@ -18,14 +18,19 @@ pub(crate) fn text(value: &Value) -> Option<&str> {
 
 /// A list of numbers.
 pub(crate) fn numbers(value: &Value) -> Option<Vec<i64>> {
+    match value {
+        Value::Array(parts) => numbers_of(parts),
+        _ => None,
+    }
+}
+
+/// The parts of a list, if all of them are numbers.
+pub(crate) fn numbers_of(parts: &[Value]) -> Option<Vec<i64>> {
     let number = |part: &Value| match part {
         Value::Int(number) => Some(*number),
         _ => None,
     };
-    match value {
-        Value::Array(parts) => parts.iter().map(number).collect(),
-        _ => None,
-    }
+    parts.iter().map(number).collect()
 }
 
 /// The text of a reply to INFO.

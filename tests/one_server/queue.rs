@@ -1,0 +1,262 @@
+//! The queue of a key on the server: its places, its beats, what it costs, and processes of the version before it.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_core::LockOptions;
+use lock_tests::{
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, patient,
+};
+use redis::Value;
+
+const FENCE: &str = "__lock_core__:fence";
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
+const BEATS: &str = "__lock_core__:beats:lock:k";
+
+const ACQUIRE: &str = concat!(
+    include_str!("../../lock-core/src/store/redis/scripts/acquire_short.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),
+);
+
+/// The server's time in microseconds.
+fn now(server: &RedisServer) -> u64 {
+    let (seconds, micros): (u64, u64) =
+        redis::from_redis_value(server.cli(&["TIME"])).expect("a time");
+    seconds * 1_000_000 + micros
+}
+
+/// Sends a request to wait; returns the place.
+fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
+    let reply = server.cli(&[
+        "EVAL", ACQUIRE, "4", "lock:k", FENCE, QUEUE, BEATS, token, "60000", "0", "1", place, entry,
+    ]);
+    let Value::Array(reply) = reply else {
+        panic!("not a list: {reply:?}");
+    };
+    let [Value::Int(0), Value::Int(_), Value::Int(place), ..] = reply[..] else {
+        panic!("not busy: {reply:?}");
+    };
+    u64::try_from(place).expect("a place")
+}
+
+/// The process that wrote it was stopped before its first check: it listens, and does not answer.
+#[tokio::test]
+async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let client = redis::Client::open(server.url()).expect("a url");
+    let mut listener = client.get_connection().expect("it is up");
+    let mut listener = listener.as_pubsub();
+    listener
+        .subscribe("__lock_core__:grants:stopped")
+        .expect("it is up");
+    // In microseconds. The second one has come lately even for a slow machine.
+    for (age, is_granted) in [(3_000_000, false), (-60_000_000, true)] {
+        let guard = locks.acquire_free("k", patient()).await;
+        let place = now(&server).saturating_add_signed(-age).to_string();
+        let entry = "stopped 1 60000 lc1:web/1:00";
+        server.cli(&["ZADD", QUEUE, &place, entry]);
+        guard.release_held().await;
+        let holder = server.get("lock:k");
+        assert_eq!(holder.is_some(), is_granted, "{age}: {holder:?}");
+    }
+}
+
+/// An entry that was checked lately is alive, however long ago it came.
+#[tokio::test]
+async fn a_check_keeps_an_entry_alive_and_beats_do_not_pile_up() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", patient()).await;
+    let long_ago = (now(&server) - 60_000_000).to_string();
+    server.cli(&["ZADD", BEATS, &long_ago, "gone 7 60000 lc1:web/7:00"]);
+    let place = check(&server, "ch 1 60000", "lc1:web/1:00", &long_ago);
+    assert_eq!(place.to_string(), long_ago, "its place of before");
+    assert_eq!(server.queue(BEATS), ["ch 1 60000 lc1:web/1:00"]);
+    let expiry = server.pttl(BEATS).expect("it ends by itself");
+    assert!(expiry < SECOND * 3, "{expiry:?}");
+    let mut listener = redis::Client::open(server.url())
+        .and_then(|client| client.get_connection())
+        .expect("it is up");
+    let mut listener = listener.as_pubsub();
+    listener.subscribe("__lock_core__:grants:ch").expect("up");
+    guard.release_held().await;
+    assert_eq!(server.get("lock:k").as_deref(), Some("lc1:web/1:00"));
+}
+
+/// Otherwise all that come later would overtake, until the clock has caught up.
+#[tokio::test]
+async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", patient()).await;
+    let hour_ahead = (now(&server) + 3_600_000_000).to_string();
+    server.cli(&["ZADD", QUEUE, &hour_ahead, "ch 1 60000 lc1:web/1:00"]);
+    let place = check(&server, "ch 1 60000", "lc1:web/1:00", &hour_ahead);
+    assert!(place <= now(&server), "{place}");
+    let later = check(&server, "ch 2 60000", "lc1:web/2:00", "wait");
+    assert!(place < later);
+    assert_eq!(
+        server.queue(QUEUE),
+        ["ch 1 60000 lc1:web/1:00", "ch 2 60000 lc1:web/2:00"]
+    );
+    guard.release_held().await;
+}
+
+/// The first one also asks when the holder's lease must have ended, since it would be the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
+    const WAITING: u64 = 8;
+    let server = RedisServer::start();
+    let short = LockOptions::new(Duration::from_millis(300)).wait(HANG);
+    let guard = connect(&server.url())
+        .await
+        .acquire_free("k", short.clone())
+        .await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITING {
+        let locks = connect(&server.url()).await;
+        let short = short.clone();
+        waiting.push(tokio::spawn(async move { locks.acquire("k", short).await }));
+    }
+    let beats = || -> Vec<(String, u64)> {
+        let beats = server.cli(&["ZRANGE", BEATS, "0", "-1", "WITHSCORES"]);
+        redis::from_redis_value(beats).expect("a sorted set")
+    };
+    // Each check writes another beat.
+    let (mut seen, since) = (BTreeSet::new(), Instant::now());
+    eventually(HANG, "each has checked a few times", async || {
+        seen.extend(beats());
+        let of = |entry: &str| seen.iter().filter(|(other, _)| other == entry).count();
+        server.queue(QUEUE).iter().all(|entry| of(entry) >= 4)
+    })
+    .await;
+    let seconds = since.elapsed().as_secs();
+    let first = &server.queue(QUEUE)[0];
+    for entry in &server.queue(QUEUE)[1..] {
+        let checks: Vec<u64> = seen
+            .iter()
+            .filter(|(other, _)| other == entry)
+            .map(|(_, beat)| *beat)
+            .collect();
+        // The one after joining comes sooner.
+        for pair in checks[1..].windows(2) {
+            let pause = pair[1] - pair[0];
+            assert!(
+                pause >= 950_000,
+                "{pause} µs after the last one, in {seconds} s"
+            );
+        }
+    }
+    assert!(seen.iter().any(|(entry, _)| entry == first));
+    drop(guard);
+    for task in waiting {
+        let guard = task.await.expect("no panic").expect("its turn");
+        guard.release_held().await;
+    }
+}
+
+/// A process of the version whose queue was a list.
+struct Earlier {
+    connection: redis::Connection,
+    _listener: redis::Connection,
+    number: u32,
+    channel: String,
+}
+
+impl Earlier {
+    fn connect(server: &RedisServer, channel: &str) -> Self {
+        let client = redis::Client::open(server.url()).expect("a url");
+        let mut listener = client.get_connection().expect("it is up");
+        redis::cmd("SUBSCRIBE")
+            .arg(format!("__lock_core__:grants:{channel}"))
+            .exec(&mut listener)
+            .expect("it is up");
+        Self {
+            connection: client.get_connection().expect("it is up"),
+            _listener: listener,
+            number: 0,
+            channel: channel.to_owned(),
+        }
+    }
+
+    fn eval(&mut self, script: &str, arguments: &[&str]) -> Value {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script).arg(3);
+        eval.arg("lock:k")
+            .arg(FENCE)
+            .arg("__lock_core__:queue:lock:k");
+        eval.arg(arguments);
+        eval.query(&mut self.connection).expect("it is up")
+    }
+
+    /// Takes the lock; returns the owner token.
+    fn acquire(&mut self) -> String {
+        self.number += 1;
+        let token = format!("lc1:{}/1:{:032}", self.channel, self.number);
+        let entry = format!("{} {}", self.channel, self.number);
+        let (mut mode, started) = ("wait".to_owned(), Instant::now());
+        loop {
+            let script = include_str!("earlier/acquire.lua");
+            let arguments = [&*token, "5000", "0", "1", &mode, &entry];
+            let reply = self.eval(script, &arguments);
+            let reply: Vec<i64> = redis::from_redis_value(reply).expect("numbers");
+            if reply[0] == 1 {
+                return token;
+            }
+            assert!(started.elapsed() < HANG, "it never got the lock");
+            mode = reply[2].to_string();
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn release(&mut self, token: &str) {
+        let released = self.eval(include_str!("earlier/release.lua"), &[token, "0"]);
+        assert_eq!(released, Value::Int(1), "it held the lock");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_of_the_version_before_exclude_and_let_pass_those_of_this_one() {
+    const TURNS: usize = 15;
+    let server = RedisServer::start();
+    let is_held = Arc::new(AtomicBool::new(false));
+    let hold = |is_held: &AtomicBool| {
+        assert!(!is_held.swap(true, Ordering::SeqCst), "two holders");
+        thread::sleep(Duration::from_millis(3));
+        is_held.store(false, Ordering::SeqCst);
+    };
+    let mut all = Vec::new();
+    for number in 0..2 {
+        let mut earlier = Earlier::connect(&server, &format!("earlier{number}"));
+        let shared = is_held.clone();
+        all.push(tokio::task::spawn_blocking(move || {
+            for _ in 0..TURNS {
+                let token = earlier.acquire();
+                hold(&shared);
+                earlier.release(&token);
+            }
+        }));
+        let (locks, shared) = (connect(&server.url()).await, is_held.clone());
+        all.push(tokio::spawn(async move {
+            for _ in 0..TURNS {
+                let options = LockOptions::new(SECOND * 5).wait(HANG);
+                let guard = locks.acquire("k", options).await.expect("its turn");
+                hold(&shared);
+                guard.release_held().await;
+            }
+        }));
+    }
+    for task in all {
+        task.await.expect("no assertion failed");
+    }
+    assert_eq!(server.get("lock:k"), None);
+}
