@@ -11,16 +11,21 @@ use crate::{fencing::FencingToken, lease::Lease};
 /// holder writes. So a holder announces its token before it reads, and writes only if no larger one was announced since.
 /// [`Lease::update_fenced`] does the three steps in order.
 ///
-/// In SQLite and in PostgreSQL, on a table `account` with a column `fencing_token BIGINT NOT NULL DEFAULT 0`, one row for each
-/// resource, which must be there:
+/// The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster. While two servers
+/// act as the primary, both can give out one number. So a store remembers the holder beside the token, and refuses an equal token of
+/// another holder.
+///
+/// In SQLite and in PostgreSQL, on a table `account` with the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
+/// `fencing_holder BIGINT NOT NULL DEFAULT 0`, one row for each resource, which must be there:
 ///
 /// ```sql
 /// -- announce: refused if no row was changed
-/// UPDATE account SET fencing_token = $2 WHERE id = $1 AND fencing_token <= $2;
+/// UPDATE account SET fencing_token = $2, fencing_holder = $3
+///     WHERE id = $1 AND (fencing_token < $2 OR fencing_token = $2 AND fencing_holder = $3);
 /// -- read
 /// SELECT balance FROM account WHERE id = $1;
 /// -- write: refused if no row was changed
-/// UPDATE account SET balance = $3 WHERE id = $1 AND fencing_token = $2;
+/// UPDATE account SET balance = $4 WHERE id = $1 AND fencing_token = $2 AND fencing_holder = $3;
 /// ```
 ///
 /// Each statement is a transaction of its own. Two of them in one transaction would hide the announcement from others until the
@@ -31,7 +36,7 @@ pub trait FencedStore {
     /// The error of the store.
     type Error;
 
-    /// Remembers the token, unless a larger one was announced.
+    /// Remembers the token and its holder, unless a larger token was announced, or this one by another holder.
     ///
     /// # Errors
     ///
@@ -44,6 +49,7 @@ pub trait FencedStore {
     fn announce(
         &mut self,
         token: FencingToken,
+        holder: u64,
     ) -> impl Future<Output = Result<Fenced, Self::Error>> + Send;
 
     /// Reads the resource.
@@ -57,7 +63,7 @@ pub trait FencedStore {
     /// Dropping the future must leave the resource as it is.
     fn read(&mut self) -> impl Future<Output = Result<Self::Value, Self::Error>> + Send;
 
-    /// Writes the resource, unless another token was announced since.
+    /// Writes the resource, unless another token or holder was announced since.
     ///
     /// # Errors
     ///
@@ -69,6 +75,7 @@ pub trait FencedStore {
     fn write(
         &mut self,
         token: FencingToken,
+        holder: u64,
         value: Self::Value,
     ) -> impl Future<Output = Result<Fenced, Self::Error>> + Send;
 }
@@ -78,7 +85,7 @@ pub trait FencedStore {
 pub enum Fenced {
     /// It is the largest so far: done.
     Accepted,
-    /// There was a larger one: nothing was changed.
+    /// There was a larger one, or the same of another holder: nothing was changed.
     Refused,
 }
 
@@ -97,7 +104,7 @@ impl Fenced {
 /// Why a fenced change was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FencedError<E> {
-    /// Another holder has had the lock since. The store is right: never raise a token and try again. Acquire the lock again.
+    /// Another holder has had the lock since, or has it by another server. The store is right: never raise a token and try again. Acquire the lock again.
     Refused(FencingToken),
     /// The store did not reply. Whether it made the change is unknown.
     Store(E),
@@ -114,7 +121,7 @@ impl<E> fmt::Display for FencedError<E> {
         match self {
             Self::Refused(token) => write!(
                 f,
-                "the store refused fencing token {token}: another holder came after this one"
+                "the store refused fencing token {token}: another holder came after this one, or has the same token"
             ),
             Self::Store(_) => f.write_str("the store that checks fencing tokens failed"),
         }
@@ -149,12 +156,12 @@ impl Lease {
         store: &mut S,
         change: impl FnOnce(S::Value) -> S::Value,
     ) -> Result<(), FencedError<S::Error>> {
-        let token = self.fencing_token();
-        if store.announce(token).await? == Fenced::Refused {
+        let (token, holder) = (self.fencing_token(), self.fencing_holder());
+        if store.announce(token, holder).await? == Fenced::Refused {
             return Err(FencedError::Refused(token));
         }
         let value = change(store.read().await?);
-        match store.write(token, value).await? {
+        match store.write(token, holder, value).await? {
             Fenced::Accepted => Ok(()),
             Fenced::Refused => Err(FencedError::Refused(token)),
         }
@@ -171,21 +178,27 @@ mod tests {
     /// A store in which another holder may announce a token between a read and the write that follows.
     #[derive(Default)]
     struct Store {
-        largest: u64,
+        largest: (u64, u64),
         value: i32,
-        announced_meanwhile: Option<u64>,
+        announced_meanwhile: Option<(u64, u64)>,
     }
 
     impl FencedStore for Store {
         type Value = i32;
         type Error = Infallible;
 
-        async fn announce(&mut self, token: FencingToken) -> Result<Fenced, Infallible> {
-            let token = u64::from(token);
-            if token < self.largest {
+        async fn announce(
+            &mut self,
+            token: FencingToken,
+            holder: u64,
+        ) -> Result<Fenced, Infallible> {
+            let announced = (u64::from(token), holder);
+            if announced.0 < self.largest.0
+                || announced.0 == self.largest.0 && holder != self.largest.1
+            {
                 return Ok(Fenced::Refused);
             }
-            self.largest = token;
+            self.largest = announced;
             Ok(Fenced::Accepted)
         }
 
@@ -194,8 +207,13 @@ mod tests {
             Ok(self.value)
         }
 
-        async fn write(&mut self, token: FencingToken, value: i32) -> Result<Fenced, Infallible> {
-            if u64::from(token) != self.largest {
+        async fn write(
+            &mut self,
+            token: FencingToken,
+            holder: u64,
+            value: i32,
+        ) -> Result<Fenced, Infallible> {
+            if (token.into(), holder) != self.largest {
                 return Ok(Fenced::Refused);
             }
             self.value = value;
@@ -221,8 +239,8 @@ mod tests {
     #[tokio::test]
     async fn whoever_is_late_is_refused_before_it_reads() {
         let mut store = Store {
-            largest: u64::MAX,
-            announced_meanwhile: Some(0),
+            largest: (u64::MAX, 0),
+            announced_meanwhile: Some((0, 0)),
             ..Store::default()
         };
         let refused = update(&mut store).await;
@@ -233,11 +251,35 @@ mod tests {
     #[tokio::test]
     async fn whoever_is_overtaken_after_reading_is_refused_though_nobody_has_written() {
         let mut store = Store {
-            announced_meanwhile: Some(u64::MAX),
+            announced_meanwhile: Some((u64::MAX, 0)),
             ..Store::default()
         };
         let refused = update(&mut store).await;
         assert!(matches!(refused, Err(FencedError::Refused(_))));
         assert_eq!(store.value, 0);
+    }
+
+    /// Two primaries of a split brain gave out one number.
+    #[tokio::test]
+    async fn of_two_holders_with_one_token_the_first_changes_the_store_as_often_as_it_likes() {
+        let mut store = Store::default();
+        let (locks, others) = (LockManager::in_memory(), LockManager::in_memory());
+        let options = LockOptions::new(Duration::from_secs(10));
+        let first = locks.acquire("k", options.clone()).await.expect("free");
+        let second = others.acquire("k", options).await.expect("free there");
+        let (first, second) = (first.lease(), second.lease());
+        assert_ne!(first.fencing_holder(), second.fencing_holder());
+        let token = first.fencing_token();
+        for holder in [&first, &first] {
+            holder
+                .update_fenced(&mut store, |value| value + 1)
+                .await
+                .expect("its own");
+        }
+        let other = store.announce(token, second.fencing_holder()).await;
+        assert_eq!(other, Ok(Fenced::Refused));
+        let other = store.write(token, second.fencing_holder(), 7).await;
+        assert_eq!(other, Ok(Fenced::Refused));
+        assert_eq!(store.value, 2);
     }
 }

@@ -43,6 +43,15 @@ impl Lease {
         self.leases.first().fencing
     }
 
+    /// Returns a random number of the manager that has the lease, below 2^53 as a fencing token is.
+    ///
+    /// Two servers that both act as the primary can give out one fencing token twice. A store that remembers this number beside the
+    /// token tells the two holders apart: see [`FencedStore`](crate::FencedStore).
+    #[must_use]
+    pub fn fencing_holder(&self) -> u64 {
+        self.leases.first().context().owner_tokens.manager
+    }
+
     /// Returns each key of the lease once, in the order in which they were written, with its fencing token.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockKey, FencingToken)> {

@@ -219,7 +219,7 @@ impl Contender {
             let updated = if number == 0 {
                 lease.update_fenced(&mut register, |value| value + 1).await
             } else {
-                count_up(&mut register, token).await
+                count_up(&mut register, token, lease.fencing_holder()).await
             };
             match updated {
                 Err(FencedError::Store(error)) => return Err(error),
@@ -252,12 +252,13 @@ impl Contender {
 async fn count_up(
     register: &mut Register,
     token: lock_core::FencingToken,
+    holder: u64,
 ) -> Result<(), FencedError<io::Error>> {
-    if register.announce(token).await? == Fenced::Refused {
+    if register.announce(token, holder).await? == Fenced::Refused {
         return Err(FencedError::Refused(token));
     }
     let value = register.read().await?;
-    match register.write(token, value + 1).await? {
+    match register.write(token, holder, value + 1).await? {
         Fenced::Accepted => Ok(()),
         Fenced::Refused => Err(FencedError::Refused(token)),
     }

@@ -22,7 +22,7 @@ use tokio::{
 
 #[derive(Debug, Default)]
 struct Cell {
-    largest: u64,
+    largest: (u64, u64),
     value: u64,
     accepted: u64,
     refused: u64,
@@ -50,15 +50,17 @@ impl Cells {
         let number = |word: &str| word.parse::<u64>().ok();
         let cell = self.by_key.entry((*words.get(1)?).to_owned()).or_default();
         let done = match *words {
-            ["announce", _, token] => {
-                let token = number(token)?;
-                let is_new = token >= cell.largest;
-                cell.largest = cell.largest.max(token);
+            ["announce", _, token, holder] => {
+                let announced = (number(token)?, number(holder)?);
+                let is_new = announced.0 > cell.largest.0 || announced == cell.largest;
+                if is_new {
+                    cell.largest = announced;
+                }
                 cell.refused += u64::from(!is_new);
                 is_new
             }
-            ["write", _, token, value] => {
-                let is_latest = number(token)? == cell.largest;
+            ["write", _, token, holder, value] => {
+                let is_latest = (number(token)?, number(holder)?) == cell.largest;
                 if is_latest {
                     cell.value = number(value)?;
                     cell.accepted += 1;
@@ -76,7 +78,7 @@ impl Cells {
                     held,
                     key: key.to_owned(),
                     token: number(token)?,
-                    largest: cell.largest,
+                    largest: cell.largest.0,
                 };
                 self.complaints.push(complaint);
                 true
@@ -231,8 +233,8 @@ impl FencedStore for Register {
     type Value = u64;
     type Error = io::Error;
 
-    async fn announce(&mut self, token: FencingToken) -> io::Result<Fenced> {
-        let line = format!("announce {} {token}\n", self.key);
+    async fn announce(&mut self, token: FencingToken, holder: u64) -> io::Result<Fenced> {
+        let line = format!("announce {} {token} {holder}\n", self.key);
         self.may(&line).await
     }
 
@@ -242,8 +244,8 @@ impl FencedStore for Register {
         answer.parse().map_err(io::Error::other)
     }
 
-    async fn write(&mut self, token: FencingToken, value: u64) -> io::Result<Fenced> {
-        let line = format!("write {} {token} {value}\n", self.key);
+    async fn write(&mut self, token: FencingToken, holder: u64, value: u64) -> io::Result<Fenced> {
+        let line = format!("write {} {token} {holder} {value}\n", self.key);
         self.may(&line).await
     }
 }
@@ -253,17 +255,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_equal_token_of_another_holder_is_refused() {
+        let mut cells = Cells::default();
+        let mut say = |line: &str| cells.answer(line).expect(line);
+        assert_eq!(say("announce k 5 1"), "yes");
+        assert_eq!(say("announce k 5 2"), "no");
+        assert_eq!(say("write k 5 2 7"), "no");
+        assert_eq!(say("announce k 5 1"), "yes");
+        assert_eq!(say("write k 5 1 1"), "yes");
+        assert_eq!(say("read k"), "1");
+    }
+
+    #[test]
     fn late_tokens_are_refused_and_lost_increments_are_missed() {
         let mut cells = Cells::default();
         let mut say = |line: &str| cells.answer(line).expect(line);
-        assert_eq!(say("announce k 5"), "yes");
+        assert_eq!(say("announce k 5 1"), "yes");
         assert_eq!(say("read k"), "0");
-        assert_eq!(say("write k 5 1"), "yes");
-        assert_eq!(say("announce k 4"), "no");
-        assert_eq!(say("write k 4 2"), "no");
-        // Two who have the same token and have both read 1.
-        assert_eq!(say("write k 5 2"), "yes");
-        assert_eq!(say("write k 5 2"), "yes");
+        assert_eq!(say("write k 5 1 1"), "yes");
+        assert_eq!(say("announce k 4 1"), "no");
+        assert_eq!(say("write k 4 1 2"), "no");
+        // One increment is lost.
+        assert_eq!(say("write k 5 1 2"), "yes");
+        assert_eq!(say("write k 5 1 2"), "yes");
         let cell = &cells.by_key["k"];
         assert_eq!((cell.value, cell.accepted, cell.refused), (2, 3, 2));
         assert_eq!(cells.answer("nonsense k"), None);

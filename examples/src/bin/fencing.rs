@@ -22,10 +22,14 @@ impl FencedStore for Account {
     type Value = i64;
     type Error = sqlx::Error;
 
-    async fn announce(&mut self, token: FencingToken) -> Result<Fenced, sqlx::Error> {
-        let sql = "UPDATE account SET fencing_token = $1 WHERE fencing_token <= $1";
-        let done = sqlx::query(sql).bind(number(token)).execute(&self.pool);
-        Ok(Fenced::from_rows_changed(done.await?.rows_affected()))
+    async fn announce(&mut self, token: FencingToken, holder: u64) -> Result<Fenced, sqlx::Error> {
+        let sql = "UPDATE account SET fencing_token = $1, fencing_holder = $2 \
+                   WHERE fencing_token < $1 OR fencing_token = $1 AND fencing_holder = $2";
+        let announce = sqlx::query(sql)
+            .bind(number(token.into()))
+            .bind(number(holder));
+        let done = announce.execute(&self.pool).await?;
+        Ok(Fenced::from_rows_changed(done.rows_affected()))
     }
 
     async fn read(&mut self) -> Result<i64, sqlx::Error> {
@@ -36,19 +40,27 @@ impl FencedStore for Account {
         Ok(balance)
     }
 
-    async fn write(&mut self, token: FencingToken, balance: i64) -> Result<Fenced, sqlx::Error> {
-        let fenced = "UPDATE account SET balance = $2 WHERE fencing_token = $1";
-        let unfenced = "UPDATE account SET balance = $2 WHERE $1 > 0";
+    async fn write(
+        &mut self,
+        token: FencingToken,
+        holder: u64,
+        balance: i64,
+    ) -> Result<Fenced, sqlx::Error> {
+        let fenced =
+            "UPDATE account SET balance = $3 WHERE fencing_token = $1 AND fencing_holder = $2";
+        let unfenced = "UPDATE account SET balance = $3 WHERE $1 > 0 AND $2 > 0";
         let sql = if self.fenced { fenced } else { unfenced };
-        let write = sqlx::query(sql).bind(number(token)).bind(balance);
-        let done = write.execute(&self.pool).await?;
+        let write = sqlx::query(sql)
+            .bind(number(token.into()))
+            .bind(number(holder));
+        let done = write.bind(balance).execute(&self.pool).await?;
         Ok(Fenced::from_rows_changed(done.rows_affected()))
     }
 }
 
-/// A token fits in 53 bits, so in any column for large numbers.
-fn number(token: FencingToken) -> i64 {
-    i64::try_from(u64::from(token)).unwrap_or(i64::MAX)
+/// Both fit in 53 bits, so in any column for large numbers.
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Adds to the account under its lock.
@@ -71,8 +83,8 @@ async fn main() -> anyhow::Result<()> {
     let fenced = std::env::args().all(|argument| argument != "--unfenced");
     let file = tempfile::NamedTempFile::new()?;
     let pool = SqlitePool::connect(&format!("sqlite://{}", file.path().display())).await?;
-    let table =
-        "CREATE TABLE account (balance BIGINT NOT NULL, fencing_token BIGINT NOT NULL DEFAULT 0)";
+    let table = "CREATE TABLE account (balance BIGINT NOT NULL, \
+                 fencing_token BIGINT NOT NULL DEFAULT 0, fencing_holder BIGINT NOT NULL DEFAULT 0)";
     sqlx::raw_sql(table).execute(&pool).await?;
     sqlx::raw_sql("INSERT INTO account (balance) VALUES (0)")
         .execute(&pool)

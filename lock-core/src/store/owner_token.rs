@@ -41,6 +41,8 @@ impl OwnerToken {
 /// have the same tokens. A manager works only in the process that made it.
 pub(crate) struct OwnerTokens {
     label: HolderLabel,
+    /// Tells managers apart where their fencing tokens do not. Not secret.
+    pub(crate) manager: u64,
     /// Random bytes for the next tokens. The system's generator is asked for many at a time: a call costs more than the rest of
     /// making a token.
     drawn: Mutex<Vec<[u8; 16]>>,
@@ -52,6 +54,7 @@ impl OwnerTokens {
     pub(crate) fn of_this_process() -> Self {
         Self {
             label: HolderLabel::of_this_process(),
+            manager: random_number(),
             drawn: Mutex::default(),
         }
     }

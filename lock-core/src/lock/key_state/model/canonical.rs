@@ -144,7 +144,7 @@ impl World {
             }
         }
         if let Some(Some(Ok(AcquireOutcome::Granted(block)))) =
-            self.polled.as_ref().map(|polled| polled.arrived)
+            self.polled.as_ref().map(|polled| polled.arrived.clone())
         {
             tokens.insert(first_of(block));
         }

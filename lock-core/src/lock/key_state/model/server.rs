@@ -23,7 +23,7 @@ pub(super) enum Request {
     Release(u64),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Reply {
     Acquired(u64, Result<AcquireOutcome, Lost>),
     Confirmed(u64, Result<Renewed, Lost>),
