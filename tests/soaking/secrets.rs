@@ -12,8 +12,8 @@ const KEPT: u64 = 64 << 20;
 /// More need not be known.
 const MOST_FOUND: usize = 100;
 
-/// What every owner token begins with, and how long the random part is that must not be seen without it either.
-const SCHEME: &str = "lc1:";
+/// What owner tokens begin with, and how long the random part is that must not be seen without it either.
+const SCHEMES: [&str; 2] = ["lc1:", "lc0:"];
 const RANDOM_DIGITS: usize = 32;
 
 /// The log of all contenders, as it is written.
@@ -83,7 +83,7 @@ impl Log {
 fn has_secret(line: &str) -> bool {
     let words = line.split(|c: char| !c.is_ascii_hexdigit());
     line.contains(PASSWORD)
-        || line.contains(SCHEME)
+        || SCHEMES.iter().any(|scheme| line.contains(scheme))
         || words.into_iter().any(|word| word.len() == RANDOM_DIGITS)
 }
 
@@ -95,6 +95,7 @@ mod tests {
     fn passwords_and_tokens_are_found_and_fencing_tokens_are_none() {
         assert!(has_secret("redis://:correct-horse-battery@127.0.0.1"));
         assert!(has_secret("key holds lc1:host/7:"));
+        assert!(has_secret("key holds lc0:host/7:"));
         assert!(has_secret("token=0123456789abcdef0123456789abcdef."));
         assert!(!has_secret(
             "fencing token 1795151176455149, lease lost key=hot-0"

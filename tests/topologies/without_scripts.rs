@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
+use lock_core::{Holder, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
     eventually, on_every_kind, patient,
@@ -33,6 +33,7 @@ on_every_kind! { server:
     tokens_grow_across_a_loss_of_data
     a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none
     operators_look_and_take_away
+    waiters_with_scripts_poll_for_a_lock_that_is_held_without
 }
 
 /// A server on which `plain` may do everything but run scripts.
@@ -497,6 +498,43 @@ async fn operators_look_and_take_away(server: &RedisServer) {
     ));
     assert!(locks.force_release("list").await.is_err());
     assert_eq!(server.keys("lock:list").len(), 1);
+}
+
+/// Without scripts nothing is granted. A waiter beside it waits for a holder whose release grants, which it checks once a second.
+async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &RedisServer) {
+    let granting = RedisServer::start();
+    let holder = connect(server).await;
+    let guard = holder.acquire_free("k", patient()).await;
+    let beside = locks_of(&granting).await.acquire_free("k", patient()).await;
+    let (here, there) = (locks_of(server).await, locks_of(&granting).await);
+    let seen = here.inspect("k").await.expect("an answer").expect("held");
+    let process = format!("/{}", std::process::id());
+    assert!(
+        matches!(&seen.holder, Holder::Ours(label) if label.ends_with(&process)),
+        "{seen:?}"
+    );
+    let asked = || [server, &granting].map(|server| server.calls("evalsha"));
+    let before = asked();
+    let [waiting, waiting_there] =
+        [here, there].map(|locks| tokio::spawn(async move { locks.acquire("k", patient()).await }));
+    eventually(HANG, "it asked often", async || {
+        asked()[0] >= before[0] + 30
+    })
+    .await;
+    let [polls, checks] = [0, 1].map(|n| asked()[n] - before[n]);
+    assert!(checks * 3 < polls, "{checks} checks, {polls} polls");
+    guard.release_held().await;
+    beside.release_held().await;
+    for waiting in [waiting, waiting_there] {
+        let granted = timeout(HANG, waiting).await.expect("no missed chance");
+        drop(granted.expect("no panic").expect("free"));
+    }
+}
+
+/// As a user who may run scripts.
+async fn locks_of(server: &RedisServer) -> LockManager {
+    let connected = LockManager::connect(&server.url()).await;
+    connected.expect("a server with scripts")
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -15,7 +15,7 @@ use crate::{
     runtime::{clock::Moment, mutex::Mutex},
     store::{
         Entry,
-        owner_token::{OwnerToken, random_number},
+        owner_token::{OwnerToken, Scheme, random_number},
     },
 };
 
@@ -42,6 +42,8 @@ pub(crate) struct Grants {
     /// In order of joining, so that all are told of a new connection in that order: first come, first served.
     entries: Mutex<BTreeMap<EntryNumber, EntryRecord>>,
     listener: OnceLock<Weak<dyn GrantListener>>,
+    /// Whether releases of this manager grant, as far as the last connection told. They do not where scripts may not run.
+    gives: AtomicBool,
 }
 
 struct EntryRecord {
@@ -85,6 +87,7 @@ impl Default for Grants {
             last_number: AtomicU64::new(random_number()),
             entries: Mutex::default(),
             listener: OnceLock::new(),
+            gives: AtomicBool::new(true),
         }
     }
 }
@@ -93,6 +96,23 @@ impl Grants {
     /// Sets the only listener of messages.
     pub(crate) fn listen(&self, listener: Weak<dyn GrantListener>) {
         self.listener.get_or_init(|| listener);
+    }
+
+    /// That of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need, or check
+    /// once a second.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.gives.load(Ordering::Relaxed) {
+            Scheme::Grants
+        } else {
+            Scheme::Deletes
+        }
+    }
+
+    /// A connection was made, and it is known how locks are released on it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn note_scheme(&self, scheme: Scheme) {
+        self.gives
+            .store(scheme == Scheme::Grants, Ordering::Relaxed);
     }
 
     pub(crate) fn entry(self: &Arc<Self>, key: &LockKey, token: &OwnerToken) -> QueueEntry {

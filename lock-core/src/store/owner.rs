@@ -27,7 +27,7 @@ impl Owner {
         key: &LockKey,
         full_key: Arc<str>,
     ) -> Self {
-        let token = tokens.next();
+        let token = tokens.next(grants.scheme());
         Self {
             full_key,
             entry: grants.entry(key, &token),

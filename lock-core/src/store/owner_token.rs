@@ -17,8 +17,26 @@ use crate::{
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OwnerToken(Arc<str>);
 
-/// The prefix of every owner token of ours. Of another library's token it matters only that it is different.
-const SCHEME: &str = "lc1:";
+/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. Of another library's token it
+/// matters only that it is different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// The release grants the lock to the next entry of the queue. The scripts look for this one.
+    Grants,
+    /// The release only deletes the key: it is made without scripts, so waiters poll.
+    Deletes,
+}
+
+impl Scheme {
+    const ALL: [Self; 2] = [Self::Grants, Self::Deletes];
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Grants => "lc1:",
+            Self::Deletes => "lc0:",
+        }
+    }
+}
 
 impl OwnerToken {
     /// The value itself, for the backend only.
@@ -60,11 +78,11 @@ impl OwnerTokens {
     }
 
     /// Makes a new one: 122 random bits of the system's generator.
-    pub(crate) fn next(&self) -> OwnerToken {
+    pub(crate) fn next(&self, scheme: Scheme) -> OwnerToken {
         let (label, mut digits) = (&*self.label.0, [0; 32]);
         let random = uuid::Builder::from_random_bytes(self.draw()).into_uuid();
         let random = &*random.simple().encode_lower(&mut digits);
-        OwnerToken([SCHEME, label, ":", random].concat().into())
+        OwnerToken([scheme.prefix(), label, ":", random].concat().into())
     }
 
     fn draw(&self) -> [u8; 16] {
@@ -136,7 +154,8 @@ pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usi
 
 /// Returns the label in a token of ours, without the secret part; `None` if the token is another library's.
 fn label_of(token: &str) -> Option<&str> {
-    let (label, _secret) = token.strip_prefix(SCHEME)?.rsplit_once(':')?;
+    let ours = Scheme::ALL.map(|scheme| token.strip_prefix(scheme.prefix()));
+    let (label, _secret) = ours.into_iter().flatten().next()?.rsplit_once(':')?;
     Some(label)
 }
 
@@ -145,7 +164,11 @@ fn label_of(token: &str) -> Option<&str> {
 pub(crate) fn redact(message: &str) -> String {
     let mut clean = String::with_capacity(message.len());
     let mut rest = message;
-    while let Some(start) = rest.find(SCHEME) {
+    let first = |rest: &str| {
+        let starts = Scheme::ALL.map(|scheme| rest.find(scheme.prefix()));
+        starts.into_iter().flatten().min()
+    };
+    while let Some(start) = first(rest) {
         clean.push_str(&rest[..start]);
         clean.push_str("***");
         let token = &rest[start..];
@@ -194,16 +217,18 @@ mod tests {
 
     #[test]
     fn an_owner_token_shows_its_label_and_never_its_secret() {
-        let token = OwnerTokens::of_this_process().next();
-        let label = label_of(token.expose()).expect("a token of ours");
-        assert!(
-            label.ends_with(&format!("/{}", std::process::id())),
-            "{label}"
-        );
-        let secret = token.expose().rsplit(':').next().expect("has parts");
-        assert_eq!(secret.len(), 32);
-        assert!(!label.contains(secret));
-        assert_eq!(format!("{token:?}"), "OwnerToken(..)");
+        for scheme in Scheme::ALL {
+            let token = OwnerTokens::of_this_process().next(scheme);
+            let label = label_of(token.expose()).expect("a token of ours");
+            assert!(
+                label.ends_with(&format!("/{}", std::process::id())),
+                "{label}"
+            );
+            let secret = token.expose().rsplit(':').next().expect("has parts");
+            assert_eq!(secret.len(), 32);
+            assert!(!label.contains(secret));
+            assert_eq!(format!("{token:?}"), "OwnerToken(..)");
+        }
     }
 
     #[test]
@@ -212,7 +237,14 @@ mod tests {
             OwnerTokens::of_this_process(),
             OwnerTokens::of_this_process(),
         );
-        let make = || (0..200).map(|n| [&one, &other][n % 2].next().expose().to_owned());
+        let make = || {
+            (0..200).map(|n| {
+                [&one, &other][n % 2]
+                    .next(Scheme::Grants)
+                    .expose()
+                    .to_owned()
+            })
+        };
         let threads = std::thread::scope(|scope| {
             let threads = [(); 3].map(|()| scope.spawn(|| make().collect::<Vec<_>>()));
             threads.map(|thread| thread.join().expect("no panic"))
@@ -233,7 +265,7 @@ mod tests {
 
     #[test]
     fn tokens_of_others_have_no_label() {
-        for token in ["", "3f2a", "lc1:", "lc1", "LC1:a:b"] {
+        for token in ["", "3f2a", "lc1:", "lc0:", "lc1", "LC1:a:b"] {
             assert_eq!(label_of(token), None, "{token}");
         }
     }
@@ -241,14 +273,15 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn a_quoted_token_is_cut_out_of_a_message() {
-        let token = OwnerTokens::of_this_process().next();
+        let [token, other] = Scheme::ALL.map(|scheme| OwnerTokens::of_this_process().next(scheme));
         let message = format!(
-            "ERR unknown command 'EVALSHA', args: '{}' '10000'",
+            "ERR unknown command 'EVALSHA', args: '{}' '{}' '10000'",
+            other.expose(),
             token.expose()
         );
         assert_eq!(
             redact(&message),
-            "ERR unknown command 'EVALSHA', args: '***' '10000'"
+            "ERR unknown command 'EVALSHA', args: '***' '***' '10000'"
         );
         assert_eq!(redact(token.expose()), "***");
         assert_eq!(redact("nothing here"), "nothing here");

@@ -11,7 +11,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
         Renewed, Store,
-        owner_token::{OwnerTokens, random_name},
+        owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
             Acked, RedisStore,
             connection::{capabilities::Capabilities, errors, handshake::CurrentConnection},
@@ -161,7 +161,8 @@ async fn lock_and_unlock(
             "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
         ))),
     };
-    let token = OwnerTokens::of_this_process().next();
+    // Polling is right for its waiters, whether or not scripts may run here.
+    let token = OwnerTokens::of_this_process().next(Scheme::Deletes);
     let request = Acquire {
         full_key: full_key.clone(),
         token: token.clone(),

@@ -88,6 +88,9 @@ pub(crate) async fn open(
             }
         }
     }
+    if let Some(known) = current.capabilities {
+        reconnecting.dispatch.note_capabilities(known);
+    }
     current.found = found;
     Ok(current)
 }

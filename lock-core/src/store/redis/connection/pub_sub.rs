@@ -11,7 +11,8 @@ use crate::{
     store::{
         fencing_counter::LARGEST_TOKEN,
         grants::{GrantMessage, Grants, MessageKind},
-        redis::connection::CLOCK,
+        owner_token::Scheme,
+        redis::connection::{CLOCK, capabilities::Capabilities},
     },
 };
 
@@ -87,6 +88,14 @@ impl PubSubDispatch {
         {
             self.grants.deliver(message, self.kind, CLOCK.now());
         }
+    }
+
+    /// The commands by which the locks of a new connection are released.
+    pub(crate) fn note_capabilities(&self, capabilities: Capabilities) {
+        self.grants.note_scheme(match capabilities {
+            Capabilities::Scripts => Scheme::Grants,
+            Capabilities::Commands(_) => Scheme::Deletes,
+        });
     }
 
     /// The connection is gone.
