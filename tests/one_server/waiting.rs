@@ -678,6 +678,48 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
     nothing_stays(&server).await;
 }
 
+/// Has processes with so many tasks each take turns of `held`, and returns how many turns each process had.
+async fn turns_of(url: &str, tasks: [usize; 2], held: Duration) -> [u32; 2] {
+    const ALL: u32 = 300;
+    let managers = [connect(url).await, connect(url).await];
+    let turns = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+    let mut all = Vec::new();
+    for (process, locks) in managers.into_iter().enumerate() {
+        for _ in 0..tasks[process] {
+            let (locks, turns) = (locks.clone(), turns.clone());
+            all.push(tokio::spawn(async move {
+                let total = || turns.iter().map(|turns| turns.load(Ordering::SeqCst));
+                while total().sum::<u32>() < ALL {
+                    let guard = locks.acquire("k", patient()).await.expect("its turn");
+                    turns[process].fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(held).await;
+                    guard.release_held().await;
+                }
+            }));
+        }
+    }
+    for task in all {
+        task.await.expect("no panic");
+    }
+    [0, 1].map(|process| turns[process].load(Ordering::SeqCst))
+}
+
+/// The bounds are twice what is promised: on a loaded machine a process that released may come back late.
+#[tokio::test]
+async fn processes_have_their_turns_whatever_the_number_of_their_tasks() {
+    let server = RedisServer::start();
+    let held = Duration::from_millis(3);
+    for (tasks, most) in [([2, 1], 4.0), ([8, 1], 4.0), ([4, 4], 2.3), ([1, 1], 2.3)] {
+        let [first, second] = turns_of(&server.url(), tasks, held).await;
+        let ratio = f64::from(first) / f64::from(second);
+        assert!(
+            ratio < most && ratio > 1.0 / most,
+            "{tasks:?} tasks: {first} and {second} turns"
+        );
+    }
+    nothing_stays(&server).await;
+}
+
 #[tokio::test]
 async fn a_user_who_may_not_subscribe_asks_instead() {
     let server = RedisServer::start();

@@ -247,11 +247,14 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 64.
+    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 1 where they are in a
+    /// queue, and to 64 where they poll (several servers, users without scripts).
     ///
-    /// A hand-off inside the process costs no message, so a high bound is fast. Other processes wait for that much longer.
+    /// Between processes with equally many waiting tasks, and where each has at least one more than this, all have equally many
+    /// turns. A process whose tasks wait beside a single task of another one has this many turns more than it: by default two to
+    /// one. A hand-off inside the process costs no message, so a high bound is fast, and other processes wait for that much longer.
     pub fn max_handoffs(mut self, most: u32) -> Self {
-        self.limits.handoffs = most;
+        self.limits.handoffs = Some(most);
         self
     }
 

@@ -188,6 +188,9 @@ pub(crate) enum Prefetched {
 /// Whether other processes wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contended {
+    /// In a queue: the release grants the lock to the first one.
+    OthersQueued,
+    /// They poll, or may do so.
     OthersWaiting,
     NoneWaiting,
 }

@@ -228,6 +228,7 @@ where
             return;
         };
         request.was_busy = true;
+        request.was_queued |= busy.wake_up == WakeUpMode::Push && asked != QueueMode::DoNotQueue;
         if !busy.needs_new_token() && asked != QueueMode::DoNotQueue {
             request.may_hold = true;
             request.queue_mode = QueueMode::CheckPosition(busy.position);
@@ -357,7 +358,7 @@ where
         };
         let was_busy = request.was_busy;
         let owner = request.owner.clone();
-        let mut lease = ServerLease::new(owner, &granted, request.is_astray, terms.renew, cx);
+        let mut lease = ServerLease::new(owner, &granted, request, terms.renew, cx);
         let ends = lease.valid_until;
         if self.queue.length() > 1 {
             cx.actions.push(lease.prefetch(cx.now));

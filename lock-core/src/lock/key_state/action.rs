@@ -26,8 +26,27 @@ pub(crate) struct TaskId(pub(crate) u64);
 pub(crate) struct Limits {
     pub(crate) held: usize,
     pub(crate) waiting: usize,
-    pub(crate) handoffs: u32,
+    /// `None`: what is fair to the other processes, by how they wait.
+    pub(crate) handoffs: Option<u32>,
     pub(crate) handoff_time: Duration,
+}
+
+impl Limits {
+    /// A process with more waiters than another one then has at most two turns to one.
+    const BEFORE_QUEUE: u32 = 1;
+
+    /// What polls comes late, whatever the length of a batch.
+    const BEFORE_POLLS: u32 = 64;
+
+    /// How often a lock is passed on inside the process while others are in the server's queue.
+    pub(crate) fn handoffs_before_queue(&self) -> u32 {
+        self.handoffs.unwrap_or(Self::BEFORE_QUEUE)
+    }
+
+    /// The same, where there is no queue.
+    pub(crate) fn handoffs_before_polls(&self) -> u32 {
+        self.handoffs.unwrap_or(Self::BEFORE_POLLS)
+    }
 }
 
 impl Default for Limits {
@@ -35,7 +54,7 @@ impl Default for Limits {
         Self {
             held: 100_000,
             waiting: 100_000,
-            handoffs: 64,
+            handoffs: None,
             handoff_time: Duration::from_millis(20),
         }
     }

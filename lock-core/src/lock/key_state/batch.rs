@@ -7,47 +7,80 @@ pub(crate) struct Batch {
     /// How often it was passed on, and since when, since the server granted it or said that no other process waits.
     pub(super) passed: u32,
     pub(super) since: Moment,
-    pub(super) contended: Contended,
+    /// `None` before the first reply.
+    pub(super) contended: Option<Contended>,
     /// When the server last said so.
     pub(super) told_at: Moment,
+    /// After how many hand-offs the server is asked again. It doubles, so that a process that comes soon after a grant is noticed
+    /// soon, and a key that no other process wants costs few requests.
+    pub(super) asks_at: u32,
+}
+
+/// What becomes of a lease whose holder has released it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    PassOn,
+    /// The reply in flight tells whether other processes wait.
+    AwaitReply,
+    GiveBack,
 }
 
 impl Batch {
-    /// Until the server says that no other process waits, one may.
-    pub(super) fn new(now: Moment) -> Self {
+    /// `is_queued`: this process was in the queue. Where one process waited, another one may be about to: the one that released the
+    /// lock comes back after a round trip.
+    pub(super) fn new(is_queued: bool, now: Moment) -> Self {
         Self {
             passed: 0,
             since: now,
-            contended: Contended::OthersWaiting,
+            contended: is_queued.then_some(Contended::OthersQueued),
             told_at: now,
+            asks_at: 1,
         }
     }
 
-    /// Whether it may be passed on once more. What the server said counts for a bounded time.
-    pub(super) fn may_go_on(&self, now: Moment, limits: &Limits) -> bool {
-        match self.contended {
-            Contended::OthersWaiting => {
-                self.passed < limits.handoffs && now.since(self.since) < limits.handoff_time
+    /// `is_asking`: a reply is on its way that tells whether other processes wait. What the server said counts for a bounded time.
+    pub(super) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
+        let is_within = |most| self.passed < most && now.since(self.since) < limits.handoff_time;
+        let goes_on = match self.contended {
+            Some(Contended::OthersQueued) => is_within(limits.handoffs_before_queue()),
+            None if is_asking && !is_within(limits.handoffs_before_queue()) => {
+                return Next::AwaitReply;
             }
+            Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls()),
             // Twice the time, since a reply takes some of it.
-            Contended::NoneWaiting => {
+            Some(Contended::NoneWaiting) => {
                 now.since(self.told_at) < limits.handoff_time.saturating_mul(2)
             }
+        };
+        if goes_on {
+            Next::PassOn
+        } else {
+            Next::GiveBack
         }
     }
 
-    pub(super) fn is_stale(&self, now: Moment, limits: &Limits) -> bool {
-        now.since(self.told_at) >= limits.handoff_time
+    /// Counts a hand-off. Returns whether the server is to be asked again.
+    pub(super) fn pass(&mut self, now: Moment, limits: &Limits) -> bool {
+        self.passed = self.passed.saturating_add(1);
+        let is_due = self.passed >= self.asks_at;
+        if is_due {
+            self.asks_at = self.asks_at.saturating_mul(2);
+        }
+        is_due || now.since(self.told_at) >= limits.handoff_time
     }
 
-    /// The bound counts from when other processes were first known to wait.
+    /// The bound counts from when no other process was known to wait. Once one was in the queue, it stays until the lock has been
+    /// at the server: an entry that left may be about to come back.
     pub(super) fn note(&mut self, contended: Contended, now: Moment) {
-        if contended == Contended::NoneWaiting || self.contended == Contended::NoneWaiting {
+        self.told_at = now;
+        if self.contended == Some(Contended::OthersQueued) {
+            return;
+        }
+        if contended == Contended::NoneWaiting {
             self.passed = 0;
             self.since = now;
         }
-        self.contended = contended;
-        self.told_at = now;
+        self.contended = Some(contended);
     }
 }
 
@@ -57,12 +90,14 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        held: 1,
-        waiting: 1,
-        handoffs: 3,
-        handoff_time: Duration::from_millis(20),
-    };
+    fn limits(handoffs: Option<u32>) -> Limits {
+        Limits {
+            held: 1,
+            waiting: 1,
+            handoffs,
+            handoff_time: Duration::from_millis(20),
+        }
+    }
 
     fn at(millis: u64) -> Moment {
         Moment::from_nanos(0).after(Duration::from_millis(millis))
@@ -70,34 +105,89 @@ mod tests {
 
     #[test]
     fn while_others_wait_a_batch_ends_by_count_and_by_time() {
-        let mut batch = Batch::new(at(0));
-        assert!(batch.may_go_on(at(19), &LIMITS));
-        assert!(!batch.may_go_on(at(20), &LIMITS));
-        batch.passed = 2;
-        assert!(batch.may_go_on(at(0), &LIMITS));
-        batch.passed = 3;
-        assert!(!batch.may_go_on(at(0), &LIMITS));
-        batch.note(Contended::OthersWaiting, at(1));
-        assert!(
-            !batch.may_go_on(at(1), &LIMITS),
-            "hearing of them again is no new beginning"
+        let limits = limits(Some(3));
+        for contended in [Contended::OthersQueued, Contended::OthersWaiting] {
+            let mut batch = Batch::new(false, at(0));
+            batch.note(contended, at(0));
+            assert_eq!(batch.next(true, at(19), &limits), Next::PassOn);
+            assert_eq!(batch.next(true, at(20), &limits), Next::GiveBack);
+            batch.passed = 2;
+            assert_eq!(batch.next(true, at(0), &limits), Next::PassOn);
+            batch.passed = 3;
+            assert_eq!(batch.next(true, at(0), &limits), Next::GiveBack);
+            batch.note(contended, at(1));
+            assert_eq!(
+                batch.next(true, at(1), &limits),
+                Next::GiveBack,
+                "hearing of them again is no new beginning"
+            );
+        }
+    }
+
+    #[test]
+    fn before_a_queue_a_lock_is_passed_on_once_unless_asked_otherwise() {
+        let mut queued = Batch::new(true, at(0));
+        assert_eq!(queued.next(false, at(0), &limits(None)), Next::PassOn);
+        queued.pass(at(0), &limits(None));
+        assert_eq!(queued.next(true, at(0), &limits(None)), Next::GiveBack);
+        queued.note(Contended::NoneWaiting, at(0));
+        assert_eq!(
+            queued.next(true, at(0), &limits(None)),
+            Next::GiveBack,
+            "the last holder may be about to come back"
         );
+        let mut polled = Batch::new(false, at(0));
+        polled.note(Contended::OthersWaiting, at(0));
+        polled.passed = 63;
+        assert_eq!(polled.next(false, at(0), &limits(None)), Next::PassOn);
+        polled.passed = 64;
+        assert_eq!(polled.next(false, at(0), &limits(None)), Next::GiveBack);
+    }
+
+    #[test]
+    fn before_the_first_reply_a_lock_is_passed_on_once() {
+        let mut batch = Batch::new(false, at(0));
+        assert!(batch.pass(at(0), &limits(None)));
+        assert_eq!(batch.next(true, at(0), &limits(None)), Next::AwaitReply);
+        assert_eq!(
+            batch.next(false, at(0), &limits(None)),
+            Next::PassOn,
+            "no reply is on its way"
+        );
+        batch.note(Contended::NoneWaiting, at(0));
+        assert_eq!(batch.next(true, at(0), &limits(None)), Next::PassOn);
     }
 
     #[test]
     fn while_no_other_process_waits_a_batch_goes_on_as_long_as_that_is_known() {
-        let mut batch = Batch::new(at(0));
+        let limits = limits(Some(3));
+        let mut batch = Batch::new(false, at(0));
         batch.passed = 1000;
         batch.note(Contended::NoneWaiting, at(10));
+        assert_eq!(batch.passed, 0);
         batch.passed = 1000;
-        assert!(batch.may_go_on(at(49), &LIMITS));
-        assert!(!batch.may_go_on(at(50), &LIMITS));
-        assert!(!batch.is_stale(at(29), &LIMITS) && batch.is_stale(at(30), &LIMITS));
-        batch.note(Contended::OthersWaiting, at(30));
-        assert!(
-            batch.may_go_on(at(49), &LIMITS),
-            "the bound counts from when they are heard of"
+        assert_eq!(batch.next(true, at(49), &limits), Next::PassOn);
+        assert_eq!(batch.next(true, at(50), &limits), Next::GiveBack);
+        batch.note(Contended::OthersQueued, at(30));
+        assert_eq!(
+            batch.next(true, at(30), &limits),
+            Next::GiveBack,
+            "the bound counts from when none was known to wait"
         );
-        assert!(!batch.may_go_on(at(50), &LIMITS));
+    }
+
+    #[test]
+    fn the_server_is_asked_again_after_1_2_4_hand_offs_and_when_its_word_is_old() {
+        let limits = limits(None);
+        let mut batch = Batch::new(false, at(0));
+        let mut asked = Vec::new();
+        for turn in 1..=100 {
+            if batch.pass(at(0), &limits) {
+                asked.push(turn);
+                batch.note(Contended::NoneWaiting, at(0));
+            }
+        }
+        assert_eq!(asked, [1, 3, 7, 15, 31, 63]);
+        assert!(!batch.pass(at(19), &limits) && batch.pass(at(20), &limits));
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     lock::key_state::{
         KeyState, Phase,
         action::{Action, POLL_WITHIN, ReleaseAction, TaskId, Transition},
+        batch::Next,
         server_lease::{HolderStage, LocalHolder, RenewalPlan, ServerLease, validity},
         wait_queue::Waiter,
     },
@@ -289,22 +290,32 @@ where
         if let Some((id, _)) = next
             && !is_kept
         {
-            if let Some(fencing) = held.take_token() {
-                held.batch.passed += 1;
-                let is_short = held.next_tokens.left() == 0;
-                if held.prefetch.is_none() && (is_short || held.batch.is_stale(cx.now, &cx.limits))
-                {
+            let is_asking = held.prefetch.is_some();
+            let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
+                Next::PassOn => held.take_token(),
+                Next::AwaitReply => None,
+                Next::GiveBack => return self.give_back(kept_until),
+            };
+            if let Some(fencing) = fencing {
+                let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
+                // The last one of a batch needs no tokens behind it.
+                let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::GiveBack;
+                if !is_asking && asks && !is_last {
                     cx.actions.push(held.prefetch(cx.now));
                 }
                 cx.actions.push(Action::HandedOn(HandOff::Local));
                 self.give(id, fencing, cx);
                 return AfterRelease::Passed;
             }
-            if held.prefetch.is_some() {
-                // The reply that brings more tokens is sooner here than the lock is at the server and back.
+            if is_asking {
+                // The reply, which brings more tokens, is sooner here than the lock is at the server and back.
                 return AfterRelease::Passed;
             }
         }
+        self.give_back(kept_until)
+    }
+
+    fn give_back(&mut self, kept_until: Option<Moment>) -> AfterRelease<O> {
         match self.take_held() {
             Some(held) => AfterRelease::GiveBack(held.into_release(kept_until)),
             None => AfterRelease::NotHeld,

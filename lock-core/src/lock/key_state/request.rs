@@ -34,6 +34,8 @@ pub(crate) struct AcquireRequest<O> {
     /// Whether copies of the request left on several connections, and some have no reply.
     pub(super) is_astray: bool,
     pub(super) was_busy: bool,
+    /// Whether it has been in the queue behind a holder whose release grants the lock.
+    pub(super) was_queued: bool,
     pub(super) failures: u32,
     pub(super) last_reply: Option<Refusal>,
     pub(super) step: RequestStep,
@@ -114,6 +116,7 @@ impl<O> AcquireRequest<O> {
             may_hold: false,
             is_astray: false,
             was_busy: false,
+            was_queued: false,
             failures: 0,
             last_reply: None,
             step: RequestStep::Waiting {

@@ -7,7 +7,7 @@ use crate::{
     lock::key_state::{
         action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
         batch::Batch,
-        request::Granted,
+        request::{AcquireRequest, Granted},
         wait_queue::Waiter,
     },
     options::{AutoRenew, Terms},
@@ -81,7 +81,7 @@ where
     pub(super) fn new(
         owner: O,
         granted: &Granted,
-        is_astray: bool,
+        request: &AcquireRequest<O>,
         renew: AutoRenew,
         cx: &Transition<'_, W, L, O>,
     ) -> Self {
@@ -96,9 +96,9 @@ where
             tokens: granted.tokens,
             next_tokens: FencingBlock::EMPTY,
             prefetch: None,
-            batch: Batch::new(cx.now),
+            batch: Batch::new(request.was_queued, cx.now),
             holders: Vec::with_capacity(1),
-            is_astray,
+            is_astray: request.is_astray,
         };
         held.plan_renewal(cx);
         held
@@ -178,14 +178,13 @@ where
         self.valid_until.since(now) >= self.ttl / 2
     }
 
-    /// Whether it may be passed to a task with these terms.
+    /// Whether it may be passed to a task with these terms, however many processes wait.
     pub(super) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
         terms.ttl == self.ttl
             && terms.renew == AutoRenew::On
             && self.renewal != RenewalPlan::Off
             && !self.is_astray
             && self.is_fresh(cx.now)
-            && self.batch.may_go_on(cx.now, &cx.limits)
     }
 
     pub(super) fn remove_holder(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {

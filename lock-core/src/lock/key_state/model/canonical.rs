@@ -332,7 +332,7 @@ impl World {
             Phase::Held(held) => {
                 write!(
                     text,
-                    "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} ",
+                    "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} {} ",
                     names.owner(held.owner),
                     names.due(held.valid_until),
                     names.batch(held.tokens),
@@ -342,6 +342,7 @@ impl World {
                     names.at(held.batch.since).max(-40),
                     held.batch.contended,
                     names.at(held.batch.told_at).max(-40),
+                    held.batch.asks_at,
                     held.is_astray,
                 )?;
                 match held.renewal {

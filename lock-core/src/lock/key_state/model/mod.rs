@@ -66,6 +66,7 @@ fn explore(scenario: Scenario, most: usize) -> usize {
 fn every_state_of_two_tasks_another_process_and_the_timer_keeps_the_invariants() {
     let once = Scenario {
         rounds: 1,
+        handoffs: 2,
         ..Scenario::default()
     };
     let scenarios = [
@@ -77,6 +78,12 @@ fn every_state_of_two_tasks_another_process_and_the_timer_keeps_the_invariants()
         },
         Scenario {
             other_rounds: 1,
+            ..once
+        },
+        // Each hand-off awaits what the server says of other processes.
+        Scenario {
+            other_rounds: 1,
+            handoffs: 0,
             ..once
         },
         #[cfg(not(debug_assertions))]

@@ -130,7 +130,7 @@ impl Server {
                         contended: if self.queue.is_empty() {
                             Contended::NoneWaiting
                         } else {
-                            Contended::OthersWaiting
+                            Contended::OthersQueued
                         },
                     },
                 };

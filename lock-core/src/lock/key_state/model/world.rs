@@ -42,6 +42,8 @@ pub(super) struct Scenario {
     pub(super) ties: u8,
     /// Shutdowns of the manager: first no task waits any more, and then all leases end.
     pub(super) shutdowns: u8,
+    /// The bound on hand-offs while the other process waits.
+    pub(super) handoffs: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -311,7 +313,7 @@ impl World {
             now: self.now,
             known_fencing: self.known,
             limits: Limits {
-                handoffs: 2,
+                handoffs: Some(self.left.handoffs),
                 handoff_time: Duration::from_millis(20),
                 ..Limits::default()
             },

@@ -127,7 +127,7 @@ pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
             contended: if contended == 0 {
                 Contended::NoneWaiting
             } else {
-                Contended::OthersWaiting
+                Contended::OthersQueued
             },
         }),
         [0] => Some(Prefetched::NotOurs),
