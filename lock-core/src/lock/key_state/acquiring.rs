@@ -12,7 +12,7 @@ use crate::{
         KeyState, Phase,
         action::{AcquireAction, Action, BLOCK, TaskId, Transition},
         refusal::Refusal,
-        request::{AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, WakeUps},
+        request::{AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, Rivals, WakeUps},
         server_lease::{ServerLease, validity},
     },
     options::Wait,
@@ -206,7 +206,7 @@ where
             request.may_hold = true;
             let next = AcquireRequest::new((cx.new_owner)());
             let given_up = std::mem::replace(request, next);
-            request.was_busy = given_up.was_busy;
+            request.rivals = given_up.rivals;
             request.last_reply.clone_from(&given_up.last_reply);
             cx.actions.extend(given_up.into_release(cx.now));
         }
@@ -227,8 +227,12 @@ where
         let Phase::Acquiring(request) = &mut self.phase else {
             return;
         };
-        request.was_busy = true;
-        request.was_queued |= busy.wake_up == WakeUpMode::Push && asked != QueueMode::DoNotQueue;
+        let is_queued = busy.wake_up == WakeUpMode::Push && asked != QueueMode::DoNotQueue;
+        request.rivals = request.rivals.max(if is_queued {
+            Rivals::Queue
+        } else {
+            Rivals::Holder
+        });
         if !busy.needs_new_token() && asked != QueueMode::DoNotQueue {
             request.may_hold = true;
             request.queue_mode = QueueMode::CheckPosition(busy.position);
@@ -356,7 +360,7 @@ where
         let Some(fencing) = granted.tokens.take() else {
             return;
         };
-        let was_busy = request.was_busy;
+        let rivals = request.rivals;
         let owner = request.owner.clone();
         let mut lease = ServerLease::new(owner, &granted, request, terms.renew, cx);
         let ends = lease.valid_until;
@@ -364,7 +368,7 @@ where
             cx.actions.push(lease.prefetch(cx.now));
         }
         self.phase = Phase::Held(lease);
-        if was_busy {
+        if rivals != Rivals::None {
             cx.actions.push(Action::HandedOn(HandOff::Remote));
         }
         self.give(id, fencing, cx);

@@ -33,9 +33,7 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) may_hold: bool,
     /// Whether copies of the request left on several connections, and some have no reply.
     pub(super) is_astray: bool,
-    pub(super) was_busy: bool,
-    /// Whether it has been in the queue behind a holder whose release grants the lock.
-    pub(super) was_queued: bool,
+    pub(super) rivals: Rivals,
     pub(super) failures: u32,
     pub(super) last_reply: Option<Refusal>,
     pub(super) step: RequestStep,
@@ -57,6 +55,16 @@ pub(crate) enum RequestStep {
     Confirming { sent: Moment, granted: Granted },
     /// Nothing is in flight. The next request leaves at `until`, or when a message or a new connection is a reason for it.
     Waiting { until: Moment, wake_ups: WakeUps },
+}
+
+/// What other clients the request has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rivals {
+    None,
+    /// It found the lock busy.
+    Holder,
+    /// It was in the queue behind a holder whose release grants the lock.
+    Queue,
 }
 
 /// What came while a request was in flight. A grant is worth more than a new connection.
@@ -115,8 +123,7 @@ impl<O> AcquireRequest<O> {
             known_since: 0,
             may_hold: false,
             is_astray: false,
-            was_busy: false,
-            was_queued: false,
+            rivals: Rivals::None,
             failures: 0,
             last_reply: None,
             step: RequestStep::Waiting {

@@ -7,7 +7,7 @@ use crate::{
     lock::key_state::{
         action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
         batch::Batch,
-        request::{AcquireRequest, Granted},
+        request::{AcquireRequest, Granted, Rivals},
         wait_queue::Waiter,
     },
     options::{AutoRenew, Terms},
@@ -96,7 +96,7 @@ where
             tokens: granted.tokens,
             next_tokens: FencingBlock::EMPTY,
             prefetch: None,
-            batch: Batch::new(request.was_queued, cx.now),
+            batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
             holders: Vec::with_capacity(1),
             is_astray: request.is_astray,
         };

@@ -293,7 +293,7 @@ impl World {
                     request.queued_ttl,
                     request.may_hold,
                     request.is_astray,
-                    request.was_busy,
+                    request.rivals as u8,
                     request.failures.min(3),
                     names.token(request.known_since),
                     match request.meanwhile {
