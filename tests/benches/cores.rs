@@ -4,16 +4,9 @@
 //! takes a third of the time: then one contender is compared with a floor that no other sees. In earnest a server is on
 //! another machine.
 
-use std::{
-    hint,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
+use std::sync::OnceLock;
 
-use lock_tests::RedisServer;
+use lock_tests::{RedisServer, own_cores};
 use rustix::{
     process::Pid,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
@@ -48,33 +41,11 @@ pub(crate) fn start_server() -> RedisServer {
     server
 }
 
-/// Every core of this machine, kept busy by a thread each until this is dropped.
-pub(crate) struct BusyCores(Arc<AtomicBool>);
-
-impl BusyCores {
-    pub(crate) fn start() -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let ours = sched_getaffinity(None).expect("a Linux system");
-        let is_used = |core: &usize| {
-            ours.is_set(*core) || SERVERS.get().is_some_and(|servers| servers.is_set(*core))
-        };
-        for core in (0..CpuSet::MAX_CPU).filter(is_used) {
-            let ends = ends.clone();
-            thread::spawn(move || {
-                let mut one = CpuSet::new();
-                one.set(core);
-                sched_setaffinity(None, &one).expect("a core that was allowed before");
-                while !ends.load(Ordering::Relaxed) {
-                    hint::spin_loop();
-                }
-            });
-        }
-        Self(ends)
-    }
-}
-
-impl Drop for BusyCores {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+/// Those of this process and those of servers.
+pub(crate) fn all_cores() -> Vec<usize> {
+    let mut cores = own_cores();
+    let servers = (0..CpuSet::MAX_CPU)
+        .filter(|core| SERVERS.get().is_some_and(|servers| servers.is_set(*core)));
+    cores.extend(servers);
+    cores
 }

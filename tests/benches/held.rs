@@ -2,12 +2,11 @@
 
 use std::{thread, time::Duration};
 
-use lock_core::LockGuard;
-use tokio::{runtime::Runtime, task::JoinSet};
+use lock_tests::hold_many;
+use tokio::runtime::Runtime;
 
 use crate::{
     cores::start_server,
-    lockers::{LockCore, Locker},
     report::{self, Target::AtMost},
     sample::float,
     usage::{Cpu, Watch},
@@ -15,7 +14,6 @@ use crate::{
 };
 
 const LEASES: usize = 10_000;
-const TASKS: usize = 50;
 /// As long as the ttl: three renewals of each.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
@@ -46,10 +44,9 @@ pub(crate) fn run() {
 
 pub(crate) fn worker(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
-    let locker = runtime.block_on(LockCore::connect(url));
     worker::tell("ready");
     worker::told();
-    let guards = runtime.block_on(hold(&locker, LEASES));
+    let guards = runtime.block_on(hold_many(url, LEASES));
     worker::tell("held");
     worker::told();
     let cpu = Cpu::start();
@@ -62,20 +59,4 @@ pub(crate) fn worker(url: &str) {
     assert_eq!(lost, 0, "leases were lost");
     worker::tell(&spent.as_secs_f64().to_string());
     // They need not be released: the server ends now.
-}
-
-/// Takes so many locks.
-pub(crate) async fn hold(locker: &LockCore, leases: usize) -> Vec<LockGuard> {
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
-        let locker = locker.clone();
-        tasks.spawn(async move {
-            let mut guards = Vec::new();
-            for number in 0..leases / TASKS {
-                guards.push(locker.acquire(&format!("held:{task}:{number}")).await);
-            }
-            guards
-        });
-    }
-    tasks.join_all().await.into_iter().flatten().collect()
 }

@@ -43,6 +43,7 @@ mod resp;
 mod sentinels;
 mod server;
 mod slot;
+mod stall;
 mod tools;
 mod wait;
 
@@ -66,6 +67,7 @@ pub use random::Random;
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
 pub use slot::{SLOTS, slot_of, tag_of_slot};
+pub use stall::{hold_many, hold_through_a_stall, lost_by_a_stall, own_cores};
 pub use tools::tool;
 pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 

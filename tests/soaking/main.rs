@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! soak --topology one|sentinel|cluster|redlock|resp2|without-scripts [--minutes N | --seconds N] [--seed S] [--longest-ttl MS]
+//! soak stall
 //! ```
+//!
+//! `stall` does one thing instead: one process holds 100,000 locks, while the server stands still, the connection is cut and every
+//! core is busy. None of them may be lost.
 //!
 //! Its exit status is 0 if all that is promised was kept, and else 10 and the number of the first invariant that was not; the
 //! folder with all that is known is then kept and named. The same seed makes the same faults in the same order.
@@ -24,14 +28,20 @@ mod topology;
 mod ways;
 
 use std::{
+    env,
     io::{self, Write},
     process::ExitCode,
 };
+
+use lock_tests::{Process, RedisServer, hold_through_a_stall, lost_by_a_stall, own_cores};
 
 use crate::{contend::Failure, settings::Settings};
 
 /// Added to the number of an invariant.
 const OFFENDED: u8 = 10;
+
+/// The number of what `stall` looks at: the others are judged by a history.
+const NONE_LOST: u8 = 8;
 
 fn main() -> Result<ExitCode, Failure> {
     let arguments = contend::arguments();
@@ -42,6 +52,14 @@ fn main() -> Result<ExitCode, Failure> {
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(contend::contend(rest))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["stall"] => return stall(),
+        ["hold", url] => {
+            hold_through_a_stall(url);
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {}
     }
     let settings = Settings::parse(&arguments)?;
     let folder = tempfile::Builder::new().prefix("soak-").tempdir()?;
@@ -59,4 +77,17 @@ fn main() -> Result<ExitCode, Failure> {
         folder.display()
     )?;
     Ok(ExitCode::from(OFFENDED + number))
+}
+
+fn stall() -> Result<ExitCode, Failure> {
+    let server = RedisServer::start();
+    let program = env::current_exe()?;
+    let program = program.to_str().ok_or("a path in UTF-8")?;
+    let holder = Process::spawn(program, &["hold", &server.url()], &[]);
+    let lost = lost_by_a_stall(holder, &server, own_cores());
+    writeln!(io::stdout(), "  I{NONE_LOST} {lost} of 100,000 leases lost")?;
+    Ok(match lost {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(OFFENDED + NONE_LOST),
+    })
 }

@@ -14,7 +14,7 @@ pub(crate) struct Settings {
 }
 
 const USAGE: &str = "soak --topology one|sentinel|cluster|redlock|resp2|without-scripts [--minutes N | --seconds N] \
-                     [--seed S] [--longest-ttl MS]";
+                     [--seed S] [--longest-ttl MS], or soak stall";
 
 impl Settings {
     pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
