@@ -46,9 +46,8 @@ if not holder or holder == token then
   return {1, first, taken}
 end
 
-local label = string.match(holder, '^lc1:(.*):')
-local ours = label and 1 or 0
-label = label or ''
+local ours = string.sub(holder, 1, 4) == 'lc1:' and 1 or 0
+local label = string.match(holder, '^lc[01]:(.*):') or ''
 if mode == 'try' then
   return {0, redis.call('PTTL', lock), 0, ours, 1, 0, label}
 end
