@@ -430,9 +430,12 @@ async fn a_request_that_is_not_polled_keeps_no_other_process_waiting() {
     // So long that no other process gets it by waiting for its end.
     let long = LockOptions::new(HANG * 4).wait(HANG);
     let mut unpolled = Box::pin(locks.acquire("k", long));
+    // So that the reply does not come within the poll.
+    server.stop();
     let polled = unpolled
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()));
+    server.cont();
     assert!(polled.is_pending());
     let others = connect(&server.url()).await;
     let guard = others.acquire("k", patient()).await.expect("given back");
