@@ -101,6 +101,18 @@ macro_rules! on_every_kind {
 #[derive(Debug)]
 pub struct Readme;
 
+/// Those of the page on what is promised.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/reliability.md")]
+#[derive(Debug)]
+pub struct Reliability;
+
+/// Those of the page on web frameworks.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/web.md")]
+#[derive(Debug)]
+pub struct Web;
+
 /// Those of the page on moving over from another lock.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/migrating.md")]
