@@ -1,4 +1,5 @@
-//! The least that a user of the server must be allowed: the lines of the README are enough, and each right in them is needed.
+//! The least that a user of the server must be allowed: the lines of `docs/operations.md` are enough, and each right in them is
+//! needed.
 //! What is missing is found out while connecting, and named once, by the line that grants it.
 
 use std::{
@@ -13,7 +14,7 @@ use lock_tests::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/operations.md");
 const TTL: Duration = Duration::from_secs(10);
 
 /// A step of the suite that fails for want of a right never comes to its end, and one that does takes a beat at most.
@@ -215,11 +216,11 @@ fn a_message_names_a_right_only_as_a_whole_word() {
     assert!(!names("no luck", "+ping"));
 }
 
-/// The rights in the line of the README for a user.
+/// The rights in the page's line for a user.
 fn rights_of(user: &str) -> Vec<String> {
     let start = format!("ACL SETUSER {user} on >password resetchannels ");
-    let line = README.lines().find_map(|line| line.strip_prefix(&start));
-    let rights = line.expect("the README has a line for this user");
+    let line = PAGE.lines().find_map(|line| line.strip_prefix(&start));
+    let rights = line.expect("the page has a line for this user");
     rights.split(' ').map(str::to_owned).collect()
 }
 
@@ -586,13 +587,11 @@ async fn what_is_no_danger_or_not_known_is_not_warned_of() {
     assert_eq!(logged_of(&server), "");
 }
 
-/// What the table of the README adds for a deployment: each group of rights in its row.
+/// What the page's table adds for a deployment: each group of rights in its row.
 fn row_of(deployment: &str) -> Vec<Vec<String>> {
     let start = format!("| {deployment} | ");
-    let row = README.lines().find_map(|line| line.strip_prefix(&start));
-    let row = row
-        .expect("the README has a row for it")
-        .replace("\\|", "|");
+    let row = PAGE.lines().find_map(|line| line.strip_prefix(&start));
+    let row = row.expect("the page has a row for it").replace("\\|", "|");
     let groups = row.split('`').skip(1).step_by(2);
     groups
         .map(|group| group.split(' ').map(str::to_owned).collect())

@@ -82,11 +82,11 @@ fn server(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
 }
 
-/// The user of the README, as it is printed there.
+/// The user of the page for operators, as it is printed there.
 fn least_privilege() -> Deployment {
     let server = RedisServer::start();
-    let readme = include_str!("../../README.md");
-    let mut lines = readme.lines();
+    let page = include_str!("../../docs/operations.md");
+    let mut lines = page.lines();
     let line = lines.find(|line| line.starts_with("ACL SETUSER locks on "));
     let words: Vec<&str> = line.expect("a user for locks").split(' ').collect();
     server.cli(&words);

@@ -79,7 +79,7 @@ impl Scope {
     }
 }
 
-/// In the order of the README.
+/// In the order of `docs/operations.md`.
 const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +psetex +exists +incr +pttl +pexpire +del +zadd +zrange \
                        +zrem +zcard +zpopmin +zscore +zremrangebyscore";
 const COMMANDS: &str = "+ping +info +time +get +set +pttl +del";
