@@ -162,6 +162,11 @@ impl LockOptions {
     /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock taken
     /// and does not run the job again. 100 ms to 24 h. If it is too short, a late replica runs the job again. If it is too long,
     /// the next run finds the lock of the last one.
+    ///
+    /// The release makes the server keep the lock for what is left of this time. If it does not reach the server before the lease has
+    /// run out by itself, the lock is free sooner, and it is not taken again when the server is back: an operator may have freed it
+    /// meanwhile, or another holder may have had its turn. A ttl some seconds longer than this time has the lock last for it in any
+    /// outage that does not cost the server its data, and after a crash of the holder.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self

@@ -1,11 +1,15 @@
 //! Every way out of a critical section leaves the lock free, within one round trip, on a real server.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lock_core::{Holder, LeaseLost, LockError, LockManager, LockOptions, distributed_lock};
 use lock_tests::{
-    AcquireFree as _, After, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Which,
-    connect, eventually,
+    AcquireFree as _, After, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Scope,
+    Which, connect, eventually,
 };
 use tokio::time::{sleep, timeout};
 
@@ -384,4 +388,54 @@ async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_what_comes_behind_its_re
         .expect("it is kept");
     assert!(seen.remaining.expect("an expiry") <= Duration::from_secs(20));
     assert!(matches!(seen.holder, Holder::Ours(_)), "{seen:?}");
+}
+
+/// The lease ran out while the server was out of reach, and so might an operator have freed the lock, or another process have had
+/// its turn. The server cannot tell.
+#[tokio::test]
+async fn what_an_operator_frees_in_an_outage_is_not_taken_again_for_min_hold() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let kept = LockOptions::new(Duration::from_secs(1)).min_hold(Duration::from_secs(60));
+    let guard = locks.acquire_free("k", kept).await;
+    let lease = guard.lease();
+    proxy.black_hole(Scope::All);
+    let released = guard.release().await;
+    assert!(released.is_err(), "{released:?}");
+    let operator = connect(&server.url()).await;
+    operator.force_release("k").await.expect("done");
+    eventually(SOON, "the lease is over", async || {
+        lease.remaining().is_zero() && !is_held(&server)
+    })
+    .await;
+    let calls = server.calls("evalsha");
+    proxy.pass();
+    eventually(SOON, "the release arrives", async || {
+        server.calls("evalsha") > calls
+    })
+    .await;
+    // It waits for what the release still does.
+    locks.shutdown(SOON).await;
+    assert!(!is_held(&server));
+}
+
+/// What the documentation of `min_hold` advises where the time matters in an outage, too.
+#[tokio::test]
+async fn a_ttl_longer_than_min_hold_keeps_the_lock_through_an_outage() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let min_hold = Duration::from_secs(5);
+    let began = Instant::now();
+    let guard = locks.acquire_free("k", options().min_hold(min_hold)).await;
+    proxy.black_hole(Scope::All);
+    let released = guard.release().await;
+    assert!(released.is_err(), "{released:?}");
+    while began.elapsed() < min_hold {
+        assert!(is_held(&server), "free after {:?}", began.elapsed());
+        sleep(Duration::from_millis(100)).await;
+    }
+    proxy.pass();
+    becomes_free(&server).await;
 }

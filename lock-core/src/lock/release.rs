@@ -277,6 +277,9 @@ impl ReleaseTask {
     ///
     /// A key that is not held any more was deleted by an earlier try whose reply was lost, if there was one and the lease could
     /// not have run out. Otherwise it was taken away.
+    ///
+    /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone: the same
+    /// reply comes if an operator freed the lock while only this process was cut off, or if another holder took and released it.
     fn verdict(&self, outcome: ReleaseOutcome) -> Result<(), LockError> {
         let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {
