@@ -101,6 +101,37 @@ fn node_at(cluster: &Cluster, port: u16) -> &RedisServer {
     nodes.find(|node| node.port() == port).expect("one of ours")
 }
 
+/// Each range takes more than a hundred bytes of the reply, which is about a megabyte.
+#[tokio::test]
+async fn a_map_of_thousands_of_ranges_is_read() {
+    let server = RedisServer::builder()
+        .setting("cluster-enabled", "yes")
+        .setting("cluster-require-full-coverage", "no")
+        .start();
+    let every_second: Vec<String> = (0..16_384)
+        .step_by(2)
+        .map(|slot| slot.to_string())
+        .collect();
+    let add: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
+        .into_iter()
+        .chain(every_second.iter().map(String::as_str))
+        .collect();
+    server.cli(&add);
+    eventually(HANG, "the node serves its slots", async || {
+        server
+            .try_cli(&["GET", &format!("lock:{{{}}}", tag_of_slot(8))])
+            .is_ok()
+    })
+    .await;
+    let url = format!("redis+cluster://127.0.0.1:{}", server.port());
+    let locks = LockManager::connect(&url).await.expect("a cluster");
+    for slot in [0, 8192, 16_382] {
+        let key = format!("{{{}}}", tag_of_slot(slot));
+        let guard = locks.acquire_free(&key, options()).await;
+        guard.release_held().await;
+    }
+}
+
 #[tokio::test]
 async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     let cluster = alone();
