@@ -538,7 +538,9 @@ async fn whoever_waits_gets_the_lock_behind_the_move() {
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
     migration.open();
-    assert_eq!(migration.move_keys().len(), 3, "lock, queue and counter");
+    // The lock, its queue and its counter; and the beats, if the entry was checked already.
+    let moved = migration.move_keys();
+    assert!((3..=4).contains(&moved.len()), "{moved:?}");
     // All is there already, but nobody can subscribe there yet.
     let busy = three.acquire(key, options().wait(SECOND)).await;
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");

@@ -44,7 +44,7 @@ async fn all_nodes_of_a_cluster_are_reached_with_its_certificates() {
         let (waiting, wanted) = (other.clone(), key.clone());
         let waiting = tokio::spawn(async move { waiting.acquire(wanted, patient()).await });
         eventually(HANG, "it is in the queue", async || {
-            !master.keys("__lock_core__:*queue:*").is_empty()
+            !master.keys("__lock_core__:*waiters:*").is_empty()
         })
         .await;
         let token = guard.lease().fencing_token();
