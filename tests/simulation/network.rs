@@ -552,18 +552,20 @@ impl Host {
         let Value::Text(text) = &entry.value else {
             return None;
         };
-        let text = std::str::from_utf8(text).ok()?.strip_prefix("lc1:sim/")?;
+        // The second one without scripts.
+        let text = std::str::from_utf8(text).ok()?;
+        let mut schemes = ["lc1:sim/", "lc0:sim/"].into_iter();
+        let text = schemes.find_map(|scheme| text.strip_prefix(scheme))?;
         text.split(':').next()?.parse().ok()
     }
 
-    /// For how long in the world's time it has a key with a value that begins like this.
-    pub(crate) fn holds(&self, key: &str, owner: &[u8], now: Nanos) -> Option<Nanos> {
+    /// For how long in the world's time it has the lock for this process.
+    pub(crate) fn holds(&self, key: &str, process: ProcessId, now: Nanos) -> Option<Nanos> {
+        if self.owner(key, now) != Some(process) {
+            return None;
+        }
         let now_us = self.clock_us(now);
         let entry = self.server.store.entry(key.as_bytes(), now_us)?;
-        match &entry.value {
-            Value::Text(text) if text.starts_with(owner) => {}
-            _ => return None,
-        }
         let left_us = entry
             .until
             .map_or(i64::MAX / 1_000_000, |until| until * 1000 - now_us);

@@ -374,7 +374,6 @@ impl Held {
         }
         let now = world.now();
         let certain = world.in_the_world(process, certain);
-        let owner = format!("lc1:sim/{process}:");
         for (name, _) in &self.tokens {
             let state = oracle.lock();
             let is_broken = Oracle::is_broken(&state.keys[name], self.attempt.called, now);
@@ -389,7 +388,7 @@ impl Held {
             }
             let network = world.network();
             let has_it = |host: &&crate::network::Host| {
-                let left = host.holds(&format!("lock:{name}"), owner.as_bytes(), now);
+                let left = host.holds(&format!("lock:{name}"), process, now);
                 left.is_some_and(|left| left + MILLI >= certain)
             };
             let with_it = network.hosts.iter().filter(has_it).count();
