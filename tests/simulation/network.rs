@@ -149,7 +149,12 @@ impl Network {
         };
         // For so long that it may vote.
         let started_us = host.clock_us(0) - 1_000_000_000;
-        host.server.restart(self.run_id(), started_us, false);
+        let run_id = self.run_id();
+        // With others, it has been in use for as long.
+        let marker = format!("{run_id}:long-ago:1000000");
+        host.server.restart(run_id, started_us, false);
+        let words = ["__lock_core__:watched", &*marker].map(|word| word.as_bytes().to_vec());
+        host.server.store.execute("SET", &words, started_us);
         self.hosts.push(host);
         self.hosts.len() - 1
     }

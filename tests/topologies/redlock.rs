@@ -456,6 +456,125 @@ async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
     other.release_held().await;
 }
 
+/// Connects with a quarantine.
+async fn cautious(servers: &Servers, quarantine: u64) -> LockManager {
+    let builder = LockManager::builder().quarantine(Duration::from_secs(quarantine));
+    let locks = builder.redlock(servers.urls()).await;
+    locks.expect("the servers are up")
+}
+
+async fn has_no_votes(locks: &LockManager) {
+    let tried = locks.try_acquire("k", options()).await;
+    let Err(LockError::Unavailable { source, .. }) = tried else {
+        panic!("not unavailable: {tried:?}")
+    };
+    let reason = source.to_string();
+    assert!(reason.contains("may have forgotten locks"), "{reason}");
+}
+
+/// A server whose clock was set ahead, or back, since it was started.
+#[tokio::test]
+async fn a_server_that_reports_a_long_uptime_may_have_been_started_just_now() {
+    let (clock, hour) = (ShiftedClock::new(), Duration::from_secs(3600));
+    clock.set_back(hour);
+    let start = |()| RedisServer::builder().clock(&clock).start();
+    let all: Vec<_> = [(); 3].map(start).into();
+    clock.set_right();
+    eventually(HANG, "it believes that it is old", async || {
+        all.iter().all(|server| uptime_of(server) >= 3600)
+    })
+    .await;
+    let proxies = all.iter().map(|server| Proxy::start(server.port()));
+    let proxies = proxies.collect();
+    let servers = Servers { all, proxies };
+    let locks = cautious(&servers, 60).await;
+    has_no_votes(&locks).await;
+    let checked = locks.check().await.expect_err("no majority");
+    let LockError::Unavailable { source, .. } = checked else {
+        panic!("not unavailable: {checked:?}")
+    };
+    assert!(
+        source.to_string().contains("watched for another"),
+        "{source}"
+    );
+    clock.set_back(hour * 2);
+    eventually(HANG, "it was started in the future", async || {
+        servers.all.iter().all(|server| uptime_of(server) < 0)
+    })
+    .await;
+    has_no_votes(&cautious(&servers, 60).await).await;
+}
+
+fn uptime_of(server: &RedisServer) -> i64 {
+    let info = server.info("server");
+    let mut lines = info.lines();
+    let uptime = lines.find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+    uptime.expect("there").trim().parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_process_need_not_watch_what_others_have_watched_unless_it_was_lost() {
+    const QUARANTINE: u64 = 8;
+    let start = |()| RedisServer::builder().setting("appendonly", "yes").start();
+    let all: Vec<_> = [(); 3].map(start).into();
+    let proxies = all.iter().map(|server| Proxy::start(server.port()));
+    let proxies = proxies.collect();
+    let servers = Servers { all, proxies };
+    let first = cautious(&servers, QUARANTINE).await;
+    has_no_votes(&first).await;
+    let guard = first.acquire("k", options().wait(HANG)).await;
+    guard.expect("watched for long enough").release_held().await;
+    let second = cautious(&servers, QUARANTINE).await;
+    second
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    // One that never voted yet, too, since it is found out with the vote.
+    let third = cautious(&servers, QUARANTINE).await;
+    let all = Instant::now();
+    for server in &servers.all[..2] {
+        server.cli(&["FLUSHALL"]);
+    }
+    has_no_votes(&second).await;
+    has_no_votes(&third).await;
+    has_no_votes(&cautious(&servers, QUARANTINE).await).await;
+    let guard = second.acquire("k", options().wait(HANG)).await;
+    guard.expect("watched again").release_held().await;
+    assert!(
+        all.elapsed() >= Duration::from_secs(QUARANTINE),
+        "{:?}",
+        all.elapsed()
+    );
+    // What comes back with a file may lack the last locks.
+    let marker = servers.all[0].get("__lock_core__:watched");
+    for server in &servers.all[..2] {
+        server.kill9();
+        server.restart();
+    }
+    assert_eq!(servers.all[0].get("__lock_core__:watched"), marker);
+    has_no_votes(&cautious(&servers, QUARANTINE).await).await;
+}
+
+#[tokio::test]
+async fn what_short_lived_processes_have_watched_adds_up() {
+    const QUARANTINE: u64 = 6;
+    let servers = Servers::start(3);
+    let wait = Duration::from_millis(1500);
+    let started = Instant::now();
+    loop {
+        let process = cautious(&servers, QUARANTINE).await;
+        let acquired = process.acquire("k", options().wait(wait)).await;
+        if let Ok(guard) = acquired {
+            guard.release_held().await;
+            break;
+        }
+        assert!(started.elapsed() < HANG, "never");
+    }
+    let elapsed = started.elapsed();
+    assert!(elapsed >= Duration::from_secs(QUARANTINE), "{elapsed:?}");
+}
+
 #[tokio::test]
 async fn lists_that_make_no_majority_are_refused() {
     let servers = Servers::start(3);
@@ -970,8 +1089,21 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
     let propose = |token: &str, number: u64, count: &str, lock: &str| -> Vec<i64> {
         let number = number.to_string();
         let words = [
-            "EVAL", PROPOSE, "3", KEY, FENCE, "mark", token, "10000", &number, count, lock, "us",
+            "EVAL",
+            PROPOSE,
+            "4",
+            KEY,
+            FENCE,
+            "mark",
+            "marker",
+            token,
+            "10000",
+            &number,
+            count,
+            lock,
+            "us",
             "5000",
+            "run:name:",
         ];
         redis::from_redis_value(server.cli(&words)).expect("numbers")
     };
@@ -981,6 +1113,13 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
             .map_or(0, |text| text.parse::<u64>().expect("a number"))
     };
 
+    // Without its marker it may have forgotten locks, and with another one.
+    for marker in ["", "run:name", "run:other:125000"] {
+        server.cli(&["SET", "marker", marker]);
+        assert_eq!(propose("a", now(), "1", "free"), [-2], "{marker}");
+    }
+    assert_eq!(server.keys("*"), ["marker"]);
+    server.cli(&["SET", "marker", "run:name:125000"]);
     // Without a counter it may have accepted, and forgotten, whatever is not too far above its clock.
     let asked = now();
     assert_eq!(propose("a", asked + SECOND / 2, "1", "free")[0], 0);
@@ -1037,7 +1176,7 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
 
     let ahead = now() + SECOND / 2;
     assert_eq!(propose("a", ahead, "1", "free")[0], 1);
-    server.cli(&["FLUSHALL"]);
+    server.cli(&["DEL", KEY, FENCE]);
     assert_eq!(propose("b", ahead - 1, "1", "free")[0], 0, "a smaller one");
     assert_eq!(server.get(KEY), None);
 }

@@ -50,7 +50,7 @@ pub struct LockManagerBuilder {
     pub(super) first_connection: FirstConnection,
     /// Without the prefix.
     pub(super) check_key: Option<String>,
-    /// For several servers: how long one must have been up before it votes.
+    /// For several servers: how long one must have been watched before it votes.
     #[cfg(feature = "redlock")]
     pub(super) quarantine: Option<Duration>,
     #[cfg(feature = "redis")]
@@ -269,19 +269,19 @@ impl LockManagerBuilder {
 
     /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to none otherwise.
     ///
-    /// One of several servers that restarts may have forgotten locks, so it does not vote until it has been up for twice this time
-    /// and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must have
+    /// One of several servers that restarts may have forgotten locks, so it does not vote until it was watched for twice this
+    /// time and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must have
     /// the same value.
     pub fn max_ttl(mut self, most: Duration) -> Self {
         self.defaults.max_ttl = Some(most);
         self
     }
 
-    /// Sets for how long one of several servers does not vote after a restart. Defaults to twice
+    /// Sets for how long one of several servers does not vote after a restart or a loss of its data. Defaults to twice
     /// [`max_ttl`](Self::max_ttl) and 5 s.
     ///
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same lock after a server restarted without its data. With a longer time the server stays excluded for longer than needed.
+    /// same lock after a server restarted without its data; with zero, a loss of data is not looked for. With a longer time the server stays excluded for longer than needed.
     #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);

@@ -132,9 +132,10 @@ impl LockManager {
     /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held while a
     /// majority of them has it, so one of three, or two of five, may be down or hang without delaying a caller. Mutual exclusion
     /// and fencing tokens hold while a majority keeps its data and clocks run at the same rate. A server that was started lately
-    /// may have forgotten locks. It has no part in new ones for 125 s, unless the builder's
-    /// [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a set of fresh servers is [`LockError::Unavailable`] for that
-    /// long.
+    /// or lost its data may have forgotten locks. It has no part in new ones until processes have watched it for 125 s, by their
+    /// own clocks, unless the builder's [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a first deployment is
+    /// [`LockError::Unavailable`] for that long. A marker on the server says for how long it was watched; a process goes on from
+    /// there, and starts at once where it says enough. [`check`](Self::check) names the servers that do not vote yet.
     ///
     /// A server whose clock is more than a second from the others' cannot vote. The user must be allowed to run scripts and
     /// `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in other

@@ -9,7 +9,7 @@ use crate::{
     store::{
         Failure, Renew,
         in_flight::{ConnectionId, InFlight},
-        owner_token::OwnerToken,
+        owner_token::{OwnerToken, random_name},
         redis::{
             Named, RedisStore, Settings,
             connection::{
@@ -23,14 +23,17 @@ use crate::{
                 },
             },
             health,
-            scripts::{Call, INSPECT, PROPOSE, replies::read_seen},
+            scripts::{Call, INSPECT, MARK, PROPOSE, replies::read_seen},
             topology::key_location::KeyLocation,
         },
     },
 };
 
 /// The prefix before the full key, for the name of the process that asked last while another had the lock.
-const MARK: &str = "__lock_core__:asked:";
+const ASKED: &str = "__lock_core__:asked:";
+
+/// The key of the server's marker.
+const WATCHED: &str = "__lock_core__:watched";
 
 /// What a client proposes to every server at the same time.
 #[derive(Clone, Debug)]
@@ -72,8 +75,6 @@ pub(crate) struct ServerIdentity {
     pub(crate) connection: ConnectionId,
     /// Random, and different after each start.
     pub(crate) run_id: Arc<str>,
-    /// In whole seconds.
-    pub(crate) uptime: Duration,
     /// In microseconds.
     pub(crate) clock: Option<u64>,
 }
@@ -127,19 +128,48 @@ impl RedisStore {
         read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
     }
 
-    /// `in_flight` notes the connection before the first byte leaves.
+    /// Writes to the server's marker that the client watched it for so long, if it is this one. Returns the marker that is there
+    /// then: a new one, if it has none about this run.
+    pub(crate) async fn mark(
+        &self,
+        run_id: &str,
+        marker: &str,
+        watched: Duration,
+        within: Duration,
+    ) -> Result<String, Failure> {
+        let (place, random) = (self.place(), random_name());
+        let call = Call {
+            keys: &[Text(WATCHED)],
+            arguments: &[
+                Text(run_id),
+                Text(&random),
+                Text(marker),
+                Number(millis(watched)),
+            ],
+        };
+        let connection = &place.server.connection;
+        let (_, answer) = MARK
+            .run(connection, place.node_role, call, within, None)
+            .await?;
+        let text = reply::text(&answer).map(str::to_owned);
+        text.ok_or_else(|| errors::nonsense("a marker"))
+    }
+
+    /// Returns no vote if the server's marker does not begin so. `in_flight` notes the connection before the first byte leaves.
     pub(crate) async fn propose(
         &self,
         proposal: &Proposal,
+        marker: &str,
         within: Duration,
         in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Vote), Failure> {
+    ) -> Result<(ConnectionId, Option<Vote>), Failure> {
         let place = self.place();
         let call = Call {
             keys: &[
                 Text(&proposal.full_key),
                 Text(&place.names.fence),
-                Joined(MARK, &proposal.full_key),
+                Joined(ASKED, &proposal.full_key),
+                Text(WATCHED),
             ],
             arguments: &[
                 Text(proposal.token.expose()),
@@ -152,13 +182,17 @@ impl RedisStore {
                 }),
                 Text(&proposal.asker),
                 Number(millis(proposal.mark)),
+                Text(marker),
             ],
         };
         let connection = &place.server.connection;
         let (connection, answer) = PROPOSE
             .run(connection, place.node_role, call, within, in_flight)
             .await?;
-        let vote = read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?;
+        let vote = match reply::numbers(&answer).as_deref() {
+            Some([-2]) => None,
+            _ => Some(read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?),
+        };
         Ok((connection, vote))
     }
 
@@ -194,11 +228,9 @@ impl RedisStore {
 
 fn read_greeting(connection: ConnectionId, info: &str) -> Option<ServerIdentity> {
     let field = |name| reply::info_field(info, name);
-    let uptime = field("uptime_in_seconds")?.parse().ok()?;
     Some(ServerIdentity {
         connection,
         run_id: field("run_id")?.into(),
-        uptime: Duration::from_secs(uptime),
         // Not every server with this protocol reports it; each vote reports it, too.
         clock: field("server_time_usec").and_then(|time| time.parse().ok()),
     })
@@ -258,13 +290,10 @@ mod tests {
 
     #[test]
     fn a_greeting_has_all_that_the_vote_depends_on() {
-        let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17\r\nuptime_in_seconds:3\r\n";
+        let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17\r\nuptime_in_seconds:-3\r\n";
         let greeting = read_greeting(ConnectionId::new(1), text).expect("whole");
         assert_eq!((&*greeting.run_id, greeting.clock), ("abc", Some(17)));
-        assert_eq!(greeting.uptime, Duration::from_secs(3));
-        for missing in ["run_id", "uptime_in_seconds"] {
-            let text = text.replace(missing, "other");
-            assert!(read_greeting(ConnectionId::new(1), &text).is_none());
-        }
+        let text = text.replace("run_id", "other");
+        assert!(read_greeting(ConnectionId::new(1), &text).is_none());
     }
 }

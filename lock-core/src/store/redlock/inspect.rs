@@ -52,9 +52,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
                 if waits.is_zero() {
                     times.push(health.round_trip);
                 } else {
-                    warnings.push(format!(
-                        "{name} was started lately and may have forgotten locks; it votes in {waits:?}"
-                    ));
+                    warnings.push(servers.servers[server].forgetful(waits));
                 }
             }
             Err(failure) => {

@@ -44,7 +44,7 @@ mod voting_round;
 pub(crate) struct RedlockStore(Arc<RedlockServers>);
 
 impl RedlockStore {
-    /// Connects with the first request. `quarantine` is for how long a server must have been up before it votes.
+    /// Connects with the first request. `quarantine` is for how long a server must have been watched before it votes.
     pub(crate) fn new(
         named: &[Named],
         settings: &Settings,

@@ -1,8 +1,13 @@
-//! Which server may vote: one that has been up for so long that all locks it may have forgotten have ended.
+//! Which server may vote: one that has had its data for so long that all locks it may have forgotten before have ended.
 //!
-//! A server that restarts without its data has forgotten in which locks it had a part. Its vote, with those of servers that never
-//! had such a lock, would make a second majority. So it does not vote until every lease that it may have had a part in has ended:
-//! one lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
+//! A server that restarts without its data, or is flushed, has forgotten in which locks it had a part. Its vote, with those of
+//! servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may have had a
+//! part in has ended: one lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
+//!
+//! No server can say how long that is: its uptime is the difference of two times of a clock that may be set. So clients watch it,
+//! each by its own boot clock, and write down for how long on the server itself. This marker is lost with the data, and names the
+//! process that it is about, so it does not count after a restart with old data. A client goes on from what the marker says, so
+//! processes that live shorter than a quarantine add up, and one that finds a whole quarantine in it need not wait.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,53 +19,63 @@ pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
 /// Beyond twice the longest ttl: for clocks, and for requests that wait in sockets.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// A server reports its uptime as the difference of two times in whole seconds.
-const COARSE: Duration = Duration::from_secs(1);
-
 /// For how long a server that restarted does not vote.
 pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
     max_ttl.saturating_mul(2).saturating_add(MARGIN)
 }
 
-/// The time from which a server votes that was up for `uptime` at this moment or later.
-pub(crate) fn votes_from(now: Moment, uptime: Duration, needed: Duration) -> Moment {
-    if needed.is_zero() {
-        return now;
+/// What a client knows of a server since its last restart or loss of data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    /// What the marker begins with: the server's run id, which ends with a restart, and a random name, which is lost with the data.
+    pub(crate) name: Arc<str>,
+    /// By then it will have been watched for the whole quarantine.
+    pub(crate) votes_from: Moment,
+}
+
+impl Watch {
+    /// What a server's marker says, which was read before `now`, about this run of it; and for how long it was watched.
+    pub(crate) fn read(
+        marker: &str,
+        run_id: &str,
+        now: Moment,
+        needed: Duration,
+    ) -> Option<(Self, Duration)> {
+        let (name, watched) = marker.split_at(marker.rfind(':')? + 1);
+        let watched = Duration::from_millis(watched.parse().ok()?);
+        name.strip_prefix(run_id)?.strip_prefix(':')?;
+        let votes_from = now.after(needed).before(watched);
+        let name = name.into();
+        Some((Self { name, votes_from }, watched))
     }
-    let certain = uptime.saturating_sub(COARSE);
-    now.after(needed).before(certain).max(Moment::from_nanos(0))
+
+    /// For how long the server was watched until `now`; a whole quarantine at most.
+    pub(crate) fn watched(&self, now: Moment, needed: Duration) -> Duration {
+        needed.saturating_sub(self.votes_from.since(now))
+    }
+
+    /// Goes on with what was known of the server before: the marker may say less, if nothing was written to it since.
+    pub(crate) fn with(mut self, known: Option<&Self>) -> Self {
+        if let Some(known) = known.filter(|known| known.name == self.name) {
+            self.votes_from = self.votes_from.min(known.votes_from);
+        }
+        self
+    }
 }
 
 /// Identifies servers by the random names that they have from start to end.
 #[derive(Debug, Default)]
 pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
 
-/// What a name shows about a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RunIdSeen {
-    First,
-    Again,
-    /// It is another process than before.
-    Restarted,
-    /// It is the same as the one in this other place of the list.
-    SameAs(usize),
-}
-
 impl RunIds {
-    /// Notes the name that the server at this position of the list gave.
-    pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> RunIdSeen {
-        let twin = self
-            .0
-            .iter()
-            .find(|(other, name)| **other != place && *name == run_id);
-        if let Some((twin, _)) = twin {
-            return RunIdSeen::SameAs(*twin);
+    /// Notes the name that the server at this position of the list gave. Returns another position that has the same server.
+    pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> Option<usize> {
+        let is_twin = |(other, name): &(&usize, &Arc<str>)| **other != place && *name == run_id;
+        let twin = self.0.iter().find(is_twin).map(|(other, _)| *other);
+        if twin.is_none() {
+            self.0.insert(place, run_id.clone());
         }
-        match self.0.insert(place, run_id.clone()) {
-            None => RunIdSeen::First,
-            Some(before) if before == *run_id => RunIdSeen::Again,
-            Some(_) => RunIdSeen::Restarted,
-        }
+        twin
     }
 }
 
@@ -75,24 +90,51 @@ mod tests {
     }
 
     #[test]
-    fn a_server_votes_when_it_has_certainly_been_up_for_long_enough() {
+    fn a_server_votes_when_it_was_watched_for_long_enough_whatever_the_marker_says_meanwhile() {
         let needed = needed_for(DEFAULT_MAX_TTL);
         assert_eq!(needed, SECOND * 125);
-        assert_eq!(votes_from(at(1000), Duration::ZERO, needed), at(1125));
-        assert_eq!(votes_from(at(1000), SECOND * 125, needed), at(1001));
-        assert_eq!(votes_from(at(1000), SECOND * 126, needed), at(1000));
-        assert_eq!(votes_from(at(1000), SECOND * 100_000, needed), at(0));
-        assert_eq!(votes_from(at(7), Duration::ZERO, Duration::ZERO), at(7));
+        let read = |marker: &str, now| Watch::read(marker, "run", now, needed);
+        let (fresh, _) = read("run:name:0", at(1000)).expect("whole");
+        assert_eq!(fresh.votes_from, at(1125));
+        assert_eq!(fresh.watched(at(1100), needed), SECOND * 100);
+        assert_eq!(fresh.watched(at(2000), needed), needed);
+        // Others wrote less, or more, than what this client has watched.
+        let (less, watched) = read("run:name:40000", at(1100)).expect("whole");
+        assert_eq!((less.votes_from, watched), (at(1185), SECOND * 40));
+        assert_eq!(less.with(Some(&fresh)), fresh);
+        let (more, _) = read("run:name:125000", at(1100)).expect("whole");
+        assert_eq!(more.with(Some(&fresh)).votes_from, at(1100));
+        // A machine that was started after the server.
+        let (old, _) = read("run:name:125000", at(7)).expect("whole");
+        assert_eq!(old.votes_from, at(7));
+    }
+
+    #[test]
+    fn a_restart_and_a_loss_of_data_begin_a_quarantine() {
+        let read = |marker: &str| Watch::read(marker, "run", at(10), SECOND);
+        let (lost, _) = read("run:other:0").expect("whole");
+        let (known, _) = read("run:name:1000").expect("whole");
+        assert_eq!(lost.with(Some(&known)).votes_from, at(11));
+        for odd in [
+            "",
+            "run",
+            "run:name:",
+            "run:name:x",
+            "runs:name:9999",
+            "before:name:9999",
+        ] {
+            assert_eq!(read(odd), None, "{odd}");
+        }
     }
 
     #[test]
     fn a_server_is_known_by_its_name_and_by_nothing_else() {
         let mut names = RunIds::default();
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        assert_eq!(names.note(0, &one), RunIdSeen::First);
-        assert_eq!(names.note(0, &one), RunIdSeen::Again);
-        assert_eq!(names.note(1, &one), RunIdSeen::SameAs(0));
-        assert_eq!(names.note(0, &two), RunIdSeen::Restarted);
-        assert_eq!(names.note(1, &one), RunIdSeen::First);
+        assert_eq!(names.note(0, &one), None);
+        assert_eq!(names.note(0, &one), None);
+        assert_eq!(names.note(1, &one), Some(0));
+        assert_eq!(names.note(0, &two), None);
+        assert_eq!(names.note(1, &one), None);
     }
 }

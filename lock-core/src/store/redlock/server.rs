@@ -19,11 +19,11 @@ use crate::{
         in_flight::ConnectionId,
         redis::{
             Named, RedisStore, Settings,
-            voting_server::{Proposal, Vote},
+            voting_server::{Proposal, ServerIdentity, Vote},
         },
         redlock::{
             in_flight::ServerInFlight,
-            restart_quarantine::{self, RunIdSeen, RunIds},
+            restart_quarantine::{RunIds, Watch},
         },
         timing::Timing,
     },
@@ -31,13 +31,16 @@ use crate::{
 
 const CLOCK: Clock = Clock::Boot;
 
+/// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct RedlockServer {
     /// Its position in the list.
     place: usize,
     pub(super) node: RedisStore,
     timing: Timing,
-    /// How long it must have been up.
+    /// For how long it must have been watched.
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
     /// What it reported when it was last greeted, and on which connection.
@@ -46,10 +49,12 @@ pub(super) struct RedlockServer {
     ahead: AtomicI64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct VotingRight {
     connection: ConnectionId,
-    votes_from: Moment,
+    watch: Watch,
+    /// When it has to be asked again: never once its marker says that it may vote.
+    ask_again: Moment,
 }
 
 const UNKNOWN: i64 = i64::MIN;
@@ -76,7 +81,7 @@ impl RedlockServer {
     /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
         let voting_right = self.ask_voting_right(self.patience()).await?;
-        Ok(voting_right.votes_from.since(CLOCK.now()))
+        Ok(voting_right.watch.votes_from.since(CLOCK.now()))
     }
 
     /// The same for the first time; also verifies that its user has the rights that locks need.
@@ -93,8 +98,9 @@ impl RedlockServer {
 
     /// Has it vote, if its vote counts.
     ///
-    /// A vote counts only on a connection on which the server reported, before or after, that it has been up for long enough: the
-    /// process at the other end of a connection is the same from its begin to its end.
+    /// A vote counts only on a connection on which the server was identified, before or after, as one that may vote: the process
+    /// at the other end of a connection is the same from its begin to its end. Whether it still has its data is found out with the
+    /// vote.
     ///
     /// # Cancel safety
     ///
@@ -107,12 +113,12 @@ impl RedlockServer {
     ) -> Result<Vote, Failure> {
         let started = CLOCK.now();
         let left = || within.saturating_sub(CLOCK.now().since(started));
-        let known = *self.voting_right.lock();
+        let known = self.voting_right.lock().clone();
         let voting_right = match known {
-            Some(voting_right) => voting_right,
-            None => self.ask_voting_right(within).await?,
+            Some(known) if CLOCK.now() < known.ask_again => known,
+            _ => self.ask_voting_right(within).await?,
         };
-        self.require_vote(voting_right, CLOCK.now())?;
+        self.require_vote(&voting_right, CLOCK.now())?;
         let pending =
             match record {
                 Some(record) => Some(record.begin_request().ok_or_else(|| {
@@ -122,13 +128,14 @@ impl RedlockServer {
             };
         let sent = CLOCK.now();
         let in_flight = record.map(|record| &record.in_flight);
-        let answer = self.node.propose(proposal, left(), in_flight).await;
+        let marker = &voting_right.watch.name;
+        let answer = self.node.propose(proposal, marker, left(), in_flight).await;
         let (connection, vote) = match answer {
             Ok(answer) => answer,
             Err(failure) => {
                 // The next connection is not the one that was greeted.
                 if !failure.is_definite() {
-                    self.forget_voting_right(voting_right);
+                    self.forget_voting_right(&voting_right);
                 }
                 return Err(failure);
             }
@@ -136,6 +143,13 @@ impl RedlockServer {
         if let Some(pending) = pending {
             pending.answered(connection);
         }
+        let Some(vote) = vote else {
+            self.forget_voting_right(&voting_right);
+            return Err(Failure::not_now(format!(
+                "{} has lost its data and may have forgotten locks",
+                self.node.shown()
+            )));
+        };
         // A refusal may report a counter that is ahead of the clock.
         if let Vote::Accepted { clock, .. } = vote {
             self.set_clock(clock);
@@ -148,7 +162,7 @@ impl RedlockServer {
                     self.node.shown()
                 )));
             }
-            self.require_vote(voting_right, sent)?;
+            self.require_vote(&voting_right, sent)?;
         }
         Ok(vote)
     }
@@ -164,57 +178,104 @@ impl RedlockServer {
     }
 
     async fn ask_voting_right(&self, within: Duration) -> Result<VotingRight, Failure> {
-        let asked = CLOCK.now();
+        let started = CLOCK.now();
         let greeting = self.node.identify(within).await?;
         if let Some(clock) = greeting.clock {
             self.set_clock(clock);
         }
-        let votes_from =
-            restart_quarantine::votes_from(CLOCK.now(), greeting.uptime, self.quarantine);
-        let seen = self.run_ids.lock().note(self.place, &greeting.run_id);
-        let waits = votes_from.since(asked);
-        match seen {
-            RunIdSeen::SameAs(twin) => {
-                return Err(Failure::Invalid(
-                    format!(
-                        "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
-                        self.node.shown(),
-                        twin + 1
-                    )
-                    .into(),
-                ));
-            }
-            RunIdSeen::Again => {}
-            RunIdSeen::First if waits.is_zero() => {}
-            RunIdSeen::First | RunIdSeen::Restarted => tracing::warn!(
-                server = self.node.shown(),
-                "the server was started lately and may have forgotten locks; it votes in {waits:?}"
-            ),
+        if let Some(twin) = self.run_ids.lock().note(self.place, &greeting.run_id) {
+            return Err(Failure::Invalid(
+                format!(
+                    "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
+                    self.node.shown(),
+                    twin + 1
+                )
+                .into(),
+            ));
         }
-        let voting_right = VotingRight {
-            connection: greeting.connection,
-            votes_from,
-        };
-        *self.voting_right.lock() = Some(voting_right);
+        let left = within.saturating_sub(CLOCK.now().since(started));
+        let voting_right = self.go_on_watching(&greeting, left).await?;
+        let before = self.voting_right.lock().replace(voting_right.clone());
+        let is_known = before.is_some_and(|before| before.watch.name == voting_right.watch.name);
+        let waits = voting_right.watch.votes_from.since(started);
+        if !is_known && !waits.is_zero() {
+            tracing::warn!(server = self.node.shown(), "{}", self.forgetful(waits));
+        }
         Ok(voting_right)
     }
 
-    fn require_vote(&self, voting_right: VotingRight, at: Moment) -> Result<(), Failure> {
-        if voting_right.votes_from <= at {
-            return Ok(());
+    async fn go_on_watching(
+        &self,
+        greeting: &ServerIdentity,
+        within: Duration,
+    ) -> Result<VotingRight, Failure> {
+        let (connection, run_id) = (greeting.connection, &*greeting.run_id);
+        let known = self
+            .voting_right
+            .lock()
+            .as_ref()
+            .map(|known| known.watch.clone());
+        let sent = CLOCK.now();
+        if self.quarantine.is_zero() {
+            let watch = Watch {
+                name: "".into(),
+                votes_from: sent,
+            };
+            return Ok(VotingRight {
+                connection,
+                watch,
+                ask_again: Moment::NEVER,
+            });
         }
-        Err(Failure::not_now(format!(
-            "{} was started lately and may have forgotten locks; it votes in {:?}",
-            self.node.shown(),
-            voting_right.votes_from.since(at)
-        )))
+        let (name, watched) = match &known {
+            Some(known) => (&*known.name, known.watched(sent, self.quarantine)),
+            None => ("", Duration::ZERO),
+        };
+        let marker = self.node.mark(run_id, name, watched, within).await?;
+        let now = CLOCK.now();
+        let Some((watch, watched)) = Watch::read(&marker, run_id, now, self.quarantine) else {
+            return Err(Failure::not_now(format!(
+                "{} may have forgotten locks, and takes no marker by which that is found out",
+                self.node.shown()
+            )));
+        };
+        let watch = watch.with(known.as_ref());
+        let ask_again = if watched >= self.quarantine {
+            Moment::NEVER
+        } else {
+            now.after(ASK_AGAIN).min(watch.votes_from)
+        };
+        Ok(VotingRight {
+            connection,
+            watch,
+            ask_again,
+        })
     }
 
-    /// Unless a newer one was learnt meanwhile.
-    fn forget_voting_right(&self, old: VotingRight) {
+    fn require_vote(&self, voting_right: &VotingRight, at: Moment) -> Result<(), Failure> {
+        let votes_from = voting_right.watch.votes_from;
+        if votes_from <= at {
+            return Ok(());
+        }
+        Err(Failure::not_now(self.forgetful(votes_from.since(at))))
+    }
+
+    /// Says that it does not vote for so long.
+    pub(super) fn forgetful(&self, waits: Duration) -> String {
+        format!(
+            "{} was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
+             {waits:?}, by this process or others",
+            self.node.shown()
+        )
+    }
+
+    /// Unless a newer one was learnt meanwhile. What was watched is known still.
+    fn forget_voting_right(&self, old: &VotingRight) {
         let mut voting_right = self.voting_right.lock();
-        if voting_right.is_some_and(|voting_right| voting_right.connection == old.connection) {
-            *voting_right = None;
+        if let Some(voting_right) = &mut *voting_right
+            && voting_right.connection == old.connection
+        {
+            voting_right.ask_again = Moment::from_nanos(0);
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) static RENEW: LazyLock<Lua> = script!("renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!("inspect.lua");
 #[cfg(feature = "redlock")]
 pub(super) static PROPOSE: LazyLock<Lua> = script!("propose.lua");
+#[cfg(feature = "redlock")]
+pub(super) static MARK: LazyLock<Lua> = script!("mark.lua");
 
 /// One script. Keys and values reach it as arguments only, never as text of it.
 pub(super) struct Lua {

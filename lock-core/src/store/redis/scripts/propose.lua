@@ -3,6 +3,7 @@
 -- KEYS[1]  the lock: a string that holds the owner token, with an expiry
 -- KEYS[2]  the fencing counter: the largest fencing token accepted or given out, without an expiry
 -- KEYS[3]  the mark of those who ask for the lock while another has it: the name of the last one, with an expiry
+-- KEYS[4]  the marker, which is lost with the server's data; see mark.lua
 -- ARGV[1]  the owner token
 -- ARGV[2]  the ttl in milliseconds
 -- ARGV[3]  the proposal: the last of the fencing tokens
@@ -10,11 +11,12 @@
 -- ARGV[5]  'free': for a lock that is free or the asking one's own; 'own': for one that must be its own
 -- ARGV[6]  the name of the asking process
 -- ARGV[7]  for how many milliseconds its mark lasts; 0: it does not wait
+-- ARGV[8]  what the marker has to begin with; empty: anything
 --
 -- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does;
 -- {0, the larger of the counter and the server's time} if refused for its number;
 -- {-1, the same, remaining milliseconds} if the lock is another's: remaining -1: without an expiry, -2: nobody has it, and it
--- had to be the own.
+-- had to be the own; {-2} if the marker is not that one: the server may have forgotten locks.
 --
 -- A number far from the server's time is refused: far above, it would drag the counter along; far below, it may be smaller
 -- than one that was accepted before a loss of data. Times are in microseconds.
@@ -24,6 +26,10 @@
 local lock, fence, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, last, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local WINDOW = 1000000
+
+if string.sub(redis.call('GET', KEYS[4]) or '', 1, #ARGV[8]) ~= ARGV[8] then
+  return {-2}
+end
 
 local function write(counter)
   -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.

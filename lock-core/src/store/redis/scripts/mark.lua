@@ -1,0 +1,20 @@
+-- Goes on with the marker of one of several servers, which says for how long clients have watched it with its data.
+--
+-- KEYS[1]  the marker: the server's run id, a random name, and milliseconds, with colons between them; without an expiry
+-- ARGV[1]  the run id of this server
+-- ARGV[2]  the random name of a marker that is made anew
+-- ARGV[3]  what the marker that the client has watched begins with; empty: it has not seen one
+-- ARGV[4]  for how many milliseconds it has been watched
+--
+-- Returns the marker; empty if none can be written.
+--
+-- A marker of another run came from a file, which may lack the last locks. What was watched counts only if the marker has been
+-- here all the time.
+local run = ARGV[1] .. ':'
+local name, watched = string.match(redis.call('GET', KEYS[1]) or '', '^(.+:)(%d+)$')
+if not name or string.sub(name, 1, #run) ~= run then
+  redis.pcall('SET', KEYS[1], run .. ARGV[2] .. ':0')
+elseif name == ARGV[3] and tonumber(ARGV[4]) > tonumber(watched) then
+  redis.pcall('SET', KEYS[1], name .. ARGV[4])
+end
+return redis.call('GET', KEYS[1]) or ''
