@@ -35,6 +35,7 @@ const FORCE_RELEASE: &str = scripts!("queue.lua", "force_release.lua");
 const RENEW: &str = scripts!("renew.lua");
 const INSPECT: &str = scripts!("inspect.lua");
 const PROPOSE: &str = scripts!("propose.lua");
+const MARK: &str = scripts!("mark.lua");
 
 #[test]
 fn the_modelled_server_answers_as_a_real_one() {
@@ -178,7 +179,7 @@ impl Command {
         let keep = chance.pick(&["0", "0", ttl]);
         let four = ["4", lock, "fence", "queue", "beats"];
         let release = [token, known, keep, entry];
-        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(13) {
+        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(14) {
             // A short one would come back with a grant, whenever that is.
             0..4 => (ACQUIRE, &four, &[token, "60000", known, count, mode, entry]),
             4..8 => (RELEASE, &four, &release[..chance.pick(&[2, 2, 3, 4])]),
@@ -186,6 +187,16 @@ impl Command {
             9 => (FORCE_RELEASE, &four, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
             11 => (INSPECT, &["2", lock, "queue"], &[]),
+            12 => (
+                MARK,
+                &["1", "marker"],
+                &[
+                    chance.pick(&["run", "run", "run", "other"]),
+                    "name",
+                    chance.pick(&["", "run:name:"]),
+                    chance.pick(&["0", "7", "40", "125000"]),
+                ],
+            ),
             _ => return Self::proposal(chance, token, ttl, ends_soon),
         };
         Self::call(chance, text, keys, arguments, ends_soon)
@@ -198,11 +209,12 @@ impl Command {
         let must = chance.pick(&["free", "own"]);
         let asker = chance.pick(&["one", "other"]);
         let mark = chance.pick(&["0", "60000"]);
-        let arguments = [token, ttl, &number, count, must, asker, mark];
+        let marker = chance.pick(&["", "", "run:", "run:name:"]);
+        let arguments = [token, ttl, &number, count, must, asker, mark, marker];
         Self::call(
             chance,
             PROPOSE,
-            &["3", "lock", "fence", "mark"],
+            &["4", "lock", "fence", "mark", "marker"],
             &arguments,
             ends_soon,
         )

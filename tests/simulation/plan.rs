@@ -182,14 +182,18 @@ impl Plan {
 
     /// How long after everything is healed some servers may still have no vote.
     pub(crate) fn settling(&self) -> Nanos {
-        let is_restart = |(_, fault): &(Nanos, Fault)| {
-            matches!(fault, Fault::Restart { .. } | Fault::Amnesia { .. })
+        let forgets = |(_, fault): &(Nanos, Fault)| {
+            matches!(
+                fault,
+                Fault::Restart { .. } | Fault::Amnesia { .. } | Fault::Flush { .. }
+            )
         };
-        if self.servers.len() == 1 || !self.faults.iter().any(is_restart) {
+        if self.servers.len() == 1 || !self.faults.iter().any(forgets) {
             return 0;
         }
         let quarantine = self.longest_ttl * 2 + Duration::from_secs(5);
-        u64::try_from(quarantine.as_nanos()).expect("short") + 2 * SECOND
+        // What a process has watched in its last moments does not count for the next one.
+        u64::try_from(quarantine.as_nanos()).expect("short") + 5 * SECOND
     }
 
     /// How long a lock may be free while somebody waits for it and nothing is broken: a beat, the time to notice that a

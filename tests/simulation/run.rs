@@ -14,7 +14,7 @@ use crate::{
     chance::Chance,
     faults::Breaker,
     model::Value,
-    network::{Network, SECOND},
+    network::{Nanos, Network, SECOND},
     oracle::Oracle,
     plan::Plan,
     scheduler::{Kind, ProcessId},
@@ -185,12 +185,7 @@ impl Scene {
             self.look();
             sleep(Duration::from_millis(50)).await;
         }
-        let settled_at = healed_at + self.plan.settling();
-        sleep(Duration::from_nanos(
-            settled_at.saturating_sub(self.world.now()),
-        ))
-        .await;
-        self.probe().await;
+        self.probe(healed_at + self.plan.settling()).await;
         self.wait_for_the_end_of_managers().await;
         sleep(self.plan.longest_ttl + Duration::from_secs(1)).await;
         self.look_at_what_is_left();
@@ -222,8 +217,9 @@ impl Scene {
         free.count() > network.hosts.len() / 2
     }
 
-    /// A process that comes after everything gets each lock.
-    async fn probe(&self) {
+    /// A process that comes after everything gets each lock once all is settled. Until then it watches the servers, which have no
+    /// vote before some process did.
+    async fn probe(&self, settled_at: Nanos) {
         let clock = ProcessClock {
             booted_before: SECOND,
             rate_ppm: 0,
@@ -232,11 +228,12 @@ impl Scene {
         let process = self.world.add_process(clock);
         let crew = Crew::new();
         let member = crew.join();
-        let (plan, oracle) = (self.plan.clone(), self.oracle.clone());
+        let (world, plan, oracle) = (self.world.clone(), self.plan.clone(), self.oracle.clone());
         // A lock that was forgotten keeps others out for a ttl, and as a waiter's for another.
         let wait = plan.longest_ttl * 2 + Duration::from_secs(2);
         self.world.start(process, async move {
             let manager = connect(&plan).await;
+            sleep(Duration::from_nanos(settled_at.saturating_sub(world.now()))).await;
             for key in &plan.keys {
                 let attempt = oracle.call(process, std::slice::from_ref(key));
                 let options = LockOptions::new(plan.longest_ttl).wait(wait);
@@ -293,7 +290,9 @@ impl Scene {
                     .until
                     .is_some_and(|until| until * 1000 - now_us <= 30_000_000);
                 let is_right = match name.strip_prefix("__lock_core__:") {
-                    Some("fence") => matches!(entry.value, Value::Text(_)) && entry.until.is_none(),
+                    Some("fence" | "watched") => {
+                        matches!(entry.value, Value::Text(_)) && entry.until.is_none()
+                    }
                     Some(_) => is_passing,
                     None => false,
                 };

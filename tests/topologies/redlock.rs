@@ -777,6 +777,51 @@ async fn a_server_whose_clock_is_astray_has_no_vote_and_moves_nobody() {
     servers.nothing_is_left().await;
 }
 
+/// A server's numbers have to be above its counter and near its clock, so there are none until the clock has caught up.
+#[tokio::test]
+async fn clocks_that_were_set_back_are_named_until_they_are_right() {
+    let clock = ShiftedClock::new();
+    let start = |()| RedisServer::builder().clock(&clock).start();
+    let all: Vec<_> = [(); 3].map(start).into();
+    let proxies = all.iter().map(|server| Proxy::start(server.port()));
+    let proxies = proxies.collect();
+    let servers = Servers { all, proxies };
+    let locks = servers.manager().await;
+    locks
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    let about_clocks = async |locks: &LockManager| {
+        let health = locks.check().await.expect("they answer");
+        let warnings = health.warnings.into_iter();
+        warnings
+            .filter(|warning| warning.contains("behind its last fencing token"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(about_clocks(&locks).await, [""; 0]);
+    clock.set_back(Duration::from_secs(1000));
+    let tried = locks.try_acquire("k", options()).await;
+    let Err(LockError::Unavailable { source, .. }) = tried else {
+        panic!("not unavailable: {tried:?}")
+    };
+    let reason = source.to_string();
+    assert!(reason.contains("behind its last fencing token"), "{reason}");
+    for locks in [&locks, &servers.manager().await] {
+        let warnings = about_clocks(locks).await;
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        // A second is allowed.
+        assert!(warnings[0].contains("votes in 99"), "{warnings:?}");
+    }
+    clock.set_right();
+    locks
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    assert_eq!(about_clocks(&locks).await, [""; 0]);
+}
+
 #[tokio::test]
 async fn a_lease_is_renewed_by_a_majority() {
     let servers = Servers::start(5);

@@ -16,8 +16,8 @@ use crate::{
                 errors,
                 wire::{
                     command::{
-                        Arg::{Joined, Number, Text},
-                        millis,
+                        Arg::{self, Joined, Number, Text},
+                        command, millis, pipeline,
                     },
                     reply,
                 },
@@ -63,8 +63,8 @@ pub(crate) enum LockCondition {
 pub(crate) enum Vote {
     /// The asking process has the lock, with this number.
     Accepted { clock: u64, wanted: bool },
-    /// The number was not above the counter, or far from the clock; the larger of the two.
-    Refused { least: u64 },
+    /// The number was not above the counter, or far from the clock; the larger of the two, and the clock.
+    Refused { least: u64, clock: u64 },
     /// Another process has it, for this long (`None`: without an expiry), or it is free though the asking process was to have it.
     Held { least: u64, left: Option<Duration> },
 }
@@ -77,6 +77,8 @@ pub(crate) struct ServerIdentity {
     pub(crate) run_id: Arc<str>,
     /// In microseconds.
     pub(crate) clock: Option<u64>,
+    /// The fencing counter.
+    pub(crate) counter: Option<u64>,
 }
 
 /// What a server has for a key: the owner token, and for how long, `None`: without an expiry.
@@ -108,9 +110,16 @@ impl RedisStore {
 
     /// Connects, if need be, and verifies which server it is.
     pub(crate) async fn identify(&self, within: Duration) -> Result<ServerIdentity, Failure> {
-        let words = [Text("INFO"), Text("server")];
-        let server = self.place().server;
-        let (connection, answer) = server.connection.send(&[&words], within, None).await?;
+        let place = self.place();
+        let words: [&[Arg<'_>]; 2] = [
+            &[Text("INFO"), Text("server")],
+            &[Text("GET"), Text(&place.names.fence)],
+        ];
+        let asked = pipeline(words.map(|words| command(&[words])));
+        let sent = place.server.connection.send_all(asked, within, None);
+        let (connection, answers) = sent.await?;
+        let [answer, counter] =
+            <[Value; 2]>::try_from(answers).map_err(|_| errors::no_redis(self.shown()))?;
         let text = match answer {
             Value::ServerError(error) => {
                 return Err(match error.code() {
@@ -125,7 +134,8 @@ impl RedisStore {
             answer => reply::info(&answer).ok_or_else(|| errors::no_redis(self.shown()))?,
         };
         health::look_at_eviction(self);
-        read_greeting(connection, &text).ok_or_else(|| errors::no_redis(self.shown()))
+        let counter = reply::text(&counter).and_then(|counter| counter.parse().ok());
+        read_greeting(connection, &text, counter).ok_or_else(|| errors::no_redis(self.shown()))
     }
 
     /// Writes to the server's marker that the client watched it for so long, if it is this one. Returns the marker that is there
@@ -226,13 +236,18 @@ impl RedisStore {
     }
 }
 
-fn read_greeting(connection: ConnectionId, info: &str) -> Option<ServerIdentity> {
+fn read_greeting(
+    connection: ConnectionId,
+    info: &str,
+    counter: Option<u64>,
+) -> Option<ServerIdentity> {
     let field = |name| reply::info_field(info, name);
     Some(ServerIdentity {
         connection,
         run_id: field("run_id")?.into(),
         // Not every server with this protocol reports it; each vote reports it, too.
         clock: field("server_time_usec").and_then(|time| time.parse().ok()),
+        counter,
     })
 }
 
@@ -243,8 +258,9 @@ fn read_vote(answer: &Value) -> Option<Vote> {
             clock: number(clock)?,
             wanted: wanted != 0,
         }),
-        [0, least] => Some(Vote::Refused {
+        [0, least, clock] => Some(Vote::Refused {
             least: number(least)?,
+            clock: number(clock)?,
         }),
         [-1, least, left] => Some(Vote::Held {
             least: number(least)?,
@@ -272,15 +288,16 @@ mod tests {
             array(&[]),
             array(&[1]),
             array(&[1, 5]),
-            array(&[0, 5, 5]),
-            array(&[0, -5]),
+            array(&[0, 5]),
+            array(&[0, -5, 5]),
             array(&[-1, 5]),
             array(&[-1, 5, -3]),
             array(&[2, 5, 0]),
         ] {
             assert_eq!(read_vote(&odd), None, "{odd:?}");
         }
-        assert_eq!(read_vote(&array(&[0, 7])), Some(Vote::Refused { least: 7 }));
+        let refused = Vote::Refused { least: 7, clock: 5 };
+        assert_eq!(read_vote(&array(&[0, 7, 5])), Some(refused));
         let held = Vote::Held {
             least: 7,
             left: None,
@@ -291,9 +308,9 @@ mod tests {
     #[test]
     fn a_greeting_has_all_that_the_vote_depends_on() {
         let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17\r\nuptime_in_seconds:-3\r\n";
-        let greeting = read_greeting(ConnectionId::new(1), text).expect("whole");
+        let greeting = read_greeting(ConnectionId::new(1), text, None).expect("whole");
         assert_eq!((&*greeting.run_id, greeting.clock), ("abc", Some(17)));
         let text = text.replace("run_id", "other");
-        assert!(read_greeting(ConnectionId::new(1), &text).is_none());
+        assert!(read_greeting(ConnectionId::new(1), &text, None).is_none());
     }
 }

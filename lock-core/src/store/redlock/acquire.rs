@@ -76,7 +76,7 @@ pub(super) async fn acquire(
             }),
             connection: lost.connection(),
         }),
-        NoMajority::Silence | NoMajority::Overtaken => Err(lost.failure(servers.servers.len())),
+        NoMajority::Silence | NoMajority::Overtaken => Err(lost.failure(&servers)),
     }
 }
 
@@ -100,6 +100,6 @@ pub(super) async fn prefetch(
             contended: won.contended,
         }),
         Err(lost) if lost.is_definitely_not_ours => Ok(Prefetched::NotOurs),
-        Err(lost) => Err(lost.failure(servers.servers.len())),
+        Err(lost) => Err(lost.failure(&servers)),
     }
 }

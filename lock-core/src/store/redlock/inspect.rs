@@ -81,8 +81,13 @@ fn clock_warnings(servers: &RedlockServers) -> Vec<String> {
         .iter()
         .filter_map(|member| member.ahead())
         .collect();
+    let set_back = servers
+        .servers
+        .iter()
+        .filter_map(|member| member.clock_warning());
+    let set_back: Vec<String> = set_back.collect();
     let Some(middle) = reached_by_majority(servers.servers.len(), ahead) else {
-        return Vec::new();
+        return set_back;
     };
     let far = |member: &&Arc<RedlockServer>| {
         let ahead = member.ahead();
@@ -94,5 +99,6 @@ fn clock_warnings(servers: &RedlockServers) -> Vec<String> {
             member.node.shown()
         )
     };
-    servers.servers.iter().filter(far).map(warning).collect()
+    let far = servers.servers.iter().filter(far).map(warning);
+    set_back.into_iter().chain(far).collect()
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -47,6 +47,8 @@ pub(super) struct RedlockServer {
     voting_right: Mutex<Option<VotingRight>>,
     /// How far its clock is ahead of this process's, in microseconds; `i64::MIN` if not known.
     ahead: AtomicI64,
+    /// How far its fencing counter was ahead of its clock, in microseconds.
+    counter_ahead: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +58,9 @@ struct VotingRight {
     /// When it has to be asked again: never once its marker says that it may vote.
     ask_again: Moment,
 }
+
+/// How far from its clock a server accepts a number; see `propose.lua`.
+const WINDOW: Duration = Duration::from_secs(1);
 
 const UNKNOWN: i64 = i64::MIN;
 
@@ -75,6 +80,7 @@ impl RedlockServer {
             run_ids,
             voting_right: Mutex::new(None),
             ahead: AtomicI64::new(UNKNOWN),
+            counter_ahead: AtomicU64::new(0),
         })
     }
 
@@ -150,9 +156,11 @@ impl RedlockServer {
                 self.node.shown()
             )));
         };
-        // A refusal may report a counter that is ahead of the clock.
-        if let Vote::Accepted { clock, .. } = vote {
-            self.set_clock(clock);
+        match vote {
+            Vote::Accepted { clock, .. } => self.set_clock(clock, proposal.number),
+            Vote::Refused { least, clock } => self.set_clock(clock, least),
+            // Which of the two it tells of is not known.
+            Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
             let voting_right = self.ask_voting_right(left()).await?;
@@ -181,7 +189,7 @@ impl RedlockServer {
         let started = CLOCK.now();
         let greeting = self.node.identify(within).await?;
         if let Some(clock) = greeting.clock {
-            self.set_clock(clock);
+            self.set_clock(clock, greeting.counter.unwrap_or(0));
         }
         if let Some(twin) = self.run_ids.lock().note(self.place, &greeting.run_id) {
             return Err(Failure::Invalid(
@@ -279,7 +287,20 @@ impl RedlockServer {
         }
     }
 
-    fn set_clock(&self, clock: u64) {
+    /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.
+    pub(super) fn clock_warning(&self) -> Option<String> {
+        let ahead = Duration::from_micros(self.counter_ahead.load(Ordering::Relaxed));
+        let until = ahead.checked_sub(WINDOW).filter(|until| !until.is_zero())?;
+        Some(format!(
+            "the clock of {} is {ahead:?} behind its last fencing token, so it was set back: it votes in {until:?}, or when its \
+             clock is right again",
+            self.node.shown()
+        ))
+    }
+
+    fn set_clock(&self, clock: u64, counter: u64) {
+        self.counter_ahead
+            .store(counter.saturating_sub(clock), Ordering::Relaxed);
         let ahead = i128::from(clock) - i128::from(own_micros());
         let ahead = i64::try_from(ahead).unwrap_or(UNKNOWN);
         self.ahead.store(ahead, Ordering::Relaxed);

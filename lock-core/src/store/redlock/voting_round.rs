@@ -1,6 +1,6 @@
 //! Sending a proposal to all servers at the same time, until a majority has replied.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, iter, sync::Arc};
 
 use tokio::sync::mpsc;
 
@@ -139,13 +139,23 @@ fn block(number: u64, count: u32) -> FencingBlock {
 
 impl RoundLost {
     /// As a failure. If some server may have taken the lock, the outcome is unknown.
-    pub(super) fn failure(&self, servers: usize) -> Failure {
+    pub(super) fn failure(&self, servers: &RedlockServers) -> Failure {
         let what = match self.loss {
             NoMajority::Overtaken => {
-                "the servers gave higher fencing tokens to others, or their clocks differ"
-                    .to_owned()
+                let what =
+                    "the servers gave higher fencing tokens to others, or their clocks differ";
+                let clocks = servers
+                    .servers
+                    .iter()
+                    .filter_map(|member| member.clock_warning());
+                iter::once(what.to_owned())
+                    .chain(clocks)
+                    .collect::<Vec<_>>()
+                    .join("; ")
             }
-            NoMajority::Silence | NoMajority::Busy(_) => no_majority(servers, &self.failures),
+            NoMajority::Silence | NoMajority::Busy(_) => {
+                no_majority(servers.servers.len(), &self.failures)
+            }
         };
         if self.leaves_traces {
             return Failure::no_answer(what);

@@ -14,8 +14,8 @@
 -- ARGV[8]  what the marker has to begin with; empty: anything
 --
 -- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does;
--- {0, the larger of the counter and the server's time} if refused for its number;
--- {-1, the same, remaining milliseconds} if the lock is another's: remaining -1: without an expiry, -2: nobody has it, and it
+-- {0, the larger of the counter and the server's time, server's time} if refused for its number;
+-- {-1, the larger of them, remaining milliseconds} if the lock is another's: remaining -1: without an expiry, -2: nobody has it, and it
 -- had to be the own; {-2} if the marker is not that one: the server may have forgotten locks.
 --
 -- A number far from the server's time is refused: far above, it would drag the counter along; far below, it may be smaller
@@ -57,7 +57,7 @@ end
 
 -- Beyond 2^53 one more is the same number.
 if last - count < counter or math.abs(last - now) > WINDOW or last >= 9007199254740992 then
-  return {0, least}
+  return {0, least, now}
 end
 write(last)
 -- A lock that is ours already may have a longer ttl: never shorten it.

@@ -116,7 +116,7 @@ impl Ballot {
                 }
                 (LastVote::Accepted, clock.max(self.proposals[place]))
             }
-            Vote::Refused { least } => (LastVote::Refused { least }, least),
+            Vote::Refused { least, .. } => (LastVote::Refused { least }, least),
             Vote::Held { least, left } => (LastVote::Held { left }, least),
         };
         heard.least = heard.least.max(Some(least));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn refused(least: u64) -> Vote {
-        Vote::Refused { least }
+        Vote::Refused { least, clock: NOW }
     }
 
     fn held(seconds: u64) -> Vote {

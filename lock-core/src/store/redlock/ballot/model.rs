@@ -209,7 +209,10 @@ impl ModelServer {
         let forgotten = || (rule.without_counter)(bound);
         let counter = *self.counter.get_or_insert_with(forgotten);
         if number > bound || !(rule.accepts)(number, counter) {
-            return Vote::Refused { least: counter };
+            return Vote::Refused {
+                least: counter,
+                clock: 0,
+            };
         }
         self.counter = Some(number);
         Vote::Accepted {
