@@ -22,7 +22,7 @@ pub(crate) struct Moment(u64);
 
 impl Moment {
     /// Later than any clock gets.
-    #[cfg(feature = "testing")]
+    #[cfg(any(feature = "testing", feature = "redlock"))]
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
