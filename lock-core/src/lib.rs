@@ -135,7 +135,7 @@ pub use lock_macros::{distributed_lock, key};
 #[cfg(feature = "redis")]
 pub use manager::IntoClient;
 pub use manager::{
-    AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current, set_global,
+    AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
 pub use options::{LockOptions, OnLost};

@@ -13,7 +13,7 @@ use std::{
 };
 
 use lock_core::{
-    LeaseLost, LockError, LockKey, LockManager, LockOptions, current, distributed_lock, key,
+    LeaseLost, LockError, LockKey, LockManager, LockOptions, current_lease, distributed_lock, key,
     set_global, with_locks,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _};
@@ -24,7 +24,7 @@ use tokio::{
 
 /// The key that the running body holds.
 fn held() -> String {
-    current().expect("a lock is held").key().to_string()
+    current_lease().expect("a lock is held").key().to_string()
 }
 
 fn memory() -> LockManager {
@@ -120,7 +120,7 @@ mod keys {
         #[distributed_lock(key = "a-{x}:{y:>4}/{n}")]
         async fn f(x: &str, y: &str, n: u64) -> Result<LockKey, LockError> {
             assert_eq!(
-                current().expect("not refused").key(),
+                current_lease().expect("not refused").key(),
                 &key!("a-{x}:{y:>4}/{n}")
             );
             Ok(key!("a-{x}:{y:>4}/{n}"))
@@ -243,7 +243,7 @@ mod keys {
     #[tokio::test]
     async fn a_key_may_await_and_return_early_and_then_nothing_is_locked() {
         async fn of(id: u64) -> Result<String, &'static str> {
-            assert!(current().is_none(), "the key is built under the lock");
+            assert!(current_lease().is_none(), "the key is built under the lock");
             sleep(Duration::from_millis(1)).await;
             if id == 0 {
                 Err("no such order")
@@ -397,7 +397,7 @@ mod lists {
 
     /// The keys that the running body holds, in the order in which they are written.
     fn all_held() -> Vec<String> {
-        let tokens = current().expect("a lock is held").fencing_tokens();
+        let tokens = current_lease().expect("a lock is held").fencing_tokens();
         tokens.iter().map(|(key, _)| key.to_string()).collect()
     }
 
@@ -405,7 +405,10 @@ mod lists {
     async fn every_key_of_a_list_is_held() {
         async fn parent(account: u64) -> Option<String> {
             yield_now().await;
-            assert!(current().is_none(), "the keys are built under the lock");
+            assert!(
+                current_lease().is_none(),
+                "the keys are built under the lock"
+            );
             (account != 0).then(|| format!("parent:{account}"))
         }
         #[distributed_lock(key = ["account:{from}", parent(to).await?, "account:{to:03}"], on_error = |_| None)]
@@ -819,7 +822,8 @@ mod likeness {
 
     impl Drop for Witness<'_> {
         fn drop(&mut self) {
-            self.0.fetch_add(usize::from(current().is_some()), SeqCst);
+            self.0
+                .fetch_add(usize::from(current_lease().is_some()), SeqCst);
         }
     }
 
@@ -976,7 +980,7 @@ mod likeness {
     async fn returned_futures_are_locked() {
         #[distributed_lock(key = "f:{id}")]
         fn f(id: u64) -> impl Future<Output = Result<String, LockError>> + Send {
-            assert!(current().is_none(), "only the block is locked");
+            assert!(current_lease().is_none(), "only the block is locked");
             async move { Ok(held()) }
         }
         #[distributed_lock(key = "g:{id}")]

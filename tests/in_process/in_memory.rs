@@ -10,7 +10,7 @@ use std::{
 };
 
 use lock_core::{
-    Holder, LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current,
+    Holder, LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current_lease,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, run_in_a_row};
 use tokio::{
@@ -522,7 +522,7 @@ async fn a_bare_guard_does_not_mark_its_task() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire_free("k", options()).await;
     assert!(!is_free(&locks).await);
-    assert!(current().is_none());
+    assert!(current_lease().is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -542,24 +542,24 @@ async fn managers_do_not_see_each_others_leases() {
 async fn the_current_lease_is_that_of_the_innermost_body() {
     let locks = LockManager::in_memory();
     let inner = locks.clone();
-    assert!(current().is_none());
+    assert!(current_lease().is_none());
     locks
         .run("outer", options(), |_| async move {
             let key = |lease: Option<lock_core::Lease>| lease.expect("in a body").key().to_string();
-            assert_eq!(key(current()), "outer");
+            assert_eq!(key(current_lease()), "outer");
             inner
                 .run("inner", options(), |_| async {
-                    assert_eq!(key(current()), "inner");
+                    assert_eq!(key(current_lease()), "inner");
                     assert_held!("inner");
                     assert_held!("outer");
                 })
                 .await
                 .expect("free");
-            assert_eq!(key(current()), "outer");
+            assert_eq!(key(current_lease()), "outer");
         })
         .await
         .expect("free");
-    assert!(current().is_none());
+    assert!(current_lease().is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -235,7 +235,7 @@ async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
                         matches!(busy.held_by(), Some(HeldBy::ThisProcess(_))),
                         "{busy}"
                     );
-                    assert!(lock_core::current().is_none());
+                    assert!(lock_core::current_lease().is_none());
                 });
                 set.await;
                 assert!(!entered.get());

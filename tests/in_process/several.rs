@@ -11,7 +11,7 @@ use std::{
 
 use lock_core::{
     FencingToken, LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnLost, assert_held,
-    current,
+    current_lease,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options};
 use tokio::{
@@ -638,7 +638,7 @@ mod again {
             let again = inner.acquire("b", options().no_wait()).await;
             drop(again.expect("held by this task"));
             let keys = inner.run_all(["b", "a"], options(), async |lease| {
-                assert_eq!(current().expect("in a body").key().as_str(), "b");
+                assert_eq!(current_lease().expect("in a body").key().as_str(), "b");
                 lease.fencing_tokens()
             });
             let keys = keys.await.expect("held by this task");
@@ -671,7 +671,7 @@ mod again {
                     is_lost(&released, "b", LeaseLost::TakenAway),
                     "{released:?}"
                 );
-                current().expect("in a body")
+                current_lease().expect("in a body")
             };
             let lease = middle
                 .run("a", options(), body)

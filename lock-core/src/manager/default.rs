@@ -50,7 +50,7 @@ pub async fn with_locks<F: Future>(manager: LockManager, future: F) -> F::Output
 /// Returns the lease of the innermost body that the running task is in, of an annotated function or of
 /// [`LockManager::run`].
 #[must_use]
-pub fn current() -> Option<Lease> {
+pub fn current_lease() -> Option<Lease> {
     reentry::current().map(Lease::new)
 }
 

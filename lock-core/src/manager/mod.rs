@@ -35,7 +35,7 @@ pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 #[cfg(feature = "redis")]
 pub use client::IntoClient;
-pub use default::{LockSource, current, set_global, with_locks};
+pub use default::{LockSource, current_lease, set_global, with_locks};
 pub use keys_of::KeysOf;
 
 /// How long the drop of the last manager waits for the releases in the background.
@@ -269,7 +269,7 @@ impl LockManager {
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
     /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
-    /// the same key again succeeds at once; [`current`] returns the lease. Calls of `run` with the body's key that run beside each other,
+    /// the same key again succeeds at once; [`current_lease`] returns it. Calls of `run` with the body's key that run beside each other,
     /// in branches of the body, have it in turn, first come, first served: each waits as long as its options say. The body is never polled once the lease has ended,
     /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns; or only
     /// handed over, with [`release_in_background`](LockOptions::release_in_background).
