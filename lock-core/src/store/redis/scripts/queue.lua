@@ -30,12 +30,13 @@ end
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
 
 -- Takes the next fencing tokens, `count` at the most; returns the first and how many. Or nothing, and the error, with the way out.
+-- `now` is the time, if it was asked for already.
 --
 -- The last one is the server's time, unless the counter or what the asking process knows is ahead of it: so tokens grow
 -- after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least.
-local function take_tokens(known, count)
+local function take_tokens(known, count, now)
   local fence = KEYS[2]
-  local now = microseconds()
+  now = now or microseconds()
   local counter = tonumber(redis.call('GET', fence) or '0') or 0
   -- A process whose knowledge lies an hour ahead of both is mad, and must not drag everybody into the future.
   if known > math.max(now, counter) + 3600000000 then
@@ -58,12 +59,12 @@ end
 
 -- The same for a lock that its last holder passes on, without asking for the time: who held it last knows the largest token
 -- that was given out for it, so one more is enough, unless the counter was lost. Nobody else knows it.
-local function next_token(known, was_held)
+local function next_token(known, was_held, now)
   local token = was_held and redis.pcall('INCR', KEYS[2])
   if type(token) == 'number' and token > known and token < 9007199254740992 then
     return token
   end
-  return (take_tokens(known, 1))
+  return (take_tokens(known, 1, now))
 end
 
 -- Takes the first entry out: returns it and its place. A key of another type under the queue's name is no queue: it keeps no lock
@@ -106,7 +107,7 @@ local function grant_next(known, own, first, was_held)
     -- What is no entry was not written by us, and is passed over too.
     local channel, number, ttl, token = string.match(entry, '^(%S+) (%d+) (%d+) (.+)$')
     if token and not is_silent(entry, tonumber(popped[2]), now) then
-      local fencing = next_token(known, was_held)
+      local fencing = next_token(known, was_held, now)
       if not fencing then
         return nil
       end
