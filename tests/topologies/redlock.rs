@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -464,8 +464,11 @@ async fn cautious(servers: &Servers, quarantine: u64) -> LockManager {
 }
 
 async fn has_no_votes(locks: &LockManager) {
-    // A key of its own: a release counts when a majority has it, and the last server may hold the key for a moment longer.
-    let tried = locks.try_acquire("never taken", options()).await;
+    static TRIES: AtomicU32 = AtomicU32::new(0);
+    // Each time another key. The one server that votes has the key of a lost try for a moment longer, and says so to the next try,
+    // which is then busy, if that is heard before the others are known to be silent.
+    let key = format!("try {}", TRIES.fetch_add(1, Ordering::Relaxed));
+    let tried = locks.try_acquire(key, options()).await;
     let Err(LockError::Unavailable { source, .. }) = tried else {
         panic!("not unavailable: {tried:?}")
     };
