@@ -166,6 +166,17 @@ async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
     }
 }
 
+const ACQUIRE_EARLIER: &str = concat!(
+    include_str!("earlier/acquire_short.lua"),
+    include_str!("earlier/queue.lua"),
+    include_str!("earlier/acquire.lua"),
+);
+const RELEASE_EARLIER: &str = concat!(
+    include_str!("earlier/release_short.lua"),
+    include_str!("earlier/queue.lua"),
+    include_str!("earlier/release.lua"),
+);
+
 /// A process of the version whose queue was a list.
 struct Earlier {
     connection: redis::Connection,
@@ -207,9 +218,8 @@ impl Earlier {
         let entry = format!("{} {}", self.channel, self.number);
         let (mut mode, started) = ("wait".to_owned(), Instant::now());
         loop {
-            let script = include_str!("earlier/acquire.lua");
             let arguments = [&*token, "5000", "0", "1", &mode, &entry];
-            let reply = self.eval(script, &arguments);
+            let reply = self.eval(ACQUIRE_EARLIER, &arguments);
             let reply: Vec<i64> = redis::from_redis_value(reply).expect("numbers");
             if reply[0] == 1 {
                 return token;
@@ -221,7 +231,7 @@ impl Earlier {
     }
 
     fn release(&mut self, token: &str) {
-        let released = self.eval(include_str!("earlier/release.lua"), &[token, "0"]);
+        let released = self.eval(RELEASE_EARLIER, &[token, "0"]);
         assert_eq!(released, Value::Int(1), "it held the lock");
     }
 }
