@@ -104,7 +104,8 @@ impl Fenced {
 /// Why a fenced change was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FencedError<E> {
-    /// Another holder has had the lock since, or has it by another server. The store is right: never raise a token and try again. Acquire the lock again.
+    /// Another holder has had the lock since, or has it by another server. The store is right: never raise a token and try again.
+    /// Acquire the lock again.
     Refused(FencingToken),
     /// The store did not reply. Whether it made the change is unknown.
     Store(E),

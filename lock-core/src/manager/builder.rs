@@ -281,7 +281,8 @@ impl LockManagerBuilder {
     /// [`max_ttl`](Self::max_ttl) and 5 s.
     ///
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same lock after a server restarted without its data; with zero, a loss of data is not looked for. With a longer time the server stays excluded for longer than needed.
+    /// same lock after a server restarted without its data; with zero, a loss of data is not looked for. With a longer time the server
+    /// stays excluded for longer than needed.
     #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);
