@@ -45,6 +45,19 @@ pub struct LockOptions {
     min_hold: Option<Duration>,
     on_lost: OnLost,
     release: Option<ReleaseMode>,
+    mode: Mode,
+}
+
+/// Which other holders a holder admits beside itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Mode {
+    /// None.
+    #[default]
+    Exclusive,
+    /// Those that are shared, too.
+    Shared,
+    /// As many as there are permits.
+    Permits(u16),
 }
 
 /// How long an acquire may wait for a busy lock.
@@ -98,6 +111,7 @@ impl LockOptions {
             min_hold: None,
             on_lost: OnLost::Cancel,
             release: None,
+            mode: Mode::Exclusive,
         }
     }
 
@@ -212,6 +226,7 @@ pub(crate) struct Terms {
     pub(crate) min_hold: Option<Duration>,
     pub(crate) on_lost: OnLost,
     pub(crate) release: ReleaseMode,
+    pub(crate) mode: Mode,
 }
 
 /// What a manager fills in.
@@ -268,6 +283,7 @@ impl Terms {
             min_hold: options.min_hold,
             on_lost: options.on_lost,
             release: options.release.unwrap_or(defaults.release),
+            mode: options.mode,
         };
         terms.check()?;
         defaults.check_most("ttl", terms.ttl)?;
