@@ -1,4 +1,4 @@
--- Takes a lock if it is free or holds this very owner token; else takes a place in its queue, or checks on that place.
+-- Takes a lock exclusively if it is free or holds this very owner token; else takes a place in its queue, or checks on that place.
 --
 -- The keys are those of queue.lua.
 --
@@ -8,30 +8,33 @@
 -- ARGV[4]  how many fencing tokens it would like; 0: one, which may be counted up without looking at the time
 -- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time, and the
 --          place that it was told; 0: none yet
--- ARGV[6]  its entry but for the owner token: the channel of the asking process, a number, and the ttl
+-- ARGV[6]  its entry but for the owner token: the channel of the asking process, a number, the ttl, and x
 --
 -- A word costs the server as much as a comparison, so there are few.
 --
 -- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up;
 -- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
 -- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not. But for the first reply
--- to 'wait', three more. next 1: the entry is the first of the queue, 0: it is not. The fencing counter: the message of a grant that
--- was sent before has a token up to it, and is over. The holder's label; empty if it has none.
+-- to 'wait', three more. next 1: the entry is the first exclusive one of the queue, 0: it is not. The fencing counter: the message
+-- of a grant that was sent before has a token up to it, and is over. The holder's label; empty if it has none.
+-- An error LOCKMODE if the lock or its queue is one of permits.
 --
 -- `holder` is what the key holds, as acquire_short.lua has read it.
 --
 -- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
 -- lock: a lock without a larger counter would be a lock without a fencing token.
-local lock, queue = KEYS[1], KEYS[3]
+local lock, queue, beats = KEYS[1], KEYS[3], KEYS[4]
 local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local own = ARGV[6] .. ' ' .. token
+local marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 
 if holder == token then
   -- Granted meanwhile, or by a request whose answer was lost.
   leave(own)
-elseif not holder and redis.call('EXISTS', queue) == 1 then
-  -- Whoever waits comes first: nobody barges in.
-  holder = grant_next(known, own)
+elseif marker or not holder and redis.call('EXISTS', queue) == 1 then
+  -- Those that wait come first: no request barges in.
+  holder = advance(known, own, marker and settle(holder))
+  marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 end
 
 if not holder or holder == token then
@@ -46,39 +49,73 @@ if not holder or holder == token then
   return {1, first, taken}
 end
 
-local ours = string.sub(holder, 1, 4) == 'lc1:' and 1 or 0
-local label = string.match(holder, '^lc[01]:(.*):') or ''
+-- The first of the queue that is no shared entry; nothing in what is no queue.
+local function first_other()
+  return redis.pcall('ZRANGEBYSCORE', queue, BAND, '+inf', 'LIMIT', 0, 1)[1]
+end
+
+local ours = (marker or string.sub(holder, 1, 4) == 'lc1:') and 1 or 0
+local is_shared = marker and string.sub(holder, 5, 5) == 's'
+local other = (marker or ours == 0) and first_other()
+if marker and not is_shared or other and string.find(other, '^%S+ %d+ %d+ %d+ ') then
+  leave(own)
+  return redis.error_reply(LOCKMODE)
+end
+
+-- Asks the processes of a shared phase to admit no further task to their shares. It is a hint: each of them learns it from its
+-- next renewal, too. So a part of them is enough, those first that renew last.
+local function ask_to_yield()
+  local body = string.format('yield %.0f', microseconds())
+  for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, PART)) do
+    local channel, number, _, _, holding = parse(entry)
+    if channel then
+      tell(channel, number, holding, body)
+    end
+  end
+end
+
 if mode == 'try' then
-  return {0, redis.call('PTTL', lock), 0, ours, 1, 0, label}
+  if is_shared then
+    ask_to_yield()
+  end
+  return {0, redis.call('PTTL', lock), 0, ours, 1, 0, label_of(holder)}
 end
 
 local now = microseconds()
 local place = tonumber(mode) or 0
 local added
 if place == 0 then
-  added = redis.pcall('ZADD', queue, 'NX', now, own)
+  added = redis.pcall('ZADD', queue, 'NX', now + BAND, own)
 else
   -- After the clock was set back, a place ahead of it would let all that come later overtake.
   place = math.min(place, now)
-  added = redis.pcall('ZADD', queue, place, own)
+  added = redis.pcall('ZADD', queue, place + BAND, own)
 end
 if type(added) == 'table' then
   -- A key of another type under the queue's name is no queue: its waiters ask again and again, until somebody deletes it.
   return {0, redis.call('PTTL', lock), 0, 0}
 end
 redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
+if is_shared then
+  -- The first exclusive entry ends the phase for shared ones that come behind it.
+  redis.pcall('ZADD', beats, 'NX', BAND + now, '#')
+  redis.pcall('PEXPIRE', beats, SILENT / 1000)
+  if first_other() == own then
+    ask_to_yield()
+  end
+end
 if mode == 'wait' then
   return {0, -2, added == 1 and now or 0, ours}
 end
 
 -- A check: it shows that the process is alive. What was not checked for too long goes, so that the beats do not outgrow the queue.
-if type(redis.pcall('ZADD', KEYS[4], now, own)) == 'number' then
-  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now - SILENT)
-  redis.call('PEXPIRE', KEYS[4], SILENT / 1000)
+if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
+  redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
+  redis.call('PEXPIRE', beats, SILENT / 1000)
 end
 if place == 0 then
-  place = tonumber(redis.call('ZSCORE', queue, own))
+  place = tonumber(redis.call('ZSCORE', queue, own)) - BAND
 end
-local is_next = redis.call('ZRANGE', queue, 0, 0)[1] == own and 1 or 0
+local is_next = first_other() == own and 1 or 0
 local counter = tonumber(redis.pcall('GET', KEYS[2]) or '0') or 0
-return {0, redis.call('PTTL', lock), place, ours, is_next, counter, label}
+return {0, redis.call('PTTL', lock), place, ours, is_next, counter, label_of(holder)}

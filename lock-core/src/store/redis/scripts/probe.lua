@@ -23,7 +23,8 @@ end
 for _, call in ipairs({
   {'DEL', key}, {'PSETEX', key, 1000, 0}, {'SET', key, 0}, {'GET', key}, {'INCR', key}, {'EXISTS', key},
   {'PTTL', key}, {'PEXPIRE', key, 1000}, {'ZADD', key, 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''}, {'ZCARD', key},
-  {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0},
+  {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0}, {'ZMSCORE', key, ''}, {'ZCOUNT', key, 0, 0},
+  {'ZRANGEBYSCORE', key, 0, 0}, {'ZREVRANGE', key, 0, 0}, {'PEXPIREAT', key, 1},
   {'TIME'}, {'PUBLISH', channel, ''},
 }) do
   if not (call[1] == 'PUBLISH' and channel == '') and not may(unpack(call)) then

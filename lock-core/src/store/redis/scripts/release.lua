@@ -1,4 +1,4 @@
--- Lets go of a lock, if it still holds the owner token, and gives it to the next waiter. Takes an entry out, too.
+-- Lets go of an exclusive lock, if it still holds the owner token, and gives it to the next waiter. Takes an entry out, too.
 --
 -- The keys are those of queue.lua.
 --
@@ -25,12 +25,15 @@ if holder == ARGV[1] then
     -- It is nobody's any more: a renewal, or a copy of the acquire, that comes behind must not prolong it. Without memory it
     -- stays as it is, since letting go must work then, too.
     redis.pcall('SET', lock, ARGV[1] .. '.', 'KEEPTTL')
-  elseif not grant_next(tonumber(ARGV[2]), nil, first, not ARGV[3]) then
+  elseif not hand_over(tonumber(ARGV[2]), first, not ARGV[3]) then
     redis.call('DEL', lock)
   end
   return 1
 end
 if not holder then
-  grant_next(tonumber(ARGV[2]))
+  advance(tonumber(ARGV[2]))
+elseif type(holder) == 'string' and string.sub(holder, 1, 4) == 'lc1+' then
+  -- The entry may have been what the shared ones behind it had to wait for.
+  advance(tonumber(ARGV[2]), nil, settle(holder))
 end
 return 0

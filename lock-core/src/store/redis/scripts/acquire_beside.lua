@@ -1,0 +1,132 @@
+-- Takes a lock beside others, shared or as one of its permits, if it may enter now or has entered already; else takes a place in the
+-- queue, or checks on that place.
+--
+-- The keys are those of queue.lua.
+--
+-- ARGV[1]  the owner token
+-- ARGV[2]  the ttl in milliseconds
+-- ARGV[3]  the largest fencing token that the asking process knows
+-- ARGV[4]  not used
+-- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time, and the
+--          place that it was told; 0: none yet
+-- ARGV[6]  its entry but for the owner token: the channel of the asking process, a number, the ttl, and s or the number of permits
+--
+-- Returns {1, fencing token, stamp, contended, seat, more} if taken. The stamp: shared: the time in microseconds; permits: the
+-- fencing token. Contended 1: shared: an exclusive entry is queued; permits: any entry is. The seat; 0 if shared. More 1: the
+-- next part of a batch waits for any call of release_beside.lua, renew_beside.lua or this one.
+-- {0, remaining milliseconds, place, ours} if busy, and but for the first reply to 'wait' three more: next, stamp and label. They are
+-- as in acquire.lua, with these differences. Remaining: of permits, until the first of the leases ends. Next 1: no entry of its
+-- own kind is before it. The stamp: shared: the time in microseconds; permits: the fencing counter. The message of a grant that
+-- was sent before has a stamp up to it, and is over.
+-- An error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
+local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
+local own = ARGV[6] .. ' ' .. token
+local kind = string.match(ARGV[6], '%w+$')
+local n = tonumber(kind)
+local mark = n and 'lc1+p' or 'lc1+s'
+local place = tonumber(mode) or 0
+local band = n and BAND or 0
+
+local holder = redis.call('GET', lock)
+local now = microseconds()
+local now_ms = math.floor(now / 1000)
+local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
+
+if is_marker and string.sub(holder, 1, 5) == mark then
+  local ends = redis.call('ZSCORE', holders, own)
+  if ends and tonumber(ends) > now_ms then
+    -- Granted meanwhile, or by a request whose answer was lost. The lease may be longer: never shorten it.
+    local fencing, seat, stamp = string.match(holder, '(%d+):$'), 0, now
+    if n then
+      local taken
+      fencing, taken = take_tokens(known, 1)
+      if not fencing then
+        return redis.error_reply(taken)
+      end
+      seat, stamp = tonumber(redis.call('ZSCORE', seats, own) or 0), fencing
+    end
+    leave(own)
+    redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
+    settle(holder)
+    return {1, tonumber(fencing), stamp, is_contended(holder), seat, 0}
+  end
+end
+
+-- A request that has a place takes it before the others are served: it may have been taken out as silent, and it is no newcomer.
+-- A newcomer comes after them: a holder that crashed may have left the lock to others that wait.
+local added
+if place > 0 then
+  -- After the clock was set back, a place ahead of it would let all that come later overtake.
+  place = math.min(place, now)
+  added = redis.pcall('ZADD', queue, place + band, own)
+end
+if is_marker and (n or redis.call('EXISTS', queue) == 1) then
+  holder = settle(holder)
+end
+local mine, refused
+holder, mine, refused = advance(known, own, holder, false, kind)
+if mine then
+  return {1, unpack(mine)}
+end
+if refused then
+  return redis.error_reply(refused)
+end
+
+local is_ours = holder and string.find(holder, '^lc[01][:+]')
+if is_ours and (n or string.sub(holder, 1, 5) == 'lc1+p') and string.sub(holder, 1, 5) ~= mark then
+  leave(own)
+  return redis.error_reply(LOCKMODE)
+end
+-- The queue, too: each mode has its band, but permits share theirs with exclusive requests.
+local first = redis.pcall('ZRANGEBYSCORE', queue, n and 0 or BAND, '+inf', 'LIMIT', 0, 1)[1]
+if first and first ~= own then
+  local _, _, _, first_kind = parse(first)
+  if first_kind and (tonumber(first_kind) == nil) == (n ~= nil) then
+    leave(own)
+    return redis.error_reply(LOCKMODE)
+  end
+end
+
+local function remaining()
+  local soonest = n and is_ours and redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+  if soonest and soonest[2] and soonest[1] ~= '#' then
+    return math.max(0, tonumber(soonest[2]) - now_ms)
+  end
+  return redis.call('PTTL', lock)
+end
+
+local ours = is_ours and string.sub(holder, 1, 3) == 'lc1' and 1 or 0
+local function stamp()
+  return n and (tonumber(redis.pcall('GET', KEYS[2]) or '0') or 0) or now
+end
+if mode == 'try' then
+  return {0, remaining(), 0, ours, 1, stamp(), label_of(holder or '')}
+end
+
+if place == 0 then
+  added = redis.pcall('ZADD', queue, 'NX', now + band, own)
+end
+if type(added) == 'table' then
+  -- A key of another type under the queue's name is no queue: its waiters ask again and again, until it is deleted.
+  return {0, remaining(), 0, 0}
+end
+redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
+if holder and not string.find(holder, '^lc1%+') then
+  -- The phase is an exclusive one, also if its holder came past the queue.
+  redis.pcall('ZREM', beats, '#')
+end
+if mode == 'wait' then
+  return {0, -2, added == 1 and now or 0, ours}
+end
+
+-- A check: it shows that the process is alive. What was not checked for too long goes, so that the beats do not outgrow the queue.
+if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
+  redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
+  redis.call('PEXPIRE', beats, SILENT / 1000)
+end
+if place == 0 then
+  place = tonumber(redis.call('ZSCORE', queue, own)) - band
+end
+local first_of_kind = redis.call('ZRANGEBYSCORE', queue, band, '+inf', 'LIMIT', 0, 1)[1]
+return {0, remaining(), place, ours, first_of_kind == own and 1 or 0, stamp(), label_of(holder or '')}

@@ -1,0 +1,34 @@
+-- Renews a lease that is held beside others. Lets those in that wait, if they may enter: the next part of a batch, for one.
+--
+-- The keys are those of queue.lua.
+--
+-- ARGV[1]  the owner token
+-- ARGV[2]  the ttl in milliseconds
+-- ARGV[3]  the largest fencing token that the asking process knows
+-- ARGV[4]  its entry but for the owner token
+--
+-- Returns {1, contended} if the lease lasts for the ttl at least: contended as in acquire_beside.lua. {0} if it is no holder.
+--
+-- Never shortens: a renewal that was delayed on its way must not cut a later one's lease.
+local holders = KEYS[5]
+local holder = redis.pcall('GET', KEYS[1])
+-- A key of another type is another's, too. Any other error is one.
+if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
+  return holder
+end
+if type(holder) ~= 'string' or string.sub(holder, 1, 4) ~= 'lc1+' then
+  return {0}
+end
+local own = ARGV[4] .. ' ' .. ARGV[1]
+local now_ms = math.floor(microseconds() / 1000)
+local ends = redis.call('ZSCORE', holders, own)
+if not ends or tonumber(ends) <= now_ms then
+  return {0}
+end
+redis.call('ZADD', holders, 'GT', now_ms + ARGV[2], own)
+settle(holder)
+if redis.call('EXISTS', KEYS[3]) == 0 then
+  return {1, 0}
+end
+advance(tonumber(ARGV[3]), nil, holder)
+return {1, is_contended(holder)}
