@@ -23,6 +23,7 @@ const BEATS: &str = "__lock_core__:beats:lock:k";
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-core/src/store/redis/scripts/acquire_short.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),
 );
 

@@ -49,17 +49,15 @@ if not holder or holder == token then
   return {1, first, taken}
 end
 
--- The first of the queue that is no shared entry; nothing in what is no queue.
-local function first_other()
-  return redis.pcall('ZRANGEBYSCORE', queue, BAND, '+inf', 'LIMIT', 0, 1)[1]
-end
-
 local ours = (marker or string.sub(holder, 1, 4) == 'lc1:') and 1 or 0
 local is_shared = marker and string.sub(holder, 5, 5) == 's'
-local other = (marker or ours == 0) and first_other()
-if marker and not is_shared or other and string.find(other, '^%S+ %d+ %d+ %d+ ') then
-  leave(own)
-  return redis.error_reply(LOCKMODE)
+if marker or ours == 0 then
+  -- Nothing is found in what is no queue.
+  local first = redis.pcall('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
+  if marker and not is_shared or first and string.find(first, '^%S+ %d+ %d+ %d+ ') then
+    leave(own)
+    return redis.error_reply(LOCKMODE)
+  end
 end
 
 -- Asks the processes of a shared phase to admit no further task to their shares. It is a hint: each of them learns it from its
@@ -67,7 +65,7 @@ end
 local function ask_to_yield()
   local body = string.format('yield %.0f', microseconds())
   for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, PART)) do
-    local channel, number, _, _, holding = parse(entry)
+    local channel, number, _, _, holding = string.match(entry, ENTRY)
     if channel then
       tell(channel, number, holding, body)
     end
@@ -99,8 +97,8 @@ redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
 if is_shared then
   -- The first exclusive entry ends the phase for shared ones that come behind it.
   redis.pcall('ZADD', beats, 'NX', BAND + now, '#')
-  redis.pcall('PEXPIRE', beats, SILENT / 1000)
-  if first_other() == own then
+  redis.pcall('PEXPIRE', beats, '2200')
+  if redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own then
     ask_to_yield()
   end
 end
@@ -111,11 +109,12 @@ end
 -- A check: it shows that the process is alive. What was not checked for too long goes, so that the beats do not outgrow the queue.
 if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
   redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
-  redis.call('PEXPIRE', beats, SILENT / 1000)
+  redis.call('PEXPIRE', beats, '2200')
 end
 if place == 0 then
   place = tonumber(redis.call('ZSCORE', queue, own)) - BAND
 end
-local is_next = first_other() == own and 1 or 0
+local first = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
+local is_next = first == own and 1 or 0
 local counter = tonumber(redis.pcall('GET', KEYS[2]) or '0') or 0
 return {0, redis.call('PTTL', lock), place, ours, is_next, counter, label_of(holder)}

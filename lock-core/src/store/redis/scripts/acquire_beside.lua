@@ -81,7 +81,7 @@ end
 -- The queue, too: each mode has its band, but permits share theirs with exclusive requests.
 local first = redis.pcall('ZRANGEBYSCORE', queue, n and 0 or BAND, '+inf', 'LIMIT', 0, 1)[1]
 if first and first ~= own then
-  local _, _, _, first_kind = parse(first)
+  local _, _, _, first_kind = string.match(first, ENTRY)
   if first_kind and (tonumber(first_kind) == nil) == (n ~= nil) then
     leave(own)
     return redis.error_reply(LOCKMODE)

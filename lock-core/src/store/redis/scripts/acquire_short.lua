@@ -17,7 +17,7 @@ if holder and holder ~= ARGV[1] and ARGV[5] == 'wait' and string.sub(holder, 1, 
   local place = time[1] * 1000000 + time[2]
   -- In the band of the queue that is not for shared requests.
   if redis.pcall('ZADD', KEYS[3], 'NX', place + 4500000000000000, ARGV[6] .. ' ' .. ARGV[1]) == 1 then
-    redis.call('PEXPIRE', KEYS[3], 30000)
+    redis.call('PEXPIRE', KEYS[3], '30000')
     return {0, -2, place, 1}
   end
 end

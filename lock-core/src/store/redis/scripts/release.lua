@@ -8,7 +8,7 @@
 --          release where a fencing token may be counted up: then it is let go now, and the next holder's token is
 -- ARGV[4]  if there: the entry that may stand in the queue for this token, but for the token
 --
--- `holder` is what the key holds, and `first` an entry that is out of the queue already, as release_short.lua left them.
+-- `holder` is what the key holds, as release_short.lua has read it.
 --
 -- Returns 1 if let go, 0 if the key is gone or another's.
 local lock = KEYS[1]
@@ -25,8 +25,12 @@ if holder == ARGV[1] then
     -- It is nobody's any more: a renewal, or a copy of the acquire, that comes behind must not prolong it. Without memory it
     -- stays as it is, since letting go must work then, too.
     redis.pcall('SET', lock, ARGV[1] .. '.', 'KEEPTTL')
-  elseif not hand_over(tonumber(ARGV[2]), first, not ARGV[3]) then
-    redis.call('DEL', lock)
+  else
+    -- An exclusive phase ends.
+    redis.pcall('ZREM', KEYS[4], '#')
+    if not advance(tonumber(ARGV[2]), nil, nil, not ARGV[3]) then
+      redis.call('DEL', lock)
+    end
   end
   return 1
 end

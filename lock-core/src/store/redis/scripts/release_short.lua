@@ -1,4 +1,5 @@
--- The short way of release.lua, which stands behind it with all that it needs, and goes on with `holder` and `first`.
+-- The short way of release.lua, which stands behind it with all that it needs, and goes on with `holder` and `first`: the entry that
+-- was taken out.
 local holder = redis.pcall('GET', KEYS[1])
 local first
 

@@ -1,0 +1,331 @@
+-- Letting requests in, in all modes but the commonest way, which is release_next.lua. It stands behind queue.lua.
+
+-- How many are granted by one call. More of them would stop the server for milliseconds.
+local PART = 64
+local QUEUE_EXPIRY = '30000'
+local LOCKMODE = 'LOCKMODE this key is held or waited for in another mode'
+
+-- Takes out holders whose lease has ended, and sets the marker's expiry to the latest end of the others. Returns the marker; nothing
+-- if it was deleted, since no holder is left.
+local function settle(marker)
+  local lock, holders, seats = KEYS[1], KEYS[5], KEYS[6]
+  local now_ms = math.floor(microseconds() / 1000)
+  local has_seats = string.sub(marker, 5, 5) == 'p'
+  if has_seats then
+    local over = redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms)
+    if over[1] then
+      redis.call('ZREM', holders, unpack(over))
+      redis.call('ZREM', seats, unpack(over))
+    end
+  else
+    redis.call('ZREMRANGEBYSCORE', holders, '-inf', now_ms)
+  end
+  local last = redis.call('ZREVRANGE', holders, 0, 1, 'WITHSCORES')
+  if last[1] ~= '#' then
+    -- The set was evicted: holders that are not in it may count on the marker, which is never shortened any more.
+    if last[1] and redis.call('PTTL', lock) < tonumber(last[2]) - now_ms then
+      redis.call('PEXPIREAT', lock, last[2])
+    end
+    return marker
+  end
+  if not last[3] then
+    redis.call('DEL', lock, holders, seats)
+    return nil
+  end
+  redis.call('PEXPIREAT', lock, last[4])
+  redis.call('PEXPIREAT', holders, last[4])
+  if has_seats then
+    redis.call('PEXPIREAT', seats, last[4])
+  end
+  return marker
+end
+
+-- Lets those of the queue in that may enter now, in any mode. Returns what the lock holds then, nothing if it is free; and
+-- what the asking process got, if it got in: {fencing token, stamp, contended, seat, more}. Or nothing twice, and the error, if no
+-- fencing token can be given.
+--
+-- known     the largest fencing token that the asking process knows
+-- own       its entry, if it has one: it enters without a message. Of an exclusive one, only the entry is taken out, and the lock
+--           left free for it
+-- holder    what the lock holds; a marker only behind settle()
+-- was_held  the asking process held the lock until now, exclusively
+-- kind      if there: `own` may enter without having been in the queue, in this mode
+--
+-- Phases are fair. Exclusive phases alternate with shared ones while both kinds wait. A shared phase has a cut, which is the time
+-- of its beginning, or that of the first exclusive entry that came later. Shared entries placed before the cut belong to the phase,
+-- also if all its first holders have left before they were granted. Behind them an exclusive entry comes first. The cut is
+-- in the beats and not in the marker, since it has to outlive that. It expires with the beats only when no exclusive entry
+-- was checked for so long that all of them are silent.
+--
+-- Taking entries out is the first write, so that a server that is out of memory lets the others pass.
+local function advance(known, own, holder, was_held, kind)
+  local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+  local waiting = redis.pcall('ZCARD', queue)
+  if type(waiting) ~= 'number' then
+    -- A key of another type under the queue's name is no queue: it keeps no lock from being let go. Any other error is one.
+    waiting = string.find(waiting.err, 'WRONGTYPE', 1, true) and 0 or redis.call('ZCARD', queue)
+  end
+  holder = holder or nil
+  if holder and string.sub(holder, 1, 4) ~= 'lc1+' then
+    return holder
+  end
+  if waiting == 0 and not kind then
+    if holder then
+      redis.pcall('ZREM', beats, '#')
+    end
+    return holder
+  end
+  local now = microseconds()
+  local now_ms = math.floor(now / 1000)
+  local left, mine, refused, unsettled = PART, nil, nil, false
+
+  -- The first exclusive or permits entry. Silent ones before it go.
+  local function first_other()
+    while true do
+      local found = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+      local entry = found[1]
+      if not entry or entry == own or string.match(entry, ENTRY) and not is_silent(entry, tonumber(found[2]) - BAND) then
+        return entry
+      end
+      redis.call('ZREM', queue, entry)
+    end
+  end
+
+  -- Lets shared entries in, which are out of the queue. Returns whether a fencing token could be given. `more`: others wait behind
+  -- the last of them.
+  local function enter_shared(entries, contended, more)
+    local fencing = holder and string.match(holder, '(%d+):$')
+    local adds, latest = {}, 0
+    for i, entry in ipairs(entries) do
+      local channel, number, ttl, _, token = string.match(entry, ENTRY)
+      if not fencing then
+        fencing, refused = next_token(known, was_held)
+        if not fencing then
+          return false
+        end
+        fencing = string.format('%.0f', fencing)
+      end
+      local is_last = more and left == 1 and 1 or 0
+      local is_reached = true
+      if entry == own then
+        mine = {tonumber(fencing), now, contended, 0, is_last}
+      else
+        local body = string.format('%s %.0f %d 0 %d', fencing, now, contended, is_last)
+        is_reached = tell(channel, number, token, body)
+      end
+      if is_reached then
+        local ends = now_ms + tonumber(ttl)
+        adds[#adds + 1], adds[#adds + 2] = ends, entry
+        latest = math.max(latest, ends)
+        left = left - 1
+      end
+    end
+    if not adds[1] then
+      return true
+    end
+    if holder then
+      -- A copy of an acquire may be a holder already: never shorten.
+      redis.call('ZADD', holders, 'GT', unpack(adds))
+      unsettled = true
+    else
+      holder = 'lc1+s:' .. fencing .. ':'
+      redis.call('DEL', holders, seats)
+      redis.call('SET', lock, holder, 'PXAT', latest)
+      redis.call('ZADD', holders, '9007199254740991', '#', unpack(adds))
+      redis.call('PEXPIREAT', holders, latest)
+      if contended == 0 then
+        -- Whatever cut there was is one of the past.
+        redis.pcall('ZREM', beats, '#')
+      end
+    end
+    return true
+  end
+
+  -- Takes shared entries out of the queue, and lets those in that are not silent.
+  local function admit(found, contended)
+    local count = #found / 2
+    local more = count > left
+    local all, alive = {}, {}
+    for i = 1, math.min(count, left) do
+      all[i] = found[2 * i - 1]
+    end
+    local known_beats = redis.pcall('ZMSCORE', beats, unpack(all))
+    for i, entry in ipairs(all) do
+      local beat = tonumber(known_beats[i] or 0) or 0
+      local heard = math.max(tonumber(found[2 * i]), beat)
+      if entry == own or string.match(entry, ENTRY) and heard > now - SILENT then
+        alive[#alive + 1] = entry
+      end
+    end
+    redis.call('ZREM', queue, unpack(all))
+    waiting = waiting - #all
+    return enter_shared(alive, contended, more)
+  end
+
+  -- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n seats is free, whatever the n
+  -- of the others. If the seats or the holders were evicted, their numbers differ, and nothing enters until the marker has ended.
+  local function has_room(n)
+    local seated = redis.call('ZCARD', seats)
+    return seated < n and redis.call('ZCARD', holders) == seated + 1
+  end
+
+  -- The lowest seat that is free.
+  local function lowest_seat()
+    local low, high = 0, redis.call('ZCARD', seats)
+    if high == 0 or redis.call('ZCOUNT', seats, 0, high - 1) == high then
+      return high
+    end
+    -- One below the number of seats that are taken is free.
+    high = high - 1
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if redis.call('ZCOUNT', seats, 0, middle) == middle + 1 then
+        low = middle + 1
+      else
+        high = middle
+      end
+    end
+    return low
+  end
+
+  -- Lets a permits entry in, which is out of the queue. Returns whether a fencing token could be given.
+  local function enter_permits(entry)
+    local channel, number, ttl, _, token = string.match(entry, ENTRY)
+    local fencing
+    fencing, refused = next_token(known, was_held)
+    if not fencing then
+      return false
+    end
+    if not holder then
+      redis.call('DEL', holders, seats)
+    end
+    local seat = lowest_seat()
+    local contended = waiting > 0 and 1 or 0
+    local more = left == 1 and contended or 0
+    if entry == own then
+      mine = {fencing, fencing, contended, seat, more}
+    elseif not tell(channel, number, token, string.format('%.0f %.0f %d %d %d', fencing, fencing, contended, seat, more)) then
+      return true
+    end
+    left = left - 1
+    local ends = now_ms + tonumber(ttl)
+    if not holder then
+      holder = 'lc1+p:'
+      redis.call('SET', lock, holder, 'PXAT', ends)
+      redis.call('ZADD', holders, '9007199254740991', '#')
+      redis.pcall('ZREM', beats, '#')
+    end
+    redis.call('ZADD', holders, ends, entry)
+    redis.call('ZADD', seats, seat, entry)
+    unsettled = true
+    return true
+  end
+
+  -- Gives the lock, which is free, to an exclusive entry, which is out of the queue. Returns whether the lock has its holder.
+  local function enter_exclusive(entry)
+    local channel, number, ttl, _, token = string.match(entry, ENTRY)
+    if entry ~= own then
+      local fencing
+      fencing, refused = next_token(known, was_held)
+      if not fencing then
+        return true
+      end
+      if not tell(channel, number, token, string.format('%.0f', fencing)) then
+        return false
+      end
+      redis.call('SET', lock, token, 'PX', ttl)
+      holder = token
+    end
+    redis.pcall('ZREM', beats, '#')
+    return true
+  end
+
+  -- Bounded by the queue: each round but the last takes an entry out.
+  while waiting > 0 and left > 0 do
+    local other = first_other()
+    local _, _, _, other_kind = string.match(other or '', ENTRY)
+    local n = tonumber(other_kind)
+    if holder and string.sub(holder, 5, 5) == 'p' then
+      if not n or not has_room(n) then
+        break
+      end
+      leave(other)
+      waiting = redis.call('ZCARD', queue)
+      if not enter_permits(other) then
+        break
+      end
+    else
+      local cut = redis.pcall('ZSCORE', beats, '#')
+      cut = type(cut) == 'string' and tonumber(cut) - BAND
+      if not other and cut then
+        redis.pcall('ZREM', beats, '#')
+      end
+      if other and not cut and holder then
+        -- It was evicted with the beats: then the phase is not to go on.
+        break
+      end
+      local limit = string.format('(%.0f', other and cut or BAND)
+      local found = redis.call('ZRANGEBYSCORE', queue, '-inf', limit, 'WITHSCORES', 'LIMIT', 0, left + 1)
+      if found[1] then
+        local was_free = not holder
+        if not admit(found, other and 1 or 0) then
+          break
+        end
+        if other and not cut and was_free and holder then
+          -- The rest of a batch, if it is larger than a part, is placed before now.
+          redis.pcall('ZADD', beats, BAND + now, '#')
+          redis.pcall('PEXPIRE', beats, SILENT / 1000)
+        end
+      elseif holder or not other then
+        break
+      else
+        leave(other)
+        if n then
+          waiting = redis.call('ZCARD', queue)
+          if not enter_permits(other) then
+            break
+          end
+        elseif enter_exclusive(other) then
+          return holder, nil, refused
+        end
+      end
+      waiting = redis.call('ZCARD', queue)
+    end
+  end
+
+  -- A newcomer enters directly only if none waits.
+  if kind and not mine and not refused and waiting == 0 then
+    local n = tonumber(kind)
+    if not n and (not holder or string.sub(holder, 5, 5) == 's') then
+      enter_shared({own}, 0, false)
+    elseif n and (not holder or string.sub(holder, 5, 5) == 'p' and has_room(n)) then
+      enter_permits(own)
+    end
+  end
+  if unsettled then
+    holder = settle(holder)
+  end
+  return holder, mine, refused
+end
+
+-- The label of a holder; empty if it has none.
+local function label_of(holder)
+  if string.sub(holder, 1, 4) ~= 'lc1+' then
+    return string.match(holder, '^lc[01]:(.*):') or ''
+  end
+  for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, 1)) do
+    local _, _, _, _, token = string.match(entry, ENTRY)
+    if token then
+      return string.match(token, '^lc[01]:(.*):') or ''
+    end
+  end
+  return ''
+end
+
+-- Whether others wait that a holder beside others is to know of: an exclusive request for a shared one, any for one of permits.
+local function is_contended(marker)
+  if string.sub(marker, 5, 5) == 's' then
+    return redis.call('ZCOUNT', KEYS[3], OTHERS, '+inf') > 0 and 1 or 0
+  end
+  return redis.call('EXISTS', KEYS[3])
+end
