@@ -15,25 +15,20 @@ use lock_tests::RedisServer;
 use crate::{
     chance::Chance,
     model::{Reply, Server},
+    scripts::{
+        ACQUIRE, ACQUIRE_BESIDE, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE, RELEASE_BESIDE, RENEW,
+        RENEW_BESIDE, scripts,
+    },
 };
 
 const COMMANDS: usize = 4000;
 
+/// Runs any command as a script does, which shows it in the second version of the protocol.
+const ANY: &str = "return redis.call(unpack(ARGV))";
+
 /// The first two speak the third version of the protocol, and listen to a channel each.
 const CLIENTS: usize = 3;
 
-macro_rules! scripts {
-    ($($file:literal),+) => {
-        concat!($(include_str!(concat!("../../lock-core/src/store/redis/scripts/", $file))),+)
-    };
-}
-
-const ACQUIRE: &str = scripts!("acquire_short.lua", "queue.lua", "acquire.lua");
-const RELEASE: &str = scripts!("release_short.lua", "queue.lua", "release.lua");
-const PREFETCH: &str = scripts!("queue.lua", "prefetch.lua");
-const FORCE_RELEASE: &str = scripts!("queue.lua", "force_release.lua");
-const RENEW: &str = scripts!("renew.lua");
-const INSPECT: &str = scripts!("inspect.lua");
 const PROPOSE: &str = scripts!("propose.lua");
 const MARK: &str = scripts!("mark.lua");
 
@@ -80,6 +75,7 @@ impl Command {
         match chance.below(10) {
             0..4 => vec![(client, Self::plain(chance))],
             4 => Self::transaction(chance, client),
+            5 => vec![(client, Self::of_sets(chance))],
             _ => vec![(client, Self::script(chance))],
         }
     }
@@ -147,6 +143,38 @@ impl Command {
         }
     }
 
+    /// On sorted sets, as only scripts use it.
+    fn of_sets(chance: &mut Chance) -> Self {
+        let key = chance.pick(&["queue", "holders", "beats", "holders", "other", "lock"]);
+        let (value, another) = (any_value(chance), any_value(chance));
+        let mut score = || {
+            let open = chance.pick(&["", "", "("]);
+            let score = chance.pick(&["0", "5", "1700000000000", "1700000000000000", "7000000000000000"]);
+            (format!("{open}{score}"), score)
+        };
+        let ((from, plain), (to, greater)) = (score(), score());
+        let from = if chance.permille(300) { "-inf" } else { &from };
+        let to = if chance.permille(300) { "+inf" } else { &to };
+        let in_an_hour = (since_epoch_us() / 1000 + 3_600_000).to_string();
+        let count = chance.pick(&["0", "1", "2", "-1"]);
+        let words: &[&str] = match chance.below(14) {
+            0 | 1 => &["ZADD", key, plain, &value, greater, &another],
+            2 => &["ZADD", key, "GT", plain, &value, greater, &another],
+            3 => &["ZADD", key, "NX", plain, &value, greater, &another],
+            4 => &["ZREM", key, &value, &another],
+            5 => &["ZMSCORE", key, &value, &another],
+            6 => &["ZCOUNT", key, from, to],
+            7 => &["ZRANGEBYSCORE", key, from, to, "LIMIT", "0", count],
+            8 => &["ZRANGEBYSCORE", key, from, to, "WITHSCORES", "LIMIT", "0", count],
+            9 => &["ZRANGEBYSCORE", key, from, to],
+            10 => &["ZREVRANGE", key, "0", count, "WITHSCORES"],
+            11 => &["ZRANGE", key, "0", count, "WITHSCORES"],
+            12 => &["PEXPIREAT", key, chance.pick(&[&in_an_hour, "1"])],
+            _ => &["SET", key, &value, "PXAT", chance.pick(&[&in_an_hour, "1", "0"])],
+        };
+        Self::of(&[&["EVAL", ANY, "0"], words].concat())
+    }
+
     fn transaction(chance: &mut Chance, client: usize) -> Vec<(usize, Self)> {
         let key = any_key(chance);
         let mut all = vec![(client, Self::of(&["WATCH", key]))];
@@ -177,16 +205,25 @@ impl Command {
         let entry = any_entry(chance);
         let lock = if chance.permille(50) { "queue" } else { "lock" };
         let keep = chance.pick(&["0", "0", ttl]);
-        let four = ["4", lock, "fence", "queue", "beats"];
+        let all = ["6", lock, "fence", "queue", "beats", "holders", "seats"];
+        let kind = chance.pick(&["s", "s", "s", "2", "3"]);
+        let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
-        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(14) {
+        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(22) {
             // A short one would come back with a grant, whenever that is.
-            0..4 => (ACQUIRE, &four, &[token, "60000", known, count, mode, entry]),
-            4..8 => (RELEASE, &four, &release[..chance.pick(&[2, 2, 3, 4])]),
-            8 => (PREFETCH, &four, &[token, ttl, known, "1"]),
-            9 => (FORCE_RELEASE, &four, &[known]),
+            0..4 => (ACQUIRE, &all, &[token, "60000", known, count, mode, entry]),
+            4..8 => (RELEASE, &all, &release[..chance.pick(&[2, 2, 3, 4])]),
+            8 => (PREFETCH, &all, &[token, ttl, known, "1"]),
+            9 => (FORCE_RELEASE, &all, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
-            11 => (INSPECT, &["2", lock, "queue"], &[]),
+            11 => (INSPECT, &all, &[]),
+            14..18 => (
+                ACQUIRE_BESIDE,
+                &all,
+                &[token, "60000", known, "1", mode, &beside],
+            ),
+            18..21 => (RELEASE_BESIDE, &all, &[token, known, keep, &beside]),
+            21 => (RENEW_BESIDE, &all, &[token, "70000", known, &beside]),
             12 => (
                 MARK,
                 &["1", "marker"],
@@ -243,7 +280,7 @@ impl Command {
 
 fn any_key(chance: &mut Chance) -> &'static str {
     chance.pick(&[
-        "lock", "lock", "fence", "queue", "queue", "beats", "mark", "other",
+        "lock", "lock", "fence", "queue", "queue", "beats", "holders", "seats", "mark", "other",
     ])
 }
 
@@ -253,7 +290,7 @@ fn any_token(chance: &mut Chance) -> &'static str {
 
 /// The second process listens, the third is gone.
 fn any_entry(chance: &mut Chance) -> &'static str {
-    chance.pick(&["A 1 60000", "B 1 60000", "B 2 60000", "gone 3 60000"])
+    chance.pick(&["A 1 60000 x", "B 1 60000 x", "B 2 60000 x", "gone 3 60000 x"])
 }
 
 /// What is no lease, or one that is over before anybody looks.
@@ -417,7 +454,9 @@ fn is_near(one: i64, other: i64) -> bool {
 /// The same for texts that have numbers among their words.
 fn are_near(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
-    let (one, other): (Vec<_>, Vec<_>) = (one.split(' ').collect(), other.split(' ').collect());
+    // The marker of a shared phase has its number between colons.
+    let words = |text: &str| text.split([' ', ':']).map(str::to_owned).collect::<Vec<_>>();
+    let (one, other) = (words(&one), words(&other));
     // The proof of a grant is a hash of a number that may be apart.
     let is_hash =
         |word: &str| word.len() == 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -24,6 +24,7 @@ mod oracle;
 mod plan;
 mod run;
 mod scheduler;
+mod scripts;
 mod workload;
 mod world;
 

@@ -70,8 +70,9 @@ impl Store {
         }
         let least = match name {
             "GET" | "DEL" | "EXISTS" | "INCR" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
-            "ZREM" | "ZSCORE" | "PEXPIRE" | "SET" => 2,
-            "ZADD" | "ZRANGE" | "ZREMRANGEBYSCORE" | "PSETEX" => 3,
+            "ZREM" | "ZSCORE" | "ZMSCORE" | "PEXPIRE" | "PEXPIREAT" | "SET" => 2,
+            "ZADD" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" | "ZCOUNT" | "ZREMRANGEBYSCORE"
+            | "PSETEX" => 3,
             _ => return None,
         };
         if words.len() < least {
@@ -92,12 +93,17 @@ impl Store {
             "INCR" => self.increment(&words[0]),
             "PTTL" => Ok(self.remaining(&words[0], now_us)),
             "PEXPIRE" => self.expire_in(&words[0], &words[1], now_us),
+            "PEXPIREAT" => self.expire_at(&words[0], &words[1], now_us),
             "ZPOPMIN" => self.pop(&words[0]),
             "ZCARD" => self.sorted(&words[0]).map(|all| int(all.len())),
             "ZSCORE" => self.score(&words[0], &words[1]),
-            "ZRANGE" => self.range(&words[0], &words[1], &words[2]),
-            "ZREM" => self.remove(&words[0], |(_, member)| *member == words[1]),
-            "ZREMRANGEBYSCORE" => self.remove_below(&words[0], &words[1], &words[2]),
+            "ZMSCORE" => self.scores(&words[0], &words[1..]),
+            "ZRANGE" => self.range(words, false),
+            "ZREVRANGE" => self.range(words, true),
+            "ZRANGEBYSCORE" => self.range_by_score(words),
+            "ZCOUNT" => self.count(&words[0], &words[1], &words[2]),
+            "ZREM" => self.remove(&words[0], |(_, member)| words[1..].contains(member)),
+            "ZREMRANGEBYSCORE" => self.remove_between(&words[0], &words[1], &words[2]),
             _ => self.add(words),
         };
         Some(done.unwrap_or_else(Reply::error))
@@ -167,6 +173,13 @@ impl Store {
                     }
                     until = Some(now_us / 1000 + span);
                 }
+                b"PXAT" => {
+                    let end = number(options.next().ok_or(SYNTAX)?)?;
+                    if end <= 0 {
+                        return Err("ERR invalid expire time in 'set' command");
+                    }
+                    until = Some(end);
+                }
                 b"IFEQ" => equal = Some(options.next().ok_or(SYNTAX)?),
                 _ => return Err(SYNTAX),
             }
@@ -183,6 +196,8 @@ impl Store {
             until = self.keys.get(key).and_then(|entry| entry.until);
         }
         self.put(key, Value::Text(value.clone()), until);
+        // A time that has passed.
+        self.expire(key, now_us);
         Ok(Reply::Status("OK"))
     }
 
@@ -245,6 +260,11 @@ impl Store {
         Ok(Reply::Int(1))
     }
 
+    fn expire_at(&mut self, key: &[u8], end: &[u8], now_us: i64) -> Result<Reply, &'static str> {
+        let span = number(end)?.saturating_sub(now_us / 1000);
+        self.expire_in(key, span.to_string().as_bytes(), now_us)
+    }
+
     fn pop(&mut self, key: &[u8]) -> Result<Reply, &'static str> {
         let all = self.sorted(key)?.to_vec();
         let Some(((score, member), rest)) = all.split_first() else {
@@ -261,19 +281,56 @@ impl Store {
         Ok(found.map_or(Reply::Nil, |(score, _)| Reply::text(&score.to_string())))
     }
 
-    fn range(&self, key: &[u8], from: &[u8], to: &[u8]) -> Result<Reply, &'static str> {
-        let (from, to) = (number(from)?, number(to)?);
-        assert!(from >= 0, "not modelled: ZRANGE from {from}");
-        let all = self.sorted(key)?;
+    fn scores(&self, key: &[u8], members: &[Bytes]) -> Result<Reply, &'static str> {
+        let scores: Result<_, _> = members.iter().map(|one| self.score(key, one)).collect();
+        Ok(Reply::Array(scores?))
+    }
+
+    /// By rank; the last option is to show the scores, too.
+    fn range(&self, words: &[Bytes], is_reversed: bool) -> Result<Reply, &'static str> {
+        let (from, to) = (number(&words[1])?, number(&words[2])?);
+        assert!(from >= 0, "not modelled: ranks from {from}");
+        let with_scores = match &words[3..] {
+            [] => false,
+            [option] if option.eq_ignore_ascii_case(b"WITHSCORES") => true,
+            _ => return Err(SYNTAX),
+        };
+        let mut all = self.sorted(&words[0])?.to_vec();
+        if is_reversed {
+            all.reverse();
+        }
         let length = i64::try_from(all.len()).expect("a length");
         let to = if to < 0 { to + length } else { to };
         let within = |index: usize| (from..=to).contains(&i64::try_from(index).expect("an index"));
         let found = all.iter().enumerate().filter(|(index, _)| within(*index));
-        Ok(Reply::Array(
-            found
-                .map(|(_, (_, member))| Reply::Bulk(member.clone()))
-                .collect(),
-        ))
+        Ok(shown(found.map(|(_, one)| one), with_scores))
+    }
+
+    fn range_by_score(&self, words: &[Bytes]) -> Result<Reply, &'static str> {
+        let within = within(&words[1], &words[2])?;
+        let (mut options, mut with_scores, mut limit) = (words[3..].iter(), false, None);
+        while let Some(option) = options.next() {
+            match option.to_ascii_uppercase().as_slice() {
+                b"WITHSCORES" => with_scores = true,
+                b"LIMIT" => {
+                    let mut next = || number(options.next().ok_or(SYNTAX)?);
+                    let (skipped, count) = (next()?, next()?);
+                    assert!(skipped == 0, "not modelled: LIMIT {skipped}");
+                    // Below zero: all.
+                    limit = usize::try_from(count).ok();
+                }
+                _ => return Err(SYNTAX),
+            }
+        }
+        let found = self.sorted(&words[0])?.iter();
+        let found = found.filter(|(score, _)| within(*score));
+        Ok(shown(found.take(limit.unwrap_or(usize::MAX)), with_scores))
+    }
+
+    fn count(&self, key: &[u8], from: &[u8], to: &[u8]) -> Result<Reply, &'static str> {
+        let within = within(from, to)?;
+        let found = self.sorted(key)?.iter();
+        Ok(int(found.filter(|(score, _)| within(*score)).count()))
     }
 
     fn remove(
@@ -290,40 +347,86 @@ impl Store {
         Ok(int(gone.len()))
     }
 
-    fn remove_below(&mut self, key: &[u8], from: &[u8], to: &[u8]) -> Result<Reply, &'static str> {
-        assert!(
-            from == b"-inf",
-            "not modelled: ZREMRANGEBYSCORE from {from:?}"
-        );
-        let to = number(to).map_err(|_| "ERR min or max is not a float")?;
-        self.remove(key, |(score, _)| *score <= to)
+    fn remove_between(
+        &mut self,
+        key: &[u8],
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<Reply, &'static str> {
+        let within = within(from, to)?;
+        self.remove(key, |(score, _)| within(*score))
     }
 
-    /// One member.
     fn add(&mut self, words: &[Bytes]) -> Result<Reply, &'static str> {
-        let (only_new, score, member) = match &words[1..] {
-            [nx, score, member] if nx.eq_ignore_ascii_case(b"NX") => (true, score, member),
-            [score, member] => (false, score, member),
-            _ => return Err(SYNTAX),
-        };
-        let score = number(score).map_err(|_| NO_FLOAT)?;
-        let mut all = self.sorted(&words[0])?.to_vec();
-        match all.iter_mut().find(|(_, other)| other == member) {
-            Some(_) if only_new => Ok(Reply::Int(0)),
-            // Not a change.
-            Some((known, _)) if *known == score => Ok(Reply::Int(0)),
-            Some((known, _)) => {
-                *known = score;
-                self.put_sorted(&words[0], all);
-                Ok(Reply::Int(0))
+        let (mut only_new, mut only_greater, mut pairs) = (false, false, &words[1..]);
+        while let Some((option, rest)) = pairs.split_first() {
+            match option.to_ascii_uppercase().as_slice() {
+                b"NX" => only_new = true,
+                b"GT" => only_greater = true,
+                _ => break,
             }
-            None => {
-                all.push((score, member.clone()));
-                self.put_sorted(&words[0], all);
-                Ok(Reply::Int(1))
+            pairs = rest;
+        }
+        if pairs.is_empty() || pairs.len() % 2 != 0 {
+            return Err(SYNTAX);
+        }
+        assert!(!(only_new && only_greater), "not modelled: NX with GT");
+        let mut new = Vec::new();
+        for pair in pairs.chunks(2) {
+            new.push((number(&pair[0]).map_err(|_| NO_FLOAT)?, &pair[1]));
+        }
+        let mut all = self.sorted(&words[0])?.to_vec();
+        let (mut added, mut is_changed) = (0, false);
+        for (score, member) in new {
+            match all.iter_mut().find(|(_, other)| other == member) {
+                Some((known, _)) => {
+                    let moves = !only_new && *known != score && (!only_greater || *known < score);
+                    if moves {
+                        *known = score;
+                    }
+                    is_changed |= moves;
+                }
+                None => {
+                    all.push((score, member.clone()));
+                    added += 1;
+                }
             }
         }
+        if is_changed || added > 0 {
+            self.put_sorted(&words[0], all);
+        }
+        Ok(int(added))
     }
+}
+
+/// Members, and their scores if asked for, one after the other: what a script sees.
+fn shown<'a>(found: impl Iterator<Item = &'a (i64, Bytes)>, with_scores: bool) -> Reply {
+    let mut all = Vec::new();
+    for (score, member) in found {
+        all.push(Reply::Bulk(member.clone()));
+        if with_scores {
+            all.push(Reply::text(&score.to_string()));
+        }
+    }
+    Reply::Array(all)
+}
+
+/// Whether a score lies between two bounds, which may be infinite, or excluded.
+fn within(from: &[u8], to: &[u8]) -> Result<impl Fn(i64) -> bool + use<>, &'static str> {
+    let bound = |text: &[u8]| -> Result<(i64, bool), &'static str> {
+        let (text, is_open) = text.strip_prefix(b"(").map_or((text, false), |it| (it, true));
+        let score = match text {
+            b"-inf" => i64::MIN,
+            b"+inf" => i64::MAX,
+            _ => number(text).map_err(|_| "ERR min or max is not a float")?,
+        };
+        Ok((score, is_open))
+    };
+    let ((from, from_is_open), (to, to_is_open)) = (bound(from)?, bound(to)?);
+    Ok(move |score| {
+        let above = score > from || !from_is_open && score == from;
+        above && (score < to || !to_is_open && score == to)
+    })
 }
 
 /// The keys that a command names.

@@ -1,0 +1,26 @@
+//! The shipped scripts, put together as lock-core does it.
+
+/// One text of these files, one after the other.
+macro_rules! scripts {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("../../lock-core/src/store/redis/scripts/", $file))),+)
+    };
+}
+pub(crate) use scripts;
+
+pub(crate) const ACQUIRE: &str =
+    scripts!("acquire_short.lua", "queue.lua", "advance.lua", "acquire.lua");
+pub(crate) const RELEASE: &str = scripts!(
+    "release_short.lua",
+    "queue.lua",
+    "release_next.lua",
+    "advance.lua",
+    "release.lua"
+);
+pub(crate) const PREFETCH: &str = scripts!("queue.lua", "prefetch.lua");
+pub(crate) const FORCE_RELEASE: &str = scripts!("queue.lua", "advance.lua", "force_release.lua");
+pub(crate) const RENEW: &str = scripts!("renew.lua");
+pub(crate) const INSPECT: &str = scripts!("queue.lua", "advance.lua", "inspect.lua");
+pub(crate) const ACQUIRE_BESIDE: &str = scripts!("queue.lua", "advance.lua", "acquire_beside.lua");
+pub(crate) const RELEASE_BESIDE: &str = scripts!("queue.lua", "advance.lua", "release_beside.lua");
+pub(crate) const RENEW_BESIDE: &str = scripts!("queue.lua", "advance.lua", "renew_beside.lua");
