@@ -2,6 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use crate::options::LockMode;
+
 /// The holder of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -10,8 +12,12 @@ pub struct LockInfo {
     pub remaining: Option<Duration>,
     /// How many wait for the key: tasks of this manager, and other processes.
     pub waiters: usize,
-    /// The holder.
+    /// The holder; one of them, if there are several.
     pub holder: Holder,
+    /// The mode in which it is held.
+    pub mode: LockMode,
+    /// How many leases hold it. A process has one for all its tasks that share a key, and one for each permit.
+    pub holders: usize,
 }
 
 /// The kind of client that has a lock.
@@ -38,6 +44,8 @@ impl fmt::Display for Holder {
 pub(crate) struct Sighting {
     pub(crate) remaining: Option<Duration>,
     pub(crate) holder: Holder,
+    pub(crate) mode: LockMode,
+    pub(crate) holders: usize,
     /// How many processes wait.
     pub(crate) waiting: usize,
 }

@@ -138,7 +138,7 @@ pub use manager::{
     AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
-pub use options::{LockOptions, OnLost};
+pub use options::{LockMode, LockOptions, OnLost};
 #[cfg(feature = "testing")]
 pub use testing::Faults;
 #[cfg(feature = "tls")]

@@ -60,6 +60,32 @@ pub(crate) enum Mode {
     Permits(u16),
 }
 
+/// The mode in which a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LockMode {
+    /// One holder alone. The default.
+    Exclusive,
+    /// Any number of holders that share it: see [`LockOptions::shared`].
+    Shared,
+    /// As many holders as it has permits: see [`LockOptions::permits`].
+    Permits,
+}
+
+impl LockMode {
+    pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
+}
+
+impl Mode {
+    pub(crate) fn kind(self) -> LockMode {
+        match self {
+            Self::Exclusive => LockMode::Exclusive,
+            Self::Shared => LockMode::Shared,
+            Self::Permits(_) => LockMode::Permits,
+        }
+    }
+}
+
 /// How long an acquire may wait for a busy lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {

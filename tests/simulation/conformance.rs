@@ -149,7 +149,13 @@ impl Command {
         let (value, another) = (any_value(chance), any_value(chance));
         let mut score = || {
             let open = chance.pick(&["", "", "("]);
-            let score = chance.pick(&["0", "5", "1700000000000", "1700000000000000", "7000000000000000"]);
+            let score = chance.pick(&[
+                "0",
+                "5",
+                "1700000000000",
+                "1700000000000000",
+                "7000000000000000",
+            ]);
             (format!("{open}{score}"), score)
         };
         let ((from, plain), (to, greater)) = (score(), score());
@@ -165,12 +171,27 @@ impl Command {
             5 => &["ZMSCORE", key, &value, &another],
             6 => &["ZCOUNT", key, from, to],
             7 => &["ZRANGEBYSCORE", key, from, to, "LIMIT", "0", count],
-            8 => &["ZRANGEBYSCORE", key, from, to, "WITHSCORES", "LIMIT", "0", count],
+            8 => &[
+                "ZRANGEBYSCORE",
+                key,
+                from,
+                to,
+                "WITHSCORES",
+                "LIMIT",
+                "0",
+                count,
+            ],
             9 => &["ZRANGEBYSCORE", key, from, to],
             10 => &["ZREVRANGE", key, "0", count, "WITHSCORES"],
             11 => &["ZRANGE", key, "0", count, "WITHSCORES"],
             12 => &["PEXPIREAT", key, chance.pick(&[&in_an_hour, "1"])],
-            _ => &["SET", key, &value, "PXAT", chance.pick(&[&in_an_hour, "1", "0"])],
+            _ => &[
+                "SET",
+                key,
+                &value,
+                "PXAT",
+                chance.pick(&[&in_an_hour, "1", "0"]),
+            ],
         };
         Self::of(&[&["EVAL", ANY, "0"], words].concat())
     }
@@ -290,7 +311,12 @@ fn any_token(chance: &mut Chance) -> &'static str {
 
 /// The second process listens, the third is gone.
 fn any_entry(chance: &mut Chance) -> &'static str {
-    chance.pick(&["A 1 60000 x", "B 1 60000 x", "B 2 60000 x", "gone 3 60000 x"])
+    chance.pick(&[
+        "A 1 60000 x",
+        "B 1 60000 x",
+        "B 2 60000 x",
+        "gone 3 60000 x",
+    ])
 }
 
 /// What is no lease, or one that is over before anybody looks.
@@ -455,7 +481,11 @@ fn is_near(one: i64, other: i64) -> bool {
 fn are_near(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
     // The marker of a shared phase has its number between colons.
-    let words = |text: &str| text.split([' ', ':']).map(str::to_owned).collect::<Vec<_>>();
+    let words = |text: &str| {
+        text.split([' ', ':'])
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     let (one, other) = (words(&one), words(&other));
     // The proof of a grant is a hash of a number that may be apart.
     let is_hash =

@@ -8,8 +8,12 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-pub(crate) const ACQUIRE: &str =
-    scripts!("acquire_short.lua", "queue.lua", "advance.lua", "acquire.lua");
+pub(crate) const ACQUIRE: &str = scripts!(
+    "acquire_short.lua",
+    "queue.lua",
+    "advance.lua",
+    "acquire.lua"
+);
 pub(crate) const RELEASE: &str = scripts!(
     "release_short.lua",
     "queue.lua",

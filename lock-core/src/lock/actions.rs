@@ -17,6 +17,7 @@ use crate::{
         release_in_flight::ReleaseInFlight,
         renewal::RenewalDue,
     },
+    options::LockMode,
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
     store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
     telemetry,
@@ -52,6 +53,7 @@ impl Registry {
     pub(super) fn carry_out(
         self: &Arc<Self>,
         key: &LockKey,
+        kind: LockMode,
         todo: Todo,
     ) -> Option<Arc<AcquireInFlight>> {
         if todo.wakes_timers {
@@ -88,7 +90,7 @@ impl Registry {
             }
         }
         if let Some(request) = todo.to_take_over {
-            self.finish_elsewhere(key, &request);
+            self.finish_elsewhere(key, kind, &request);
         }
         drop((todo.releasing, todo.ended));
         todo.to_poll
@@ -133,13 +135,18 @@ impl Registry {
     }
 
     /// For a request whose task has left, or does not poll: the executor goes on with it.
-    pub(super) fn finish_elsewhere(self: &Arc<Self>, key: &LockKey, request: &AcquireInFlight) {
+    pub(super) fn finish_elsewhere(
+        self: &Arc<Self>,
+        key: &LockKey,
+        kind: LockMode,
+        request: &AcquireInFlight,
+    ) {
         let Some(reply) = request.take() else {
             return;
         };
         let owner = request.owner.clone();
         // In memory a request is executed when it is made. A reply that a test delays need not be waited for.
-        if matches!(self.context.executor, Executor::Caller) && self.waiters(key) == 0 {
+        if matches!(self.context.executor, Executor::Caller) && self.waiters_in(key, kind) == 0 {
             drop(reply);
             return self.acquired(key, &owner, Err(Failure::unanswered("its task has left")));
         }
@@ -154,7 +161,7 @@ impl Registry {
         result: Result<Acquired, Failure>,
     ) {
         let reply = read_reply(&self.context, owner, result);
-        self.event(key, |entry, cx| {
+        self.event(key, owner.mode.kind(), |entry, cx| {
             entry.state.acquired(owner, reply, cx);
         });
     }
@@ -179,7 +186,7 @@ impl Registry {
                 Ok(None) => Ok(Renewed::NotOurs),
                 Err(failure) => Err(failure),
             };
-            registry.event(&key, |entry, cx| {
+            registry.event(&key, owner.mode.kind(), |entry, cx| {
                 entry.state.confirmed(&owner, result, cx);
             });
         });
@@ -198,7 +205,7 @@ impl Registry {
             if let Err(failure) = &result {
                 tracing::debug!(key = %key.shown(), ?failure, "no fencing tokens were prefetched");
             }
-            registry.event(&key, |entry, cx| {
+            registry.event(&key, owner.mode.kind(), |entry, cx| {
                 entry.state.prefetched(&owner, &result, cx);
             });
         });
@@ -221,7 +228,7 @@ impl Registry {
     /// Has all waiters poll, and all observers of leases look again.
     fn rouse_all(&self) {
         let (mut wakers, mut leases) = (Vec::new(), Vec::new());
-        for entry in self.keys.lock().entries.values_mut() {
+        for entry in self.keys.lock().all_mut() {
             wakers.extend(entry.state.take_wakers());
             leases.extend(entry.state.leases());
         }
@@ -267,8 +274,8 @@ async fn tick(registry: Weak<Registry>) {
         let Some(registry) = registry.upgrade() else {
             return;
         };
-        for key in hints {
-            registry.tick(&key);
+        for (key, kind) in hints {
+            registry.tick(&key, kind);
         }
         while let Some((batch, within)) = renewal.next_batch(&registry.context) {
             // Apart from this loop, so that a slow reply delays neither other renewals nor the end of a lease.

@@ -1,37 +1,62 @@
-//! What the store reports by itself: grants that came by a message, and the ends and beginnings of connections.
+//! What the store reports by itself: what came by a message, and the ends and beginnings of connections.
 
 use std::sync::Arc;
 
 use crate::{
-    fencing::FencingToken,
     key::LockKey,
     lock::registry::Registry,
+    options::LockMode,
     runtime::clock::Moment,
-    store::grants::{EntryNumber, GrantListener},
+    store::{
+        PushedGrant,
+        grants::{EntryNumber, GrantListener},
+        owner::Owner,
+    },
 };
 
 impl GrantListener for Registry {
-    fn granted(self: Arc<Self>, key: &LockKey, entry: EntryNumber, fencing: FencingToken) {
-        self.event(key, |state, cx| {
-            let owner = state
-                .state
-                .asking_owner()
-                .filter(|owner| owner.entry.number() == entry);
-            if let Some(owner) = owner.cloned() {
-                state.state.pushed(&owner, fencing, cx);
+    fn granted(
+        self: Arc<Self>,
+        key: &LockKey,
+        kind: LockMode,
+        entry: EntryNumber,
+        granted: PushedGrant,
+    ) {
+        self.event(key, kind, |state, cx| {
+            if let Some(owner) = named(state.state.asking_owner(), entry) {
+                state.state.pushed(&owner, granted, cx);
             }
         });
     }
 
-    fn reconnected(self: Arc<Self>, key: &LockKey, since: Moment) {
-        self.event(key, |entry, cx| {
+    fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber) {
+        self.event(key, kind, |state, cx| {
+            let state = &mut state.state;
+            let owners = state.holding_owners().chain(state.asking_owner());
+            if let Some(owner) = named(owners, entry) {
+                state.contended(&owner, cx);
+            }
+        });
+    }
+
+    fn reconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment) {
+        self.event(key, kind, |entry, cx| {
             entry.state.reconnected(since, cx);
         });
     }
 
-    fn disconnected(self: Arc<Self>, key: &LockKey, since: Moment) {
-        self.event(key, |entry, cx| {
+    fn disconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment) {
+        self.event(key, kind, |entry, cx| {
             entry.state.disconnected(since, cx);
         });
     }
+}
+
+/// The owner token that a message names by its entry.
+fn named<'a>(
+    owners: impl IntoIterator<Item = &'a Arc<Owner>>,
+    entry: EntryNumber,
+) -> Option<Arc<Owner>> {
+    let mut owners = owners.into_iter();
+    owners.find(|owner| owner.entry.number() == entry).cloned()
 }

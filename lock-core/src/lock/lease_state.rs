@@ -23,12 +23,12 @@ use crate::{
         context::Context,
         key_state::{
             ReleaseAction, TaskId,
-            server_lease::{LocalHolder, RenewalPlan, ServerLease},
+            server_lease::{RenewalPlan, ServerLease},
         },
         registry::Registry,
         release::Releasing,
     },
-    options::Terms,
+    options::{LockMode, Terms},
     runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex, tally::Open},
     store::{Failure, Renewed, owner::Owner},
     telemetry::{self, WatchedHold},
@@ -90,17 +90,17 @@ impl LeaseState {
         registry: &Arc<Registry>,
         key: &LockKey,
         server_lease: &ServerLease<W, L, Arc<Owner>>,
-        holder: &LocalHolder<W, L>,
+        (id, terms, fencing): (TaskId, &Terms, FencingToken),
         now: Moment,
     ) -> Self {
         let open = registry.context.held.open();
         Self {
             registry: registry.clone(),
             key: key.clone(),
-            id: holder.id,
+            id,
             owner: server_lease.owner.clone(),
-            fencing: holder.fencing,
-            terms: holder.terms,
+            fencing,
+            terms: *terms,
             is_renewed: AtomicBool::new(server_lease.renewal != RenewalPlan::Off),
             valid_until: AtomicU64::new(server_lease.valid_until.as_nanos()),
             taken: (RunningTask::current(), now),
@@ -118,6 +118,10 @@ impl LeaseState {
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.registry.context
+    }
+
+    pub(crate) fn kind(&self) -> LockMode {
+        self.terms.mode.kind()
     }
 
     pub(crate) fn held_for(&self, now: Moment) -> Duration {
@@ -355,7 +359,7 @@ impl LeaseState {
         result: Option<Result<Renewed, Failure>>,
     ) -> Result<(), LockError> {
         match result {
-            Some(Ok(Renewed::Extended)) => Ok(()),
+            Some(Ok(Renewed::Extended | Renewed::ExtendedAndContended)) => Ok(()),
             Some(Ok(Renewed::NotOurs)) => Err(self.lost_error(self.end(LeaseLost::TakenAway))),
             Some(Err(failure)) => Err(LockError::from(failure).about(&self.key)),
             None => Err(LockError::unavailable("the backend answered nothing").about(&self.key)),

@@ -15,6 +15,7 @@ use std::{
 
 use crate::{
     error::{LeaseLost, LockError},
+    fencing::FencingToken,
     key::{Busy, LockKey},
     lock::{
         acquire_in_flight::AcquireInFlight,
@@ -22,14 +23,14 @@ use crate::{
         context::Context,
         key_state::{
             AcquireAction, Action, AfterRelease, KeyState, Limits, Polled, Refusal, TaskId,
-            Transition,
+            Transition, server_lease::ServerLease,
         },
         lease_state::LeaseState,
         release::{self, Releasing},
         release_in_flight::{ReleaseInFlight, ReleaseListener},
         renewal::Renewal,
     },
-    options::Terms,
+    options::{LockMode, Mode, Terms},
     runtime::{
         clock::Moment,
         jitter::jittered,
@@ -57,7 +58,8 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 pub(super) struct KeyMap {
-    pub(super) entries: HashMap<LockKey, KeyEntry>,
+    /// Those of exclusive locks, of shared ones, and of those with permits: see [`KeyMap::of`].
+    entries: [HashMap<LockKey, KeyEntry>; 3],
     /// How long keys of each template were lately held. There are as many templates as the program has.
     typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
@@ -65,6 +67,25 @@ pub(super) struct KeyMap {
 }
 
 impl KeyMap {
+    fn of(&mut self, kind: LockMode) -> &mut HashMap<LockKey, KeyEntry> {
+        &mut self.entries[kind as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, key: &LockKey, kind: LockMode) -> Option<&mut KeyEntry> {
+        self.of(kind).get_mut(key)
+    }
+
+    /// What this process has to do with a key, in whatever mode.
+    fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
+        self.entries
+            .iter()
+            .filter_map(move |entries| entries.get(key))
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut KeyEntry> {
+        self.entries.iter_mut().flat_map(HashMap::values_mut)
+    }
+
     fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
         self.typical_holds.get(key.template()?).copied()
     }
@@ -76,6 +97,14 @@ impl KeyMap {
             *typical = *typical / 8 * 7 + held / 8;
         }
     }
+}
+
+/// What became of a task that began to wait.
+pub(crate) enum Waiting {
+    /// It has the lock.
+    Taken(Arc<LeaseState>),
+    /// Its id, and the request that it is to poll.
+    InQueue(TaskId, Option<Arc<AcquireInFlight>>),
 }
 
 pub(super) struct KeyEntry {
@@ -105,15 +134,16 @@ impl Registry {
         registry
     }
 
-    /// A task begins to wait, until the deadline at most. Returns the request that it is to poll.
+    /// A task takes the key at once, or begins to wait, until the deadline at most.
     pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
         terms: Terms,
         deadline: Option<Moment>,
         waker: &Waker,
-    ) -> Result<(TaskId, Option<Arc<AcquireInFlight>>), LockError> {
+    ) -> Result<Waiting, LockError> {
         let now = self.context.clock.now();
+        let kind = terms.mode.kind();
         // A waker is the user's code: it is cloned before the mutex is taken.
         let waker = waker.clone();
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
@@ -121,23 +151,58 @@ impl Registry {
         if keys.is_closed {
             return Err(Refusal::Closed.into_error(key, now, Busy::default()));
         }
-        let entry = keys.entries.entry(key.clone());
+        if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
+            drop(keys);
+            // Before the request leaves, so that the key is free for it if no task has the share.
+            self.event(key, LockMode::Shared, |entry, cx| {
+                entry.state.contended_here(cx);
+            });
+            keys = self.keys.lock();
+        }
+        let entry = keys.of(kind).entry(key.clone());
         let entry = entry.or_insert_with(|| KeyEntry {
-            state: LiveState::default(),
+            state: LiveState::new(kind),
             request: None,
             releasing: None,
             timer: None,
             _in_progress: self.context.in_progress.open(),
         });
         let (waits, actions) = self.transition(key, now, |cx| {
-            entry.state.wait(id, terms, deadline, waker, cx)
+            let lease = self.lease_maker(key, now);
+            if kind == LockMode::Shared
+                && let Some(lease) = entry.state.join_share(id, &terms, lease, cx)
+            {
+                cx.actions.push(Action::Drop(waker));
+                return Ok(Some(lease));
+            }
+            entry
+                .state
+                .wait(id, terms, deadline, waker, cx)
+                .map(|()| None)
         });
-        let todo = self.settle(key, &mut keys, actions);
+        let todo = self.settle(key, kind, &mut keys, actions);
         drop(keys);
-        let request = self.carry_out(key, todo);
+        let request = self.carry_out(key, kind, todo);
         match waits {
-            Ok(()) => Ok((id, request)),
+            Ok(Some(lease)) => Ok(Waiting::Taken(lease)),
+            Ok(None) => Ok(Waiting::InQueue(id, request)),
             Err(refusal) => Err(self.refused(key, refusal)),
+        }
+    }
+
+    /// What observers see of a lease that a task takes now.
+    fn lease_maker(
+        self: &Arc<Self>,
+        key: &LockKey,
+        now: Moment,
+    ) -> impl FnOnce(
+        &ServerLease<Waker, Arc<LeaseState>, Arc<Owner>>,
+        TaskId,
+        &Terms,
+        FencingToken,
+    ) -> Arc<LeaseState> {
+        move |held, id, terms, fencing| {
+            Arc::new(LeaseState::new(self, key, held, (id, terms, fencing), now))
         }
     }
 
@@ -151,8 +216,8 @@ impl Registry {
     /// What this process knows of a lock that is busy.
     pub(super) fn busy(&self, key: &LockKey, now: Moment) -> Busy {
         let keys = self.keys.lock();
-        let leases = keys.entries.get(key).map(|entry| entry.state.leases());
-        let lease = leases.and_then(|leases| leases.into_iter().next());
+        let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
+        let lease = leases.next();
         Busy {
             held_by: lease.map(|lease| lease.held_by(now)),
             typical_hold: keys.typical_hold(key),
@@ -163,6 +228,7 @@ impl Registry {
     pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
+        kind: LockMode,
         id: TaskId,
         waker: &Waker,
         reply: Option<(Arc<AcquireInFlight>, Result<Acquired, Failure>)>,
@@ -173,16 +239,14 @@ impl Registry {
             let reply = read_reply(&self.context, &request.owner, result);
             (request.owner.clone(), reply)
         });
-        let polled = self.event(key, |entry, cx| {
+        let polled = self.event(key, kind, |entry, cx| {
             if let Some((owner, reply)) = reply {
                 entry.request = None;
                 // It is polled now, and needs no wake-up for what this reply brings.
                 entry.state.take_waker(id, cx);
                 entry.state.acquired(&owner, reply, cx);
             }
-            let now = cx.now;
-            let lease =
-                |held: &_, holder: &_| Arc::new(LeaseState::new(self, key, held, holder, now));
+            let lease = self.lease_maker(key, cx.now);
             entry.state.poll(id, waker, lease, cx)
         });
         match polled {
@@ -197,22 +261,22 @@ impl Registry {
     }
 
     /// A task that waits leaves.
-    pub(crate) fn leave(self: &Arc<Self>, key: &LockKey, id: TaskId) {
-        self.event(key, |entry, cx| {
+    pub(crate) fn leave(self: &Arc<Self>, key: &LockKey, kind: LockMode, id: TaskId) {
+        self.event(key, kind, |entry, cx| {
             entry.state.leave(id, cx);
         });
     }
 
     /// A task begins to run under its lease.
     pub(crate) fn begin(self: &Arc<Self>, lease: &LeaseState, now: Moment) {
-        self.event(&lease.key, |entry, cx| {
+        self.event(&lease.key, lease.kind(), |entry, cx| {
             entry.state.begin(lease.id, now, cx);
         });
     }
 
     /// From now on a lease is not renewed.
     pub(crate) fn stop_renewing(self: &Arc<Self>, lease: &LeaseState) {
-        self.event(&lease.key, |entry, cx| {
+        self.event(&lease.key, lease.kind(), |entry, cx| {
             entry.state.stop_renewing(lease.id, cx);
         });
     }
@@ -223,23 +287,25 @@ impl Registry {
         lease: &LeaseState,
         lost: Option<LeaseLost>,
     ) -> Option<Releasing> {
-        let key = &lease.key;
+        let (key, kind) = (&lease.key, lease.kind());
         let now = self.context.clock.now();
         let mut keys = self.keys.lock();
         keys.note_hold(key, lease.held_for(now));
-        let (after, actions) = match keys.entries.get_mut(key) {
-            Some(entry) => self.transition(key, now, |cx| entry.state.release(lease.id, cx)),
+        let (after, actions) = match keys.get_mut(key, kind) {
+            Some(entry) => self.transition(key, now, |cx| {
+                entry.state.release(lease.id, &lease.owner, cx)
+            }),
             None => (AfterRelease::NotHeld, Vec::new()),
         };
-        let unanswered = match (&after, keys.entries.get_mut(key)) {
+        let unanswered = match (&after, keys.get_mut(key, kind)) {
             (AfterRelease::GiveBack(_), Some(entry)) => {
                 let releasing = entry.releasing.insert(ReleaseInFlight::default());
                 let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
-                Some(releasing.begin(listener, key))
+                Some(releasing.begin(listener, key, kind))
             }
             _ => None,
         };
-        let todo = self.settle(key, &mut keys, actions);
+        let todo = self.settle(key, kind, &mut keys, actions);
         drop(keys);
         let action = match after {
             AfterRelease::Passed => None,
@@ -254,13 +320,13 @@ impl Registry {
         {
             releasing.send();
         }
-        self.carry_out(key, todo);
+        self.carry_out(key, kind, todo);
         releasing
     }
 
     /// A lease is lost.
     pub(crate) fn lose(self: &Arc<Self>, lease: &LeaseState, reason: LeaseLost) {
-        self.event(&lease.key, |entry, cx| {
+        self.event(&lease.key, lease.kind(), |entry, cx| {
             entry.state.lose(lease.id, reason, cx);
         });
     }
@@ -268,15 +334,17 @@ impl Registry {
     /// The lease of a key is lost, whichever task has it. Returns whether one did.
     #[cfg(feature = "testing")]
     pub(crate) fn lose_key(self: &Arc<Self>, key: &LockKey, reason: LeaseLost) -> bool {
-        let lost = self.event(key, |entry, cx| entry.state.lose_any(reason, cx));
-        lost.is_some_and(|(is_held, _)| is_held)
+        let lost = LockMode::ALL.map(|kind| {
+            let lost = self.event(key, kind, |entry, cx| entry.state.lose_any(reason, cx));
+            lost.is_some_and(|(is_held, _)| is_held)
+        });
+        lost.contains(&true)
     }
 
     #[cfg(feature = "testing")]
     pub(crate) fn is_held(&self, key: &LockKey) -> bool {
         let keys = self.keys.lock();
-        let entry = keys.entries.get(key);
-        entry.is_some_and(|entry| entry.state.is_held())
+        keys.each(key).any(|entry| entry.state.is_held())
     }
 
     /// The server replied to a renewal, or did not within its time.
@@ -292,15 +360,15 @@ impl Registry {
         if let Err(failure) = result {
             tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
         }
-        self.event(key, |entry, cx| {
+        self.event(key, owner.mode.kind(), |entry, cx| {
             let state = &mut entry.state;
             state.renewed(owner, sent, result, retry_in, cx);
         });
     }
 
     /// A timer hint has fired.
-    pub(crate) fn tick(self: &Arc<Self>, key: &LockKey) {
-        self.event(key, |entry, cx| {
+    pub(crate) fn tick(self: &Arc<Self>, key: &LockKey, kind: LockMode) {
+        self.event(key, kind, |entry, cx| {
             entry.timer = None;
             entry.state.tick(cx);
         });
@@ -309,30 +377,40 @@ impl Registry {
     /// No task waits from now on.
     pub(crate) fn close(self: &Arc<Self>) {
         self.keys.lock().is_closed = true;
-        for key in self.all_keys() {
-            self.event(&key, |entry, cx| entry.state.close(cx));
+        for (key, kind) in self.all_keys() {
+            self.event(&key, kind, |entry, cx| entry.state.close(cx));
         }
     }
 
     /// All leases are lost.
     pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
-        for key in self.all_keys() {
-            self.event(&key, |entry, cx| {
+        for (key, kind) in self.all_keys() {
+            self.event(&key, kind, |entry, cx| {
                 entry.state.lose_any(reason, cx);
             });
         }
     }
 
-    /// How many tasks wait for a key.
-    pub(crate) fn waiters(&self, key: &LockKey) -> usize {
+    /// How many tasks wait for a key, and in how many modes.
+    pub(crate) fn waiters(&self, key: &LockKey) -> (usize, usize) {
         let keys = self.keys.lock();
-        let entry = keys.entries.get(key);
+        let each = keys.each(key).map(|entry| entry.state.waiters());
+        let waiting = each.filter(|waiters| *waiters > 0);
+        waiting.fold((0, 0), |(tasks, modes), waiters| {
+            (tasks + waiters, modes + 1)
+        })
+    }
+
+    /// The same in one mode.
+    pub(super) fn waiters_in(&self, key: &LockKey, kind: LockMode) -> usize {
+        let mut keys = self.keys.lock();
+        let entry = keys.get_mut(key, kind);
         entry.map_or(0, |entry| entry.state.waiters())
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.lock().entries.is_empty()
+        self.keys.lock().entries.iter().all(HashMap::is_empty)
     }
 
     /// A key as the server knows it.
@@ -341,25 +419,31 @@ impl Registry {
     }
 
     /// In an order that does not depend on the map's, which differs from run to run.
-    fn all_keys(&self) -> Vec<LockKey> {
-        let mut keys: Vec<_> = self.keys.lock().entries.keys().cloned().collect();
-        keys.sort();
-        keys
+    fn all_keys(&self) -> Vec<(LockKey, LockMode)> {
+        let mut all = Vec::new();
+        let mut keys = self.keys.lock();
+        for kind in LockMode::ALL {
+            all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
+        }
+        drop(keys);
+        all.sort();
+        all
     }
 
     /// One transition of a key that is here, and what it causes. Returns its result, and the request that the polling task is to poll.
     pub(super) fn event<T>(
         self: &Arc<Self>,
         key: &LockKey,
+        kind: LockMode,
         transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
     ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
         let now = self.context.clock.now();
         let mut keys = self.keys.lock();
-        let entry = keys.entries.get_mut(key)?;
+        let entry = keys.get_mut(key, kind)?;
         let (result, actions) = self.transition(key, now, |cx| transition(entry, cx));
-        let todo = self.settle(key, &mut keys, actions);
+        let todo = self.settle(key, kind, &mut keys, actions);
         drop(keys);
-        Some((result, self.carry_out(key, todo)))
+        Some((result, self.carry_out(key, kind, todo)))
     }
 
     fn transition<T>(
@@ -368,11 +452,12 @@ impl Registry {
         now: Moment,
         transition: impl FnOnce(&mut StateTransition<'_>) -> T,
     ) -> (T, Vec<StateAction>) {
-        let new_owner = || {
+        let new_owner = |mode: Mode| {
             Arc::new(Owner::new(
                 &self.context.owner_tokens,
                 &self.context.grants,
                 key,
+                mode,
                 self.full_key(key),
             ))
         };
@@ -390,15 +475,22 @@ impl Registry {
     }
 
     /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. With the mutex.
-    fn settle(&self, key: &LockKey, keys: &mut KeyMap, actions: Vec<StateAction>) -> Todo {
+    fn settle(
+        &self,
+        key: &LockKey,
+        kind: LockMode,
+        keys: &mut KeyMap,
+        actions: Vec<StateAction>,
+    ) -> Todo {
         let mut todo = Todo::default();
-        let Some(entry) = keys.entries.get_mut(key) else {
+        let Some(entry) = keys.get_mut(key, kind) else {
             return todo;
         };
         for action in &actions {
             match action {
                 Action::Arm(at) => {
-                    let (timer, is_earlier) = self.renewal.timers.insert_quietly(*at, key.clone());
+                    let hint = (key.clone(), kind);
+                    let (timer, is_earlier) = self.renewal.timers.insert_quietly(*at, hint);
                     todo.wakes_timers |= is_earlier;
                     if let Some(replaced) = entry.timer.replace(timer) {
                         self.renewal.timers.remove(replaced);
@@ -423,7 +515,7 @@ impl Registry {
             if let Some(timer) = entry.timer.take() {
                 self.renewal.timers.remove(timer);
             }
-            todo.ended = keys.entries.remove(key);
+            todo.ended = keys.of(kind).remove(key);
         }
         todo.actions = actions;
         todo
@@ -431,13 +523,13 @@ impl Registry {
 }
 
 impl ReleaseListener for Registry {
-    fn released(&self, key: &LockKey, release: &ReleaseInFlight) {
+    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight) {
         let mut keys = self.keys.lock();
-        let Some(entry) = keys.entries.get_mut(key) else {
+        let Some(entry) = keys.get_mut(key, kind) else {
             return;
         };
         if entry.releasing.take_if(|last| last.is(release)).is_some() {
-            let todo = self.settle(key, &mut keys, Vec::new());
+            let todo = self.settle(key, kind, &mut keys, Vec::new());
             drop(keys);
             drop(todo);
         }

@@ -230,7 +230,8 @@ impl ReleaseTask {
             token: owner.token.clone(),
             keep: keep.filter(|keep| !keep.is_zero()),
             known_fencing: self.context.known_fencing(),
-            entry: self.action.is_queued.then(|| owner.entry.in_queue()),
+            entry: owner.entry.in_queue(),
+            may_be_queued: self.action.is_queued,
             in_flight: self.in_flight.clone(),
             acquire_in_flight: owner.in_flight.clone(),
         }
@@ -325,7 +326,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::lock::outage::Outage;
+    use crate::{lock::outage::Outage, options::Mode};
 
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3600);
@@ -399,6 +400,7 @@ mod tests {
             &context.owner_tokens,
             &context.grants,
             &key,
+            Mode::Exclusive,
             "lock:k".into(),
         );
         owner.in_flight.note_sent_on(ConnectionId::new(1));

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use crate::{
     key::LockKey,
     lock::context::Context,
+    options::LockMode,
     runtime::{
         catch_panic::catch_panic,
         clock::Moment,
@@ -34,13 +35,14 @@ pub(super) struct ReleaseInFlight {
 /// Has the entries of the keys.
 pub(super) trait ReleaseListener: Send + Sync {
     /// A release has its result, or none will come.
-    fn released(&self, key: &LockKey, release: &ReleaseInFlight);
+    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight);
 }
 
 /// Belongs to the release as long as the result is not known.
 pub(super) struct Unanswered {
     listener: Weak<dyn ReleaseListener>,
     key: LockKey,
+    kind: LockMode,
     release: ReleaseInFlight,
     open: Option<Open>,
 }
@@ -55,10 +57,16 @@ impl ReleaseInFlight {
     }
 
     /// To be called before anything else can see it.
-    pub(super) fn begin(&self, listener: Weak<dyn ReleaseListener>, key: &LockKey) -> Unanswered {
+    pub(super) fn begin(
+        &self,
+        listener: Weak<dyn ReleaseListener>,
+        key: &LockKey,
+        kind: LockMode,
+    ) -> Unanswered {
         Unanswered {
             listener,
             key: key.clone(),
+            kind,
             release: self.clone(),
             open: Some(self.answer.open()),
         }
@@ -109,7 +117,7 @@ impl Unanswered {
 impl Drop for Unanswered {
     fn drop(&mut self) {
         if let Some(listener) = self.listener.upgrade() {
-            listener.released(&self.key, &self.release);
+            listener.released(&self.key, self.kind, &self.release);
         }
         // It wakes tasks of the user.
         let open = self.open.take();

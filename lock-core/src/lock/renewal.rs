@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::{
     key::LockKey,
     lock::context::Context,
+    options::LockMode,
     runtime::{clock::Moment, mutex::Mutex, timer_queue::TimerQueue},
     store::owner::Owner,
 };
@@ -28,8 +29,8 @@ const LARGEST_BATCH: usize = 512;
 const MOST_IN_FLIGHT: usize = 64;
 
 pub(crate) struct Renewal {
-    /// The hints of the keys. At most one a key is of use; an earlier one is removed.
-    pub(crate) timers: TimerQueue<LockKey>,
+    /// The hints of the states. At most one each is of use; an earlier one is removed.
+    pub(crate) timers: TimerQueue<(LockKey, LockMode)>,
     /// By when their leases end.
     due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
     pub(super) in_flight: AtomicUsize,

@@ -16,10 +16,11 @@ use crate::{
         context::forked,
         hold::Hold,
         key_state::{Limits, Polled, TaskId},
+        lease_state::LeaseState,
         outage::Outage,
-        registry::Registry,
+        registry::{Registry, Waiting},
     },
-    options::Terms,
+    options::{LockMode, Terms},
     runtime::{clock::Moment, tally::Open},
     telemetry,
 };
@@ -34,7 +35,10 @@ use crate::{
 pub(crate) struct WaitFuture {
     registry: Arc<Registry>,
     key: LockKey,
+    kind: LockMode,
     id: TaskId,
+    /// The lease, if it had it at once.
+    taken: Option<Arc<LeaseState>>,
     /// The request that this task polls, if there is one.
     request: Option<Arc<AcquireInFlight>>,
     watch: telemetry::WatchedWait,
@@ -62,11 +66,16 @@ impl WaitFuture {
         check_limits(registry, key)?;
         Outage::check(&registry.context, terms.wait, || registry.full_key(key))
             .map_err(|error| error.about(key))?;
-        let (id, request) = registry.wait(key, terms, deadline, waker)?;
+        let (id, request, taken) = match registry.wait(key, terms, deadline, waker)? {
+            Waiting::InQueue(id, request) => (id, request, None),
+            Waiting::Taken(lease) => (lease.id, None, Some(lease)),
+        };
         Ok(Self {
             registry: registry.clone(),
             key: key.clone(),
+            kind: terms.mode.kind(),
             id,
+            taken,
             request,
             watch: telemetry::WatchedWait::default(),
             stage: Stage::Joined,
@@ -81,6 +90,9 @@ impl WaitFuture {
     }
 
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Hold, LockError>> {
+        if let Some(lease) = self.taken.take() {
+            return Poll::Ready(Ok(Hold::first(lease)));
+        }
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
             let now = self.registry.context.clock.now();
@@ -101,9 +113,9 @@ impl WaitFuture {
                 self.registry.keep_ticking();
                 return Poll::Pending;
             }
-            let (polled, request) = self
-                .registry
-                .poll(&self.key, self.id, context.waker(), reply);
+            let (polled, request) =
+                self.registry
+                    .poll(&self.key, self.kind, self.id, context.waker(), reply);
             match polled {
                 Polled::Taken(lease) => return Poll::Ready(Ok(Hold::first(lease))),
                 Polled::Refused(refusal) => {
@@ -155,14 +167,19 @@ impl Drop for WaitFuture {
     fn drop(&mut self) {
         if !self.registry.context.is_here() {
             // What telemetry watches is the parent's, and so is a request that is in flight.
-            mem::forget((mem::take(&mut self.watch), self.request.take()));
+            let inherited = (self.request.take(), self.taken.take());
+            mem::forget((mem::take(&mut self.watch), inherited));
             return;
         }
+        if let Some(lease) = self.taken.take() {
+            return drop(Hold::first(lease));
+        }
         if self.stage != Stage::Over {
-            self.registry.leave(&self.key, self.id);
+            self.registry.leave(&self.key, self.kind, self.id);
         }
         if let Some(request) = self.request.take() {
-            self.registry.finish_elsewhere(&self.key, &request);
+            self.registry
+                .finish_elsewhere(&self.key, self.kind, &request);
         }
     }
 }

@@ -32,12 +32,14 @@ impl LockManager {
             .ask(|store| store.inspect(full_key))
             .await
             .map_err(|error| error.about(&key))?;
-        let tasks = self.inner.registry.waiters(&key);
+        let (tasks, requests) = self.inner.registry.waiters(&key);
         Ok(sighting.map(|sighting| LockInfo {
             remaining: sighting.remaining,
-            // If tasks of this process wait, this process is among the waiting ones.
-            waiters: sighting.waiting.saturating_sub(usize::from(tasks > 0)) + tasks,
+            // If tasks of this process wait, their requests are among the waiting ones.
+            waiters: sighting.waiting.saturating_sub(requests) + tasks,
             holder: sighting.holder,
+            mode: sighting.mode,
+            holders: sighting.holders,
         }))
     }
 

@@ -10,11 +10,11 @@ use std::{
 };
 
 use crate::{
-    fencing::FencingToken,
     key::LockKey,
+    options::{LockMode, Mode},
     runtime::{clock::Moment, mutex::Mutex},
     store::{
-        Entry,
+        Entry, PushedGrant,
         owner_token::{OwnerToken, Scheme, random_number},
     },
 };
@@ -25,13 +25,22 @@ pub(crate) type EntryNumber = u64;
 /// Receives the messages and connection changes of a store. Called on the manager's thread, with no mutex held.
 pub(crate) trait GrantListener: Send + Sync {
     /// The server granted the lock to this entry.
-    fn granted(self: Arc<Self>, key: &LockKey, entry: EntryNumber, fencing: FencingToken);
+    fn granted(
+        self: Arc<Self>,
+        key: &LockKey,
+        kind: LockMode,
+        entry: EntryNumber,
+        granted: PushedGrant,
+    );
+
+    /// An exclusive request waits for the share of this entry.
+    fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber);
 
     /// A message may have been missed, or is no more than a hint: ask the server. The connection exists since then.
-    fn reconnected(self: Arc<Self>, key: &LockKey, since: Moment);
+    fn reconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment);
 
     /// The connection ended then. A lease that the server of the next one does not know is lost.
-    fn disconnected(self: Arc<Self>, key: &LockKey, since: Moment);
+    fn disconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment);
 }
 
 /// The entries of a manager in the queues of its servers.
@@ -48,19 +57,40 @@ pub(crate) struct Grants {
 
 struct EntryRecord {
     key: LockKey,
-    /// Proves that a grant is for this entry, and comes from the server.
+    mode: Mode,
+    /// Proves that a message is for this entry, and comes from the server.
     token: OwnerToken,
-    /// The largest fencing token of all messages so far: no grant is sent twice, and each later one has a larger token.
+    /// The largest stamp of all messages so far: no message is sent twice, and each later one has a larger stamp.
     newest: u64,
 }
 
-/// A grant, as a message contains it.
+/// A message for one entry.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GrantMessage<'a> {
+pub(crate) struct Message<'a> {
     pub(crate) number: EntryNumber,
-    pub(crate) fencing: FencingToken,
+    /// What the proof is for.
+    pub(crate) body: &'a str,
+    pub(crate) content: MessageContent,
     pub(crate) proof: &'a str,
+}
+
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageContent {
+    Granted(PushedGrant),
+    /// An exclusive request waits for the share. With its stamp.
+    Contended(u64),
+}
+
+#[cfg(feature = "redis")]
+impl MessageContent {
+    fn stamp(&self) -> u64 {
+        match self {
+            Self::Granted(granted) => granted.stamp,
+            Self::Contended(stamp) => *stamp,
+        }
+    }
 }
 
 /// What a message is used for.
@@ -76,6 +106,7 @@ pub(crate) enum MessageKind {
 /// One entry; forgotten when dropped.
 pub(crate) struct QueueEntry {
     number: EntryNumber,
+    mode: Mode,
     /// The ttl with which it joined a queue.
     ttl: OnceLock<Duration>,
     grants: Arc<Grants>,
@@ -115,16 +146,23 @@ impl Grants {
             .store(scheme == Scheme::Grants, Ordering::Relaxed);
     }
 
-    pub(crate) fn entry(self: &Arc<Self>, key: &LockKey, token: &OwnerToken) -> QueueEntry {
+    pub(crate) fn entry(
+        self: &Arc<Self>,
+        key: &LockKey,
+        mode: Mode,
+        token: &OwnerToken,
+    ) -> QueueEntry {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let record = EntryRecord {
             key: key.clone(),
+            mode,
             token: token.clone(),
             newest: 0,
         };
         self.entries.lock().insert(number, record);
         QueueEntry {
             number,
+            mode,
             ttl: OnceLock::new(),
             grants: self.clone(),
         }
@@ -136,43 +174,51 @@ impl Grants {
     /// A message that the server's scripts did not write, or that came before, is dropped: it costs no command, however often it
     /// comes.
     #[cfg(feature = "redis")]
-    pub(crate) fn deliver(&self, message: GrantMessage<'_>, kind: MessageKind, now: Moment) {
+    pub(crate) fn deliver(&self, message: Message<'_>, kind: MessageKind, now: Moment) {
         let token = match self.entries.lock().get(&message.number) {
             Some(record) => record.token.clone(),
             None => return,
         };
-        if token.proof_of(message.fencing) != message.proof {
+        if token.proof_of(message.body) != message.proof {
             return;
         }
-        let key = match self.entries.lock().get_mut(&message.number) {
-            Some(record) if record.newest < message.fencing.into() => {
-                record.newest = message.fencing.into();
-                record.key.clone()
+        let stamp = message.content.stamp();
+        let (key, mode) = match self.entries.lock().get_mut(&message.number) {
+            Some(record) if record.newest < stamp => {
+                record.newest = stamp;
+                (record.key.clone(), record.mode.kind())
             }
             _ => return,
         };
         let Some(listener) = self.listener() else {
             return;
         };
-        match kind {
-            MessageKind::Grant => listener.granted(&key, message.number, message.fencing),
-            MessageKind::Hint => listener.reconnected(&key, now),
+        match (kind, message.content) {
+            (MessageKind::Grant, MessageContent::Granted(granted)) => {
+                listener.granted(&key, mode, message.number, granted);
+            }
+            (MessageKind::Hint, MessageContent::Granted(_)) => {
+                listener.reconnected(&key, mode, now);
+            }
+            (_, MessageContent::Contended(_)) => {
+                listener.contended(&key, mode, message.number);
+            }
         }
     }
 
     /// There is a new connection, and messages may have been missed.
     #[cfg(feature = "redis")]
     pub(crate) fn note_connected(&self, now: Moment) {
-        self.tell_all(|listener, key| listener.reconnected(key, now));
+        self.tell_all(|listener, key, kind| listener.reconnected(key, kind, now));
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn note_disconnected(&self, now: Moment) {
-        self.tell_all(|listener, key| listener.disconnected(key, now));
+        self.tell_all(|listener, key, kind| listener.disconnected(key, kind, now));
     }
 
     #[cfg(feature = "redis")]
-    fn tell_all(&self, tell: impl Fn(Arc<dyn GrantListener>, &LockKey)) {
+    fn tell_all(&self, tell: impl Fn(Arc<dyn GrantListener>, &LockKey, LockMode)) {
         let Some(listener) = self.listener() else {
             return;
         };
@@ -180,10 +226,10 @@ impl Grants {
             .entries
             .lock()
             .values()
-            .map(|record| record.key.clone())
+            .map(|record| (record.key.clone(), record.mode.kind()))
             .collect();
-        for key in &keys {
-            tell(listener.clone(), key);
+        for (key, kind) in &keys {
+            tell(listener.clone(), key, *kind);
         }
     }
 
@@ -215,6 +261,7 @@ impl QueueEntry {
         Entry {
             number: self.number,
             ttl: self.ttl.get().copied().unwrap_or_default(),
+            mode: self.mode,
         }
     }
 }

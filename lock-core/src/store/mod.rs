@@ -12,6 +12,7 @@ use std::{
 use crate::{
     fencing::FencingBlock,
     inspect::{Health, Sighting},
+    options::Mode,
     store::{
         grants::EntryNumber,
         in_flight::{ConnectionId, InFlight},
@@ -86,13 +87,15 @@ pub(crate) struct Acquire {
     pub(crate) in_flight: Arc<InFlight>,
 }
 
-/// An entry in the queue of a backend. It stays the same as long as its owner token is asked with.
+/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as its owner
+/// token is asked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// By which a grant names it.
     pub(crate) number: EntryNumber,
     /// That of the lease which a grant is for.
     pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
 }
 
 /// What an acquire does about a lock that is busy.
@@ -117,11 +120,43 @@ pub(crate) struct Acquired {
 
 #[derive(Clone, Debug)]
 pub(crate) enum AcquireOutcome {
-    Granted(FencingBlock),
+    Granted(Grant),
     Busy(Busy),
     /// The request is to be undone: the key may have this owner token, which must not be used for another request. The next
     /// request uses another one, at once.
     Undo,
+}
+
+/// What a request was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) tokens: FencingBlock,
+    /// The number of the permit, of a lock that has permits.
+    pub(crate) permit: Option<u16>,
+    /// Of a share: whether an exclusive request waits, so that no further task is to be admitted.
+    pub(crate) is_contended: bool,
+    /// Of a share: whether others are to be granted the same phase. A renewal grants it to the next ones.
+    pub(crate) has_more: bool,
+}
+
+impl From<FencingBlock> for Grant {
+    /// That of an exclusive lock.
+    fn from(tokens: FencingBlock) -> Self {
+        Self {
+            tokens,
+            permit: None,
+            is_contended: false,
+            has_more: false,
+        }
+    }
+}
+
+/// A grant that came by a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PushedGrant {
+    pub(crate) grant: Grant,
+    /// Larger than the stamp of every reply that was sent before it.
+    pub(crate) stamp: u64,
 }
 
 /// Another holder has the lock.
@@ -132,9 +167,9 @@ pub(crate) struct Busy {
     pub(crate) wake_up: WakeUpMode,
     /// Whether the entry is the first of the queue, as far as known: the others are granted the lock by those before them.
     pub(crate) is_next: bool,
-    /// The fencing counter at the time of this reply, if the reply had it: every earlier grant has a token up to it, and every
-    /// later grant a larger one.
-    pub(crate) counter: Option<u64>,
+    /// If the reply had it: every earlier grant of this request has a stamp up to it, and every later grant a larger one. It is the
+    /// fencing counter; for a shared request it is the server's time in microseconds, since all holders of a phase have one token.
+    pub(crate) stamp: Option<u64>,
     /// The label of the holder, if the reply had it.
     pub(crate) holder: Option<Arc<str>>,
 }
@@ -200,6 +235,7 @@ pub(crate) struct Renew {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
+    pub(crate) entry: Entry,
     /// That of the acquire: one of several servers may have the key restored.
     pub(crate) acquire_in_flight: Arc<InFlight>,
 }
@@ -207,6 +243,8 @@ pub(crate) struct Renew {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Extended,
+    /// The same, and an exclusive request waits: the share is to admit no further task.
+    ExtendedAndContended,
     /// The key is gone or another's: the lease is lost, whatever comes later.
     NotOurs,
 }
@@ -218,8 +256,9 @@ pub(crate) struct Release {
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
     pub(crate) known_fencing: u64,
-    /// The entry in the queue that this token may still have.
-    pub(crate) entry: Option<Entry>,
+    pub(crate) entry: Entry,
+    /// Whether the entry may be in the queue.
+    pub(crate) may_be_queued: bool,
     /// As with an acquire.
     pub(crate) in_flight: Arc<InFlight>,
     /// That of the acquire.

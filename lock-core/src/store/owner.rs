@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     key::LockKey,
+    options::Mode,
     store::{
         Acquired, Failure, Renew,
         grants::{Grants, QueueEntry},
@@ -14,6 +15,7 @@ use crate::{
 
 pub(crate) struct Owner {
     pub(crate) full_key: Arc<str>,
+    pub(crate) mode: Mode,
     pub(crate) token: OwnerToken,
     /// Assigns a message to the request.
     pub(crate) entry: QueueEntry,
@@ -25,12 +27,14 @@ impl Owner {
         tokens: &OwnerTokens,
         grants: &Arc<Grants>,
         key: &LockKey,
+        mode: Mode,
         full_key: Arc<str>,
     ) -> Self {
         let token = tokens.next(grants.scheme());
         Self {
             full_key,
-            entry: grants.entry(key, &token),
+            mode,
+            entry: grants.entry(key, mode, &token),
             token,
             in_flight: Arc::default(),
         }
@@ -51,6 +55,7 @@ impl Owner {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
+            entry: self.entry.in_queue(),
             acquire_in_flight: self.in_flight.clone(),
         }
     }

@@ -2,11 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-#[cfg(feature = "redis")]
-use crate::fencing::FencingToken;
 use crate::{
     inspect::{Holder, Sighting},
     key::Shown,
+    options::LockMode,
     runtime::mutex::Mutex,
 };
 
@@ -44,12 +43,11 @@ impl OwnerToken {
         &self.0
     }
 
-    /// The proof at the end of a message that grants the lock to this token with that fencing token. A user who may publish, but
-    /// not read the queue, cannot make it.
+    /// The proof at the end of a message for this token. A user who may publish, but not read the queue, cannot make it.
     #[cfg(feature = "redis")]
-    pub(crate) fn proof_of(&self, fencing: FencingToken) -> String {
-        let granted = format!("{} {fencing}", self.0);
-        sha1_smol::Sha1::from(granted).digest().to_string()
+    pub(crate) fn proof_of(&self, body: &str) -> String {
+        let signed = format!("{} {body}", self.0);
+        sha1_smol::Sha1::from(signed).digest().to_string()
     }
 }
 
@@ -148,6 +146,8 @@ pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usi
     Sighting {
         remaining,
         holder: ours.unwrap_or(Holder::Foreign),
+        mode: LockMode::Exclusive,
+        holders: 1,
         waiting,
     }
 }

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     inspect::{Health, Holder, Sighting},
+    options::LockMode,
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,
@@ -131,7 +132,7 @@ impl FaultyStore {
             wake_up: WakeUpMode::Poll,
             is_next: true,
             holder: None,
-            counter: None,
+            stamp: None,
         };
         Box::pin(std::future::ready(Ok(Acquired {
             outcome: AcquireOutcome::Busy(busy),
@@ -205,6 +206,8 @@ impl Store for FaultyStore {
             let sighting = Sighting {
                 remaining: Some(left),
                 holder: Holder::Foreign,
+                mode: LockMode::Exclusive,
+                holders: 1,
                 waiting: 0,
             };
             Box::pin(std::future::ready(Ok(Some(sighting))))

@@ -414,7 +414,9 @@ fn shown<'a>(found: impl Iterator<Item = &'a (i64, Bytes)>, with_scores: bool) -
 /// Whether a score lies between two bounds, which may be infinite, or excluded.
 fn within(from: &[u8], to: &[u8]) -> Result<impl Fn(i64) -> bool + use<>, &'static str> {
     let bound = |text: &[u8]| -> Result<(i64, bool), &'static str> {
-        let (text, is_open) = text.strip_prefix(b"(").map_or((text, false), |it| (it, true));
+        let (text, is_open) = text
+            .strip_prefix(b"(")
+            .map_or((text, false), |it| (it, true));
         let score = match text {
             b"-inf" => i64::MIN,
             b"+inf" => i64::MAX,

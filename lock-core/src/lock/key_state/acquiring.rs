@@ -7,17 +7,16 @@
 use std::time::Duration;
 
 use crate::{
-    fencing::{FencingBlock, FencingToken},
     lock::key_state::{
-        KeyState, Phase,
+        KeyState,
         action::{AcquireAction, Action, BLOCK, TaskId, Transition},
         refusal::Refusal,
         request::{AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, Rivals, WakeUps},
         server_lease::{ServerLease, validity},
     },
-    options::Wait,
+    options::{LockMode, Mode, Wait},
     runtime::clock::Moment,
-    store::{AcquireOutcome, Busy, Expiry, Failure, QueueMode, Renewed, WakeUpMode},
+    store::{AcquireOutcome, Busy, Expiry, Failure, PushedGrant, QueueMode, Renewed, WakeUpMode},
     telemetry::HandOff,
 };
 
@@ -46,7 +45,7 @@ where
         reply: AcquireReply,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Phase::Acquiring(request) = &mut self.phase
+        if let Some(request) = &mut self.request
             && request.owner == *owner
             && let RequestStep::Asking {
                 sent,
@@ -69,10 +68,10 @@ where
                     request.may_hold &= !reply.is_settled;
                     request.failures = 0;
                     match outcome {
-                        AcquireOutcome::Granted(tokens) => {
+                        AcquireOutcome::Granted(grant) => {
                             request.may_hold = true;
                             let granted = Granted {
-                                tokens,
+                                grant,
                                 ttl,
                                 valid_until: validity(sent, ttl),
                             };
@@ -97,13 +96,14 @@ where
         result: Result<Renewed, Failure>,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Phase::Acquiring(request) = &mut self.phase
+        if let Some(request) = &mut self.request
             && request.owner == *owner
             && let RequestStep::Confirming { sent, mut granted } = request.step
         {
             request.wait_until(cx.now);
             match result {
-                Ok(Renewed::Extended) => {
+                Ok(renewed @ (Renewed::Extended | Renewed::ExtendedAndContended)) => {
+                    granted.grant.is_contended |= renewed == Renewed::ExtendedAndContended;
                     granted.valid_until = validity(sent, granted.ttl);
                     if granted.is_short(cx.now) {
                         let refusal = Refusal::TooSlow {
@@ -129,16 +129,16 @@ where
     pub(crate) fn pushed(
         &mut self,
         owner: &O,
-        fencing: FencingToken,
+        pushed: PushedGrant,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Phase::Acquiring(request) = &mut self.phase
+        if let Some(request) = &mut self.request
             && request.owner == *owner
         {
             if let RequestStep::Waiting { .. } = request.step {
-                self.accept(fencing, cx);
+                self.accept(pushed, cx);
             } else {
-                request.meanwhile = Meanwhile::Granted(fencing);
+                request.meanwhile = Meanwhile::Granted(pushed);
             }
         }
         self.go_on(None, cx);
@@ -150,14 +150,15 @@ where
             return;
         };
         let terms = head.terms;
-        let waiters = self.queue.length();
-        let Phase::Acquiring(request) = &mut self.phase else {
-            return;
-        };
-        // What was asked for before, with a longer ttl, may still block others for so long.
-        if request.ttl > terms.ttl {
-            let longer = std::mem::replace(request, AcquireRequest::new((cx.new_owner)()));
-            cx.actions.extend(longer.into_release(cx.now));
+        let waits_for_one = self.kind != LockMode::Exclusive || self.queue.length() == 1;
+        let new_owner = cx.new_owner;
+        let new = || AcquireRequest::new(new_owner(terms.mode), terms.mode);
+        let request = self.request.get_or_insert_with(new);
+        // What was asked for before, with a longer ttl, may still block others for so long. And what was asked for in another mode is
+        // something else.
+        if request.ttl > terms.ttl || request.mode != terms.mode {
+            let other = std::mem::replace(request, new());
+            cx.actions.extend(other.into_release(cx.now));
         }
         let queue_mode = match (request.queue_mode, terms.wait) {
             (QueueMode::CheckPosition(position), _) => QueueMode::CheckPosition(position),
@@ -169,7 +170,13 @@ where
             // Only the first request of its kind may put an entry into the queue without looking for one.
             request.queue_mode = QueueMode::CheckPosition(None);
             request.waits_since = cx.now;
-            request.known_since = cx.known_fencing;
+            // The stamps of shared grants are times, of which none is known.
+            if terms.mode != Mode::Shared {
+                request.known_since = cx.known_fencing;
+            }
+        }
+        // In the other modes the entry is that of the holder, too.
+        if queue_mode == QueueMode::JoinQueue || terms.mode != Mode::Exclusive {
             request.queued_ttl.get_or_insert(terms.ttl);
         }
         // Before the first byte leaves.
@@ -186,7 +193,7 @@ where
             owner: request.owner.clone(),
             ttl: terms.ttl,
             // Prefetched tokens are of use only where another task waits behind.
-            tokens: if waiters > 1 { BLOCK } else { 1 },
+            tokens: if waits_for_one { 1 } else { BLOCK },
             queue_mode,
             queued_ttl: request.queued_ttl,
             known_fencing: cx.known_fencing,
@@ -195,16 +202,16 @@ where
     }
 
     pub(super) fn end_request(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if let Phase::Acquiring(request) = std::mem::replace(&mut self.phase, Phase::Idle) {
+        if let Some(request) = self.request.take() {
             cx.actions.extend(request.into_release(cx.now));
         }
     }
 
     /// Gives up the owner token, which must not be asked with again, and asks with another one at once.
     fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if let Phase::Acquiring(request) = &mut self.phase {
+        if let Some(request) = &mut self.request {
             request.may_hold = true;
-            let next = AcquireRequest::new((cx.new_owner)());
+            let next = AcquireRequest::new((cx.new_owner)(request.mode), request.mode);
             let given_up = std::mem::replace(request, next);
             request.rivals = given_up.rivals;
             request.last_reply.clone_from(&given_up.last_reply);
@@ -224,7 +231,7 @@ where
             // At once, so that two processes that have a part of the servers each do not keep each other out.
             self.begin_anew(cx);
         }
-        let Phase::Acquiring(request) = &mut self.phase else {
+        let Some(request) = &mut self.request else {
             return;
         };
         let is_queued = busy.wake_up == WakeUpMode::Push && asked != QueueMode::DoNotQueue;
@@ -236,11 +243,11 @@ where
         if !busy.needs_new_token() && asked != QueueMode::DoNotQueue {
             request.may_hold = true;
             request.queue_mode = QueueMode::CheckPosition(busy.position);
-            if let Some(counter) = busy.counter {
+            if let Some(stamp) = busy.stamp {
                 // The entry is in the queue, as it was sent. The message of an earlier grant may still be in flight, or may have come
-                // while the request was. Its token tells.
+                // while the request was. Its stamp tells.
                 request.waits_since = sent;
-                request.known_since = request.known_since.max(counter);
+                request.known_since = request.known_since.max(stamp);
             }
         }
         let refusal = Refusal::Busy {
@@ -264,7 +271,7 @@ where
     }
 
     fn failed(&mut self, failure: Failure, cx: &mut Transition<'_, W, L, O>) {
-        let Phase::Acquiring(request) = &mut self.phase else {
+        let Some(request) = &mut self.request else {
             return;
         };
         if !failure.is_transient() {
@@ -295,22 +302,22 @@ where
 
     /// A grant that came by a message while a request was in flight.
     fn accept_meanwhile(&mut self, meanwhile: Meanwhile, cx: &mut Transition<'_, W, L, O>) {
-        if let Meanwhile::Granted(fencing) = meanwhile
+        if let Meanwhile::Granted(pushed) = meanwhile
             && self.queue.has_head()
         {
-            self.accept(fencing, cx);
+            self.accept(pushed, cx);
         }
     }
 
     /// A grant by a message, while nothing is in flight.
     ///
-    /// If its token is larger than the counter was then, it is younger than the last check that was answered with "wait", and counts
+    /// If its stamp is larger than the one known then, it is younger than the last check that was answered with "wait", and counts
     /// from there. So it may look older than it is, and then it is confirmed.
-    fn accept(&mut self, fencing: FencingToken, cx: &mut Transition<'_, W, L, O>) {
-        let Phase::Acquiring(request) = &mut self.phase else {
+    fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
+        let Some(request) = &mut self.request else {
             return;
         };
-        if u64::from(fencing) <= request.known_since {
+        if pushed.stamp <= request.known_since {
             // It ended before the server said "wait": a message can be late. Or the server has lost its data. The next request, with
             // the same owner token, takes a larger fencing token.
             return request.wait_until(cx.now);
@@ -319,7 +326,7 @@ where
         // It is set if a grant can have come.
         let ttl = request.queued_ttl.unwrap_or_default();
         let granted = Granted {
-            tokens: FencingBlock::new(fencing.into(), 1),
+            grant: pushed.grant,
             ttl,
             valid_until: validity(request.waits_since, ttl),
         };
@@ -328,11 +335,11 @@ where
 
     /// Hands over a grant that is of use, and confirms one that may be too old.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
-        cx.actions.push(Action::Learn(granted.tokens.last()));
+        cx.actions.push(Action::Learn(granted.grant.tokens.last()));
         if !granted.is_short(cx.now) || !self.queue.has_head() {
             return self.hand_over(granted, cx);
         }
-        if let Phase::Acquiring(request) = &mut self.phase {
+        if let Some(request) = &mut self.request {
             request.step = RequestStep::Confirming {
                 sent: cx.now,
                 granted,
@@ -347,32 +354,38 @@ where
     /// Gives a grant to the next waiter, if that asks for this ttl. Else the next request gives the lease the other ttl: a longer one
     /// was not granted, and with a shorter one a crash would block others for too long.
     fn hand_over(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
-        let Phase::Acquiring(request) = &mut self.phase else {
+        let Some(request) = &mut self.request else {
             return;
         };
         let Some((id, head)) = self.queue.head() else {
             return;
         };
         let terms = head.terms;
-        if terms.ttl != granted.ttl {
+        if terms.ttl != granted.ttl || terms.mode != request.mode {
             return request.wait_until(cx.now);
         }
-        let Some(fencing) = granted.tokens.take() else {
+        let Some(fencing) = granted.grant.tokens.take() else {
             return;
         };
         let rivals = request.rivals;
         let owner = request.owner.clone();
-        let mut lease = ServerLease::new(owner, &granted, request, terms.renew, cx);
+        let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
         let ends = lease.valid_until;
-        if self.queue.length() > 1 {
+        if self.kind == LockMode::Exclusive && self.queue.length() > 1 {
             cx.actions.push(lease.prefetch(cx.now));
         }
-        self.phase = Phase::Held(lease);
+        self.request = None;
+        let at = self.leases.len();
+        self.leases.push(lease);
         if rivals != Rivals::None {
             cx.actions.push(Action::HandedOn(HandOff::Remote));
         }
-        self.give(id, fencing, cx);
-        self.refuse_impatient(&Refusal::busy_until(ends), cx);
+        self.give(at, id, fencing, cx);
+        match self.kind {
+            LockMode::Exclusive => self.refuse_impatient(&Refusal::busy_until(ends), cx),
+            LockMode::Shared => self.admit_all(at, cx),
+            LockMode::Permits => {}
+        }
     }
 }
 
@@ -402,6 +415,7 @@ fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duratio
 mod tests {
     use super::*;
     use crate::{
+        fencing::FencingBlock,
         lock::key_state::{Limits, Polled},
         options::{Defaults, LockOptions, Terms},
     };
@@ -419,13 +433,13 @@ mod tests {
             limits: Limits::default(),
             polling_pause: Duration::from_millis(50),
             jitter: &|span| span,
-            new_owner: &|| 7,
+            new_owner: &|_| 7,
             actions: Vec::new(),
         })
     }
 
     fn waiting() -> Key {
-        let mut key = Key::default();
+        let mut key = Key::new(LockMode::Exclusive);
         let options = LockOptions::new(TTL).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
         at(10, |cx| key.wait(TASK, terms, None, (), cx)).expect("free");
@@ -433,13 +447,13 @@ mod tests {
     }
 
     /// The server says "wait", and perhaps what its counter is.
-    fn told_to_wait(key: &mut Key, second: u64, counter: Option<u64>) {
+    fn told_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
         let busy = Busy {
             expiry: Expiry::Unknown,
             position: None,
             wake_up: WakeUpMode::Push,
             is_next: true,
-            counter,
+            stamp,
             holder: None,
         };
         let reply = AcquireReply {
@@ -453,8 +467,15 @@ mod tests {
 
     fn is_granted(key: &mut Key, second: u64) -> bool {
         at(second, |cx| {
-            matches!(key.poll(TASK, (), |_, _| (), cx), Polled::Taken(()))
+            matches!(key.poll(TASK, (), |_, _, _, _| (), cx), Polled::Taken(()))
         })
+    }
+
+    fn pushed(fencing: u64) -> PushedGrant {
+        PushedGrant {
+            grant: FencingBlock::new(fencing, 1).into(),
+            stamp: fencing,
+        }
     }
 
     /// The message of the grant was sent, and the lease ran out, before the server said "wait" again; both are read after that.
@@ -465,14 +486,13 @@ mod tests {
         // A check is sent.
         at(13, |cx| key.tick(cx));
         told_to_wait(&mut key, 13, Some(100));
-        at(13, |cx| key.pushed(&7, FencingToken::new(100), cx));
+        at(13, |cx| key.pushed(&7, pushed(100), cx));
         assert!(!is_granted(&mut key, 13));
         // The next check is answered as the one before.
         told_to_wait(&mut key, 13, Some(100));
-        at(13, |cx| key.pushed(&7, FencingToken::new(101), cx));
-        let Phase::Held(held) = &key.phase else {
-            panic!("it is younger than the last reply");
-        };
+        at(13, |cx| key.pushed(&7, pushed(101), cx));
+        let held = key.leases.first();
+        let held = held.expect("it is younger than the last reply");
         assert_eq!(
             held.valid_until,
             validity(Moment::from_nanos(13_000_000_000), TTL)
@@ -485,7 +505,7 @@ mod tests {
         let mut key = waiting();
         told_to_wait(&mut key, 10, None);
         let actions = at(12, |cx| {
-            key.pushed(&7, FencingToken::new(5), cx);
+            key.pushed(&7, pushed(5), cx);
             std::mem::take(&mut cx.actions)
         });
         let confirms =

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    error::LeaseLost, fencing::FencingToken, runtime::clock::Moment, store::QueueMode,
-    telemetry::HandOff,
+    error::LeaseLost, fencing::FencingToken, options::Mode, runtime::clock::Moment,
+    store::QueueMode, telemetry::HandOff,
 };
 
 /// How long a task that was woken for a grant, or for the reply to its request, may take to poll.
@@ -69,8 +69,8 @@ pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) polling_pause: Duration,
     /// Between half of a span and one and a half.
     pub(crate) jitter: &'a dyn Fn(Duration) -> Duration,
-    /// Makes a random owner token, with its entry number.
-    pub(crate) new_owner: &'a dyn Fn() -> O,
+    /// Makes a random owner token for this mode, with its entry number.
+    pub(crate) new_owner: &'a dyn Fn(Mode) -> O,
     pub(crate) actions: Vec<Action<W, L, O>>,
 }
 

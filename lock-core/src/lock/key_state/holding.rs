@@ -2,6 +2,9 @@
 //!
 //! Each task has a fencing token of its own. The lock passes from task to task without a message, as long as the lease is certain to
 //! last, there is a token for the next task, and other processes do not wait for too long. Else it goes back to the server.
+//!
+//! All tasks of a share have the token of its phase. A permit goes back to the server after each task, which gives it to the first one
+//! that waits for any.
 
 use std::time::Duration;
 
@@ -9,12 +12,15 @@ use crate::{
     error::LeaseLost,
     fencing::FencingToken,
     lock::key_state::{
-        KeyState, Phase,
+        KeyState,
         action::{Action, POLL_WITHIN, ReleaseAction, TaskId, Transition},
         batch::Next,
-        server_lease::{HolderStage, LocalHolder, RenewalPlan, ServerLease, validity},
+        local_holders::{HolderStage, LocalHolder},
+        server_lease::{RenewalPlan, ServerLease, validity},
+        share::{Admits, KEPT, LET_GO},
         wait_queue::Waiter,
     },
+    options::{AutoRenew, LockMode, Terms},
     runtime::clock::Moment,
     store::{Failure, Prefetched, Renewed},
     telemetry::HandOff,
@@ -38,34 +44,32 @@ where
 {
     /// The task begins to run under its lease: `max_hold` and `min_hold` count from here.
     pub(crate) fn begin(&mut self, id: TaskId, now: Moment, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(LocalHolder {
-            stage: HolderStage::Taken { began, .. },
-            ..
-        }) = self.holder(id)
-        {
-            began.get_or_insert(now);
+        if let Some(at) = self.lease_of(id) {
+            self.leases[at].holders.change(id, |holder| {
+                if let HolderStage::Taken { began, .. } = &mut holder.stage {
+                    began.get_or_insert(now);
+                }
+            });
         }
         self.arm(cx);
     }
 
-    /// The task releases.
+    /// The task releases what it has by this owner token.
     pub(crate) fn release(
         &mut self,
         id: TaskId,
+        owner: &O,
         cx: &mut Transition<'_, W, L, O>,
     ) -> AfterRelease<O> {
         self.expire(cx);
-        let after = match &mut self.phase {
-            Phase::Held(held) => held.remove_holder(id).map(|holder| match holder.stage {
-                HolderStage::Taken {
-                    began: Some(began), ..
-                } => holder.terms.min_hold.map(|min_hold| began.after(min_hold)),
-                _ => None,
-            }),
-            Phase::Idle | Phase::Acquiring(_) => None,
-        };
-        let after = match after {
-            Some(kept_until) => self.pass(kept_until, cx),
+        let after = match self.lease_of(id) {
+            Some(at) => {
+                let holder = self.leases[at].holders.remove(id);
+                let kept_until = holder.as_ref().and_then(kept_until);
+                self.pass(at, kept_until, cx)
+            }
+            // Others have the share on.
+            None if self.position_of(owner).is_some() => AfterRelease::Passed,
             None => AfterRelease::NotHeld,
         };
         self.go_on(None, cx);
@@ -75,20 +79,50 @@ where
 
     /// The lease of this task is lost, for a reason that this state does not see by itself.
     pub(crate) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
-        if self.holder(id).is_some() {
-            self.end_lease(reason, cx);
+        if let Some(at) = self.lease_of(id) {
+            match reason {
+                // Of its own terms, or of another key that it took: others that have the share keep it.
+                LeaseLost::MaxHold | LeaseLost::OtherKey => self.end_holder(at, id, reason, cx),
+                _ => self.end_lease(at, reason, cx),
+            }
         }
         self.go_on(None, cx);
         self.arm(cx);
     }
 
-    /// The lease is lost, whichever task has it. Returns whether there is one.
+    /// All leases are lost, whichever tasks have them. Returns whether there was one.
     pub(crate) fn lose_any(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) -> bool {
-        let is_held = matches!(self.phase, Phase::Held(_));
-        self.end_lease(reason, cx);
+        let is_held = !self.leases.is_empty();
+        // Bounded: each round takes one out.
+        while !self.leases.is_empty() {
+            self.end_lease(0, reason, cx);
+        }
         self.go_on(None, cx);
         self.arm(cx);
         is_held
+    }
+
+    /// An exclusive request of another process waits: the share of this owner token admits no further task.
+    pub(crate) fn contended(&mut self, owner: &O, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(at) = self.position_of(owner) {
+            self.close_share(at, cx);
+        } else if let Some(request) = &mut self.request
+            && request.owner == *owner
+        {
+            request.is_contended = true;
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
+    }
+
+    /// An exclusive request of this process comes: no share admits a further task.
+    pub(crate) fn contended_here(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        // From the last one on, since one that is released is taken out.
+        for at in (0..self.leases.len()).rev() {
+            self.close_share(at, cx);
+        }
+        self.go_on(None, cx);
+        self.arm(cx);
     }
 
     /// The server replied to a renewal. A late reply counts from when the renewal was sent.
@@ -101,17 +135,21 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         self.expire(cx);
-        if let Some(held) = self.held_with(owner) {
+        if let Some(at) = self.position_of(owner) {
+            let held = &mut self.leases[at];
             let is_awaited = held.renewal == RenewalPlan::InFlight;
             match result {
-                Ok(Renewed::Extended) => {
+                Ok(renewed @ (Renewed::Extended | Renewed::ExtendedAndContended)) => {
                     if is_awaited {
                         held.renewal = RenewalPlan::At(cx.now);
                     }
                     let valid_until = validity(sent, held.ttl);
-                    self.extend(valid_until, cx);
+                    held.extend(valid_until, cx);
+                    if *renewed == Renewed::ExtendedAndContended {
+                        self.close_share(at, cx);
+                    }
                 }
-                Ok(Renewed::NotOurs) => self.end_lease(LeaseLost::TakenAway, cx),
+                Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
                 // Retried until the lease ends.
                 Err(_) if is_awaited => {
                     let pause = (cx.jitter)(retry_in);
@@ -132,7 +170,8 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         self.expire(cx);
-        if let Some(held) = self.held_with(owner)
+        if let Some(at) = self.position_of(owner)
+            && let held = &mut self.leases[at]
             && let Some(sent) = held.prefetch.take()
         {
             match result {
@@ -141,56 +180,66 @@ where
                     held.next_tokens = *tokens;
                     held.batch.note(*contended, cx.now);
                     let valid_until = validity(sent, held.ttl);
-                    self.extend(valid_until, cx);
+                    held.extend(valid_until, cx);
                 }
-                Ok(Prefetched::NotOurs) => self.end_lease(LeaseLost::TakenAway, cx),
+                Ok(Prefetched::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
                 // The lease goes back to the server when the tokens are used up.
                 Err(_) => {}
             }
-            if let Phase::Held(held) = &self.phase
-                && held.holders.is_empty()
-            {
-                self.pass_or_release(None, cx);
+            let held = self.leases.get(at);
+            if held.is_some_and(|held| held.owner == *owner && held.holders.is_empty()) {
+                self.go_on_without_holder(at, None, cx);
             }
         }
         self.go_on(None, cx);
         self.arm(cx);
     }
 
-    /// From now on the lease of this task is not renewed.
+    /// From now on the lease of this task is not renewed. A share, which others may have too, is.
     pub(crate) fn stop_renewing(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
-        if self.holder(id).is_some()
-            && let Phase::Held(held) = &mut self.phase
+        if let Some(at) = self.lease_of(id)
+            && let held = &mut self.leases[at]
+            && held.share.is_none()
         {
             held.renewal = RenewalPlan::Off;
         }
         self.arm(cx);
     }
 
-    /// Ends what the clock has ended: the lease, the time of `max_hold`, a grant that its task did not take.
+    /// Ends what the clock has ended: a lease, the time of `max_hold`, a grant that its task did not take.
     pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        let Phase::Held(held) = &self.phase else {
-            return;
-        };
-        if cx.now < held.ends_at() {
-            return;
-        }
-        let granted = self.granted_tasks();
-        if !granted.is_empty() {
-            for id in granted {
-                if let Some(waiter) = self.withdraw_grant(id) {
-                    self.queue.insert(id, waiter);
+        // From the last one on, since one that ends is taken out.
+        for at in (0..self.leases.len()).rev() {
+            let held = &mut self.leases[at];
+            if cx.now < held.ends_at() {
+                continue;
+            }
+            let ended = held.holders.ended(cx.now);
+            let is_over = cx.now >= held.valid_until;
+            let is_granted =
+                |id: &TaskId| held.holders.get(*id).is_some_and(LocalHolder::is_granted);
+            let (not_taken, too_long): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_granted);
+            let owner = held.owner.clone();
+            for id in &not_taken {
+                if let Some((_, waiter)) = self.withdraw_grant(*id) {
+                    self.queue.insert(*id, waiter);
                 }
             }
-            // Where one task did not poll for so long, others may not, too: the process was stopped, or its runtime is blocked. All
-            // are woken, and the lock goes back to the server until one of them polls.
-            cx.actions
-                .extend(self.queue.put_all_to_sleep().into_iter().map(Action::Wake));
-            self.pass_or_release(None, cx);
-        } else if cx.now >= held.valid_until {
-            self.end_lease(LeaseLost::Expired, cx);
-        } else {
-            self.end_lease(LeaseLost::MaxHold, cx);
+            if !not_taken.is_empty() {
+                // Where one task did not poll for so long, others may not, too: the process was stopped, or its runtime is blocked. All
+                // are woken, and the lock goes back to the server until one of them polls.
+                cx.actions
+                    .extend(self.queue.put_all_to_sleep().into_iter().map(Action::Wake));
+                self.go_on_without_holder(at, None, cx);
+            }
+            for id in too_long {
+                if let Some(at) = self.lease_of(id).filter(|_| !is_over) {
+                    self.end_holder(at, id, LeaseLost::MaxHold, cx);
+                }
+            }
+            if let Some(at) = self.position_of(&owner).filter(|_| is_over) {
+                self.end_lease(at, LeaseLost::Expired, cx);
+            }
         }
     }
 
@@ -198,60 +247,59 @@ where
     pub(super) fn take_grant(
         &mut self,
         id: TaskId,
-        lease: impl FnOnce(&ServerLease<W, L, O>, &LocalHolder<W, L>) -> L,
+        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Option<L> {
-        let Phase::Held(held) = &mut self.phase else {
-            return None;
-        };
-        let position = held.granted_position(id)?;
+        let at = self.granting_lease(id)?;
+        let held = &mut self.leases[at];
         if cx.now >= held.valid_until {
             return None;
         }
-        let lease = lease(held, &held.holders[position]);
+        let holder = held.holders.get(id)?;
+        let lease = lease(held, id, &holder.terms, holder.fencing);
         let taken = HolderStage::Taken {
             lease: lease.clone(),
             began: None,
         };
-        let stage = &mut held.holders[position].stage;
-        if let HolderStage::Granted { waiter, .. } = std::mem::replace(stage, taken) {
+        let stage = held
+            .holders
+            .change(id, |holder| std::mem::replace(&mut holder.stage, taken))?;
+        if let HolderStage::Granted { waiter, .. } = stage {
             cx.actions.extend(waiter.waker.map(Action::Drop));
         }
         Some(lease)
     }
 
-    /// Takes a grant back that its task has not taken.
-    pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<Box<Waiter<W>>> {
-        let Phase::Held(held) = &mut self.phase else {
-            return None;
-        };
-        let position = held.granted_position(id)?;
-        match held.holders.swap_remove(position).stage {
-            HolderStage::Granted { waiter, .. } => Some(waiter),
+    /// Takes a grant back that its task has not taken. Returns the position of its lease, too.
+    pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<Waiter<W>>)> {
+        let at = self.granting_lease(id)?;
+        match self.leases[at].holders.remove(id)?.stage {
+            HolderStage::Granted { waiter, .. } => Some((at, waiter)),
             HolderStage::Taken { .. } => None,
         }
     }
 
     pub(super) fn granted_tasks(&self) -> Vec<TaskId> {
-        let Phase::Held(held) = &self.phase else {
-            return Vec::new();
-        };
-        let granted = held.holders.iter().filter(|holder| holder.is_granted());
+        let holders = self.leases.iter().flat_map(|held| held.holders.iter());
+        let granted = holders.filter(|holder| holder.is_granted());
         granted.map(|holder| holder.id).collect()
     }
 
-    /// Gives the server lease to a waiter, and wakes it.
+    /// Gives a server lease to a waiter, and wakes it.
     pub(super) fn give(
         &mut self,
+        at: usize,
         id: TaskId,
         fencing: FencingToken,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Phase::Held(held) = &mut self.phase
-            && let Some(mut waiter) = self.queue.remove(id)
-        {
+        if let Some(mut waiter) = self.queue.remove(id) {
             cx.actions.extend(waiter.waker.take().map(Action::Wake));
-            held.holders.push(LocalHolder {
+            let held = &mut self.leases[at];
+            if let Some(share) = &mut held.share {
+                share.unused_until = None;
+            }
+            held.holders.insert(LocalHolder {
                 id,
                 terms: waiter.terms,
                 fencing,
@@ -263,25 +311,98 @@ where
         }
     }
 
-    /// For a lease that has no holder any more: it goes to the next waiter, or back to the server.
-    pub(super) fn pass_or_release(
+    /// Gives a share that was granted a moment ago to all waiters that may have it beside the first one, whether or not it stays open.
+    pub(super) fn admit_all(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
+        let held = &self.leases[at];
+        if held.renewal == RenewalPlan::Off {
+            return;
+        }
+        let (ttl, fencing) = (held.ttl, held.tokens.last());
+        let suits = |terms: &Terms| terms.ttl == ttl && terms.renew == AutoRenew::On;
+        for id in self.queue.those_awake(|waiter| suits(&waiter.terms)) {
+            self.give(at, id, fencing, cx);
+        }
+    }
+
+    /// Gives open shares to waiters.
+    pub(super) fn admit_waiters(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if self.kind != LockMode::Shared {
+            return;
+        }
+        self.let_go(cx);
+        // Bounded by the waiters: each round takes one out.
+        while let Some((id, head)) = self.queue.head()
+            && let terms = head.terms
+            && let Some(at) = self.open_share(&terms, cx)
+        {
+            let fencing = self.leases[at].tokens.last();
+            self.give(at, id, fencing, cx);
+        }
+    }
+
+    pub(super) fn open_share(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> Option<usize> {
+        let mut leases = self.leases.iter();
+        leases.position(|held| held.admits(terms, cx.now))
+    }
+
+    /// Begins to let go of the shares whose time is over.
+    pub(super) fn let_go(&mut self, cx: &Transition<'_, W, L, O>) {
+        for held in &mut self.leases {
+            if let Some(share) = &mut held.share
+                && share.is_to_be_let_go(cx.now)
+            {
+                share.admits = Admits::NoneForOthers;
+                self.asks_from = Some(cx.now.after(LET_GO));
+            }
+        }
+    }
+
+    /// For a lease that may have no holder any more: it goes to the next waiter, or back to the server.
+    pub(super) fn go_on_without_holder(
         &mut self,
+        at: usize,
         kept_until: Option<Moment>,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let AfterRelease::GiveBack(release) = self.pass(kept_until, cx) {
+        if let AfterRelease::GiveBack(release) = self.pass(at, kept_until, cx) {
             cx.actions.push(Action::Release(release));
+        }
+    }
+
+    /// Releases the shares that no task has had for a beat, or `all` that no task has.
+    pub(super) fn release_unused(&mut self, all: bool, cx: &mut Transition<'_, W, L, O>) {
+        // From the last one on, since one that is released is taken out.
+        for at in (0..self.leases.len()).rev() {
+            let share = self.leases[at].share.as_ref();
+            let until = share.and_then(|share| share.unused_until);
+            if until.is_some_and(|until| all || until <= cx.now)
+                && let AfterRelease::GiveBack(release) = self.give_back(at, None)
+            {
+                cx.actions.push(Action::Release(release));
+            }
         }
     }
 
     fn pass(
         &mut self,
+        at: usize,
         kept_until: Option<Moment>,
         cx: &mut Transition<'_, W, L, O>,
     ) -> AfterRelease<O> {
-        let Phase::Held(held) = &mut self.phase else {
-            return AfterRelease::NotHeld;
-        };
+        match self.kind {
+            LockMode::Exclusive => self.pass_on(at, kept_until, cx),
+            LockMode::Shared => self.keep_share(at, kept_until, cx),
+            LockMode::Permits => self.give_back(at, kept_until),
+        }
+    }
+
+    fn pass_on(
+        &mut self,
+        at: usize,
+        kept_until: Option<Moment>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> AfterRelease<O> {
+        let held = &mut self.leases[at];
         let is_kept = kept_until.is_some_and(|until| cx.now < until);
         let next = self
             .queue
@@ -294,7 +415,7 @@ where
             let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
                 Next::PassOn => held.take_token(),
                 Next::AwaitReply => None,
-                Next::GiveBack => return self.give_back(kept_until),
+                Next::GiveBack => return self.give_back(at, kept_until),
             };
             if let Some(fencing) = fencing {
                 let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
@@ -304,7 +425,7 @@ where
                     cx.actions.push(held.prefetch(cx.now));
                 }
                 cx.actions.push(Action::HandedOn(HandOff::Local));
-                self.give(id, fencing, cx);
+                self.give(at, id, fencing, cx);
                 return AfterRelease::Passed;
             }
             if is_asking {
@@ -312,39 +433,84 @@ where
                 return AfterRelease::Passed;
             }
         }
-        self.give_back(kept_until)
+        self.give_back(at, kept_until)
     }
 
-    fn give_back(&mut self, kept_until: Option<Moment>) -> AfterRelease<O> {
-        match self.take_held() {
-            Some(held) => AfterRelease::GiveBack(held.into_release(kept_until)),
-            None => AfterRelease::NotHeld,
+    /// A share stays with the tasks that have it. Without one it stays for a while if it is open.
+    fn keep_share(
+        &mut self,
+        at: usize,
+        kept_until: Option<Moment>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> AfterRelease<O> {
+        let held = &mut self.leases[at];
+        let Some(share) = &mut held.share else {
+            return self.give_back(at, kept_until);
+        };
+        share.keep_until(kept_until);
+        if !held.holders.is_empty() {
+            return AfterRelease::Passed;
+        }
+        if share.is_open() {
+            share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
+            return AfterRelease::Passed;
+        }
+        if share.admits == Admits::NoneForOthers {
+            let pause = (cx.jitter)(cx.polling_pause.saturating_mul(2));
+            let from = cx.now.after(pause);
+            self.asks_from = self.asks_from.map(|at| at.min(from));
+        }
+        self.give_back(at, None)
+    }
+
+    /// A share admits no further task. If no task has it, it goes back to the server.
+    fn close_share(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
+        let held = &mut self.leases[at];
+        let Some(share) = &mut held.share else {
+            return;
+        };
+        share.admits = Admits::None;
+        if held.holders.is_empty()
+            && let AfterRelease::GiveBack(release) = self.give_back(at, None)
+        {
+            cx.actions.push(Action::Release(release));
         }
     }
 
-    fn extend(&mut self, valid_until: Moment, cx: &mut Transition<'_, W, L, O>) {
-        let Phase::Held(held) = &mut self.phase else {
-            return;
-        };
-        held.valid_until = held.valid_until.max(valid_until);
-        if matches!(held.renewal, RenewalPlan::At(_)) {
-            held.plan_renewal(cx);
-        }
-        let valid_until = held.valid_until;
-        cx.actions.extend(held.leases().map(|lease| Action::Extend {
-            lease: lease.clone(),
-            valid_until,
-        }));
+    fn give_back(&mut self, at: usize, kept_until: Option<Moment>) -> AfterRelease<O> {
+        let held = self.leases.swap_remove(at);
+        AfterRelease::GiveBack(held.into_release(kept_until))
     }
 
-    /// Ends the lease that is held. A task that has taken it keeps what is left on the server until its guard is dropped, and keeps no
-    /// other task of this process from the lock.
-    fn end_lease(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
-        let Some(mut held) = self.take_held() else {
-            return;
-        };
+    /// One task loses a lease. Others that have it keep it.
+    fn end_holder(
+        &mut self,
+        at: usize,
+        id: TaskId,
+        reason: LeaseLost,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let held = &mut self.leases[at];
+        if held.holders.iter().nth(1).is_none() {
+            return self.end_lease(at, reason, cx);
+        }
+        if let Some(holder) = held.holders.remove(id) {
+            let kept_until = kept_until(&holder);
+            if let Some(share) = &mut held.share {
+                share.keep_until(kept_until);
+            }
+            if let HolderStage::Taken { lease, .. } = holder.stage {
+                cx.actions.push(Action::End { lease, reason });
+            }
+        }
+    }
+
+    /// Ends a lease. A task that has taken it keeps what is left on the server until its guard is dropped, and keeps no other task of
+    /// this process from the lock.
+    fn end_lease(&mut self, at: usize, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
+        let mut held = self.leases.swap_remove(at);
         let mut is_taken = false;
-        for holder in std::mem::take(&mut held.holders) {
+        for holder in std::mem::take(&mut held.holders).into_each() {
             match holder.stage {
                 HolderStage::Taken { lease, .. } => {
                     is_taken = true;
@@ -359,28 +525,28 @@ where
         }
     }
 
-    /// Takes the server lease, if there is one: nothing is held or asked for afterwards.
-    fn take_held(&mut self) -> Option<ServerLease<W, L, O>> {
-        match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Held(held) => Some(held),
-            other => {
-                self.phase = other;
-                None
-            }
-        }
+    /// The position of the lease that this task has, or was granted.
+    fn lease_of(&self, id: TaskId) -> Option<usize> {
+        let mut leases = self.leases.iter();
+        leases.position(|held| held.holders.get(id).is_some())
     }
 
-    fn holder(&mut self, id: TaskId) -> Option<&mut LocalHolder<W, L>> {
-        match &mut self.phase {
-            Phase::Held(held) => held.holders.iter_mut().find(|holder| holder.id == id),
-            Phase::Idle | Phase::Acquiring(_) => None,
-        }
+    fn granting_lease(&self, id: TaskId) -> Option<usize> {
+        let at = self.lease_of(id)?;
+        let holder = self.leases[at].holders.get(id)?;
+        holder.is_granted().then_some(at)
     }
 
-    fn held_with(&mut self, owner: &O) -> Option<&mut ServerLease<W, L, O>> {
-        match &mut self.phase {
-            Phase::Held(held) if held.owner == *owner => Some(held),
-            _ => None,
-        }
+    fn position_of(&self, owner: &O) -> Option<usize> {
+        let mut leases = self.leases.iter();
+        leases.position(|held| held.owner == *owner)
+    }
+}
+
+/// Until when `min_hold` of this holder keeps the key.
+fn kept_until<W, L>(holder: &LocalHolder<W, L>) -> Option<Moment> {
+    match &holder.stage {
+        HolderStage::Taken { began, .. } => Some((*began)?.after(holder.terms.min_hold?)),
+        HolderStage::Granted { .. } => None,
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         context::Context, hold::Hold, key_state::Limits, outage::Outage, registry::Registry,
         waiting::WaitFuture,
     },
-    options::{Defaults, LockOptions, Terms},
+    options::{Defaults, LockMode, LockOptions, Terms},
     runtime::{
         clock::Clock,
         executor::Executor,
@@ -112,7 +112,7 @@ impl Contended {
     }
 
     fn nothing_is_left(&self) {
-        assert_eq!(self.registry.waiters(&self.key), 0);
+        assert_eq!(self.registry.waiters(&self.key), (0, 0));
         assert!(self.registry.is_empty(), "a state is left");
         assert_eq!(self.registry.context.held.count(), 0, "a lease is left");
         assert_eq!(self.registry.context.in_progress.count(), 0);
@@ -158,7 +158,7 @@ fn tasks_that_acquire_release_and_leave_exclude_each_other_and_leave_nothing() {
                     drop(all.acquire().inspect(|hold| all.step_inside(hold)));
                 },
                 |all| (0..2).for_each(|_| all.give_up()),
-                |all| (0..2).for_each(|_| all.registry.tick(&all.key)),
+                |all| (0..2).for_each(|_| all.registry.tick(&all.key, LockMode::Exclusive)),
             ],
         );
         contended.nothing_is_left();

@@ -5,16 +5,22 @@
 //! out, which `lock/actions.rs` performs after the registry's mutex is free. No waker, listener or destructor
 //! of the user runs in here.
 //!
+//! There is one state for each kind of mode in which tasks of this process take the key. The server decides between those, as between
+//! processes: each has requests of its own. What they have in common is an acquire request for the first waiter, and server leases:
+//!
+//! - exclusive: one lease at most, and no request beside it. It is passed from task to task.
+//! - shared: a lease is a share, which has any number of tasks. While one is open, nothing is asked. One that is closed may stay, for its
+//!   tasks, beside a request for the next one. See `share.rs`.
+//! - permits: each task has a lease of its own. The first waiter's request stands beside them.
+//!
 //! ```text
-//!              first waiter               granted
-//!   Idle ───────────────────▶ Acquiring ───────────▶ Held ──┐ passed to the next waiter
-//!    ▲                            │ no waiter is left  │ ◀──┘
-//!    └────────────────────────────┴───────────────────┤ released or lost
-//!                                  ▲   waiters are left │
-//!                                  └───────────────────┘
+//!              first waiter                 granted
+//!   nothing ───────────────────▶ a request ───────────▶ a lease ──┐ passed to the next waiter
+//!     ▲                            │ no waiter is left     │ ◀────┘
+//!     └────────────────────────────┴──────────────────────┘ released or lost
 //! ```
 //!
-//! A state that is `Idle` and has no waiter carries nothing, and the registry removes it.
+//! A state without a request, a lease or a waiter carries nothing, and the registry removes it.
 //!
 //! Every deadline is part of the state: [`KeyState::due`] is the earliest. The timer queue holds hints (time, key). A hint that
 //! fires is the event [`KeyState::tick`]. A late, stale or repeated one changes nothing that is not due.
@@ -25,12 +31,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
+    fencing::FencingToken,
     lock::key_state::{
         request::{AcquireRequest, RequestStep},
-        server_lease::{LocalHolder, ServerLease},
+        server_lease::ServerLease,
         wait_queue::{WaitQueue, Waiter},
     },
-    options::{Terms, Wait},
+    options::{LockMode, Terms, Wait},
     runtime::clock::Moment,
 };
 
@@ -40,11 +47,13 @@ mod batch;
 mod holding;
 #[cfg(test)]
 mod interleavings;
+pub(crate) mod local_holders;
 #[cfg(all(test, feature = "redis"))]
 mod model;
 mod refusal;
 pub(crate) mod request;
 pub(crate) mod server_lease;
+mod share;
 pub(crate) mod wait_queue;
 
 pub(crate) use action::{
@@ -55,20 +64,18 @@ pub(crate) use refusal::Refusal;
 
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<W, L, O> {
+    kind: LockMode,
     pub(crate) queue: WaitQueue<W>,
-    pub(crate) phase: Phase<W, L, O>,
+    /// What is asked of the server for the first waiter.
+    pub(crate) request: Option<AcquireRequest<O>>,
+    /// What the server gave.
+    pub(crate) leases: Vec<ServerLease<W, L, O>>,
+    /// A share is being let go: nothing is asked before.
+    asks_from: Option<Moment>,
     /// The refusals of tasks whose wait has ended and that have not polled since.
     refused: BTreeMap<TaskId, Refusal>,
     /// The earliest timer hint that was given out and has not fired.
     armed: Option<Moment>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Phase<W, L, O> {
-    /// Nothing is asked of the server. All waiters, if there are any, were woken and have not polled since.
-    Idle,
-    Acquiring(AcquireRequest<O>),
-    Held(ServerLease<W, L, O>),
 }
 
 /// The result for a task that polls.
@@ -80,30 +87,55 @@ pub(crate) enum Polled<L> {
     Refused(Refusal),
 }
 
-impl<W, L, O> Default for KeyState<W, L, O> {
-    fn default() -> Self {
-        Self {
-            queue: WaitQueue::default(),
-            phase: Phase::Idle,
-            refused: BTreeMap::new(),
-            armed: None,
-        }
-    }
-}
-
 impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// Whether the registry can remove it.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Idle) && self.queue.is_empty() && self.refused.is_empty()
+    pub(crate) fn new(kind: LockMode) -> Self {
+        Self {
+            kind,
+            queue: WaitQueue::default(),
+            request: None,
+            leases: Vec::new(),
+            asks_from: None,
+            refused: BTreeMap::new(),
+            armed: None,
+        }
     }
 
-    /// Whether a task of this process holds the lock, or waits for it. A request whose tasks have all left does not count.
+    /// Whether the registry can remove it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.request.is_none()
+            && self.leases.is_empty()
+            && self.queue.is_empty()
+            && self.refused.is_empty()
+    }
+
+    /// Whether a task that does not wait is refused without a request: another one holds the lock alone, or waits before it. A request
+    /// whose tasks have all left does not count.
     pub(crate) fn is_taken(&self) -> bool {
-        matches!(self.phase, Phase::Held(_)) || !self.queue.is_empty()
+        let is_held_alone = self.kind == LockMode::Exclusive && !self.leases.is_empty();
+        is_held_alone || !self.queue.is_empty()
+    }
+
+    /// A task takes a share that is open, without waiting. `None`: there is none, or other tasks wait before it.
+    pub(crate) fn join_share(
+        &mut self,
+        id: TaskId,
+        terms: &Terms,
+        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Option<L> {
+        self.expire(cx);
+        self.let_go(cx);
+        if !self.queue.is_empty() {
+            return None;
+        }
+        let at = self.open_share(terms, cx)?;
+        let lease = self.leases[at].join(id, *terms, lease)?;
+        self.arm(cx);
+        Some(lease)
     }
 
     /// A task that polls begins to wait. Refused at once if the lock is taken and the task does not wait.
@@ -135,7 +167,7 @@ where
         &mut self,
         id: TaskId,
         waker: W,
-        lease: impl FnOnce(&ServerLease<W, L, O>, &LocalHolder<W, L>) -> L,
+        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Polled<L> {
         if let Some(refusal) = self.refused.remove(&id) {
@@ -175,12 +207,12 @@ where
         if let Some(waiter) = self.queue.remove(id) {
             cx.actions.extend(waiter.waker.map(Action::Drop));
         }
-        if let Phase::Acquiring(request) = &mut self.phase {
+        if let Some(request) = &mut self.request {
             request.is_no_longer_polled_by(id);
         }
-        if let Some(waiter) = self.withdraw_grant(id) {
+        if let Some((at, waiter)) = self.withdraw_grant(id) {
             cx.actions.extend(waiter.waker.map(Action::Drop));
-            self.pass_or_release(None, cx);
+            self.go_on_without_holder(at, None, cx);
         }
         self.go_on(None, cx);
         self.arm(cx);
@@ -188,7 +220,7 @@ where
 
     /// There is a new connection, and messages may have been missed. Or a message says that the lock may be ours.
     pub(crate) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
-        if let Phase::Acquiring(request) = &mut self.phase {
+        if let Some(request) = &mut self.request {
             // After an outage the waiters of all processes are told at about the same time.
             let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
             request.reconnected(cx.now.after((cx.jitter)(spread)));
@@ -198,7 +230,7 @@ where
 
     /// A connection has ended. Behind the next one may be another server: a lease that it does not know is lost now.
     pub(crate) fn disconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
-        if let Phase::Held(held) = &mut self.phase {
+        for held in &mut self.leases {
             held.renew_if_older_than(since, cx.now);
         }
         self.progress(cx);
@@ -207,13 +239,13 @@ where
     /// The manager shuts down: no task waits any more.
     pub(crate) fn close(&mut self, cx: &mut Transition<'_, W, L, O>) {
         self.refuse_those(|_| true, &Refusal::Closed, cx);
-        let granted = self.granted_tasks();
-        for id in granted {
-            if let Some(waiter) = self.withdraw_grant(id) {
+        for id in self.granted_tasks() {
+            if let Some((at, waiter)) = self.withdraw_grant(id) {
                 self.refuse_all([(id, waiter)], &Refusal::Closed, cx);
-                self.pass_or_release(None, cx);
+                self.go_on_without_holder(at, None, cx);
             }
         }
+        self.release_unused(true, cx);
         self.go_on(None, cx);
         self.arm(cx);
     }
@@ -228,14 +260,14 @@ where
     pub(crate) fn progress(&mut self, cx: &mut Transition<'_, W, L, O>) {
         self.expire(cx);
         self.end_waits(cx);
-        match &mut self.phase {
-            Phase::Held(held) => cx.actions.extend(held.renew_if_due(cx.now)),
-            Phase::Acquiring(request) => {
-                if request.stop_waiting_for_poll(cx.now) {
-                    cx.actions.push(Action::TakeOverRequest);
-                }
-            }
-            Phase::Idle => {}
+        self.release_unused(false, cx);
+        for held in &mut self.leases {
+            cx.actions.extend(held.renew_if_due(cx.now));
+        }
+        if let Some(request) = &mut self.request
+            && request.stop_waiting_for_poll(cx.now)
+        {
+            cx.actions.push(Action::TakeOverRequest);
         }
         self.go_on(None, cx);
         self.arm(cx);
@@ -243,25 +275,27 @@ where
 
     /// When something is due next.
     pub(crate) fn due(&self) -> Option<Moment> {
-        let other = match &self.phase {
-            Phase::Idle => None,
-            Phase::Acquiring(request) => request.due(),
-            Phase::Held(held) => Some(held.due()),
-        };
-        self.queue.first_deadline().into_iter().chain(other).min()
+        let request = self.request.as_ref().and_then(AcquireRequest::due);
+        let asks = self.asks_from.filter(|_| self.is_about_to_ask());
+        let others = [self.queue.first_deadline(), request, asks];
+        let leases = self.leases.iter().map(ServerLease::due);
+        others.into_iter().flatten().chain(leases).min()
     }
 
     /// The owner token that is asked with.
     pub(crate) fn asking_owner(&self) -> Option<&O> {
-        match &self.phase {
-            Phase::Acquiring(request) => Some(&request.owner),
-            Phase::Idle | Phase::Held(_) => None,
-        }
+        Some(&self.request.as_ref()?.owner)
+    }
+
+    /// The owner tokens that leases are held with.
+    pub(crate) fn holding_owners(&self) -> impl Iterator<Item = &O> {
+        self.leases.iter().map(|held| &held.owner)
     }
 
     #[cfg(feature = "testing")]
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self.phase, Phase::Held(_))
+        let mut leases = self.leases.iter();
+        leases.any(|held| !held.holders.is_empty())
     }
 
     pub(crate) fn waiters(&self) -> usize {
@@ -270,10 +304,8 @@ where
 
     /// The leases of the tasks that hold the lock.
     pub(crate) fn leases(&self) -> Vec<L> {
-        match &self.phase {
-            Phase::Held(held) => held.leases().cloned().collect(),
-            Phase::Idle | Phase::Acquiring(_) => Vec::new(),
-        }
+        let each = self.leases.iter().flat_map(ServerLease::leases);
+        each.cloned().collect()
     }
 
     /// The wakers of all waiters, which are to poll.
@@ -292,33 +324,46 @@ where
 
     /// Asks the server, if a task waits for that and nothing is in flight. Ends a request that no task waits for.
     fn go_on(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
-        let has_waiter = self.queue.has_head();
-        match &self.phase {
-            Phase::Idle if has_waiter => {
-                self.phase = Phase::Acquiring(AcquireRequest::new((cx.new_owner)()));
-                self.ask(polling, cx);
+        match &self.request {
+            None => {
+                self.admit_waiters(cx);
+                let is_time = self.asks_from.is_none_or(|from| from <= cx.now)
+                    || self
+                        .queue
+                        .head()
+                        .is_some_and(|(_, head)| head.terms.wait == Wait::No);
+                if self.is_about_to_ask() && is_time {
+                    self.asks_from = None;
+                    self.ask(polling, cx);
+                }
             }
-            Phase::Acquiring(AcquireRequest {
+            Some(AcquireRequest {
                 step: RequestStep::Waiting { until, .. },
                 ..
             }) => {
-                if !has_waiter {
+                if !self.queue.has_head() {
                     self.end_request(cx);
                 } else if *until <= cx.now {
                     self.ask(polling, cx);
                 }
             }
-            Phase::Idle | Phase::Acquiring(_) | Phase::Held(_) => {}
+            Some(_) => {}
         }
+    }
+
+    /// Whether a waiter is there for which nothing is asked, though only the server can give it what it waits for.
+    fn is_about_to_ask(&self) -> bool {
+        let is_in_the_way = self.kind == LockMode::Exclusive && !self.leases.is_empty();
+        self.request.is_none() && self.queue.has_head() && !is_in_the_way
     }
 
     /// Ends the waits whose time is over: by what is known, or by the reply that is in flight.
     fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
         while let Some(id) = self.queue.pass_deadline(cx.now) {
-            let decided = match &self.phase {
-                Phase::Acquiring(request) => request.is_answered(),
-                Phase::Idle | Phase::Held(_) => true,
-            };
+            let decided = self
+                .request
+                .as_ref()
+                .is_none_or(AcquireRequest::is_answered);
             if let Some(waiter) = self.queue.get_mut(id)
                 && decided
             {
@@ -333,12 +378,15 @@ where
     /// What is told to a task that waits no longer.
     fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
         let expected = Refusal::busy_until(now.after(ttl));
-        match &self.phase {
-            Phase::Held(held) => Refusal::busy_until(held.ends_at()),
-            // Before the first reply, a waiter that is in front of this one is all that is known.
-            Phase::Acquiring(request) => request.last_reply.clone().unwrap_or(expected),
-            Phase::Idle => expected,
-        }
+        // Before the first reply, a waiter that is in front of this one is all that is known.
+        let replied = self
+            .request
+            .as_ref()
+            .and_then(|request| request.last_reply.clone());
+        let held = self.leases.iter().map(ServerLease::ends_at).min();
+        replied
+            .or_else(|| held.map(Refusal::busy_until))
+            .unwrap_or(expected)
     }
 
     fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {

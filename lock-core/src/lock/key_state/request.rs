@@ -6,18 +6,20 @@
 use std::time::Duration;
 
 use crate::{
-    fencing::{FencingBlock, FencingToken},
     lock::key_state::{
         action::{Action, POLL_WITHIN, ReleaseAction, TaskId},
         refusal::Refusal,
     },
+    options::Mode,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Failure, QueueMode},
+    store::{AcquireOutcome, Failure, Grant, PushedGrant, QueueMode},
 };
 
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest<O> {
     pub(crate) owner: O,
+    /// In which the owner token asks, always.
+    pub(super) mode: Mode,
     pub(super) queue_mode: QueueMode,
     /// The longest ttl asked for: for so long a copy that is executed late can block others.
     pub(super) ttl: Duration,
@@ -27,10 +29,12 @@ pub(crate) struct AcquireRequest<O> {
     /// Before the last request left that had the reply "wait" with the counter, or the first one of all. A grant with a larger
     /// token is younger.
     pub(super) waits_since: Moment,
-    /// The largest fencing token known then, or given out by then. That of a grant is larger.
+    /// The largest stamp known then, or given out by then. That of a grant is larger.
     pub(super) known_since: u64,
     /// Whether the key may have this token, or an entry of it may be in the queue, without our knowing.
     pub(super) may_hold: bool,
+    /// Whether a message said that an exclusive request waits for the share that this one was given: its reply may not have been read.
+    pub(super) is_contended: bool,
     /// Whether copies of the request left on several connections, and some have no reply.
     pub(super) is_astray: bool,
     pub(super) rivals: Rivals,
@@ -73,7 +77,7 @@ pub(crate) enum Meanwhile {
     #[default]
     Nothing,
     Reconnected,
-    Granted(FencingToken),
+    Granted(PushedGrant),
 }
 
 /// What is a reason for the next request before its time.
@@ -88,7 +92,7 @@ pub(crate) enum WakeUps {
 /// What was granted, before it has a holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
-    pub(super) tokens: FencingBlock,
+    pub(super) grant: Grant,
     pub(super) ttl: Duration,
     pub(super) valid_until: Moment,
 }
@@ -113,15 +117,17 @@ impl Granted {
 }
 
 impl<O> AcquireRequest<O> {
-    pub(super) fn new(owner: O) -> Self {
+    pub(super) fn new(owner: O, mode: Mode) -> Self {
         Self {
             owner,
+            mode,
             queue_mode: QueueMode::DoNotQueue,
             ttl: Duration::ZERO,
             queued_ttl: None,
             waits_since: Moment::from_nanos(0),
             known_since: 0,
             may_hold: false,
+            is_contended: false,
             is_astray: false,
             rivals: Rivals::None,
             failures: 0,

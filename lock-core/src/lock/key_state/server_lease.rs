@@ -1,4 +1,4 @@
-//! The right that the server gave this process, which its tasks have in turn.
+//! The right that the server gave this process, which its tasks have in turn, or together.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use crate::{
     lock::key_state::{
         action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
         batch::Batch,
+        local_holders::{HolderStage, LocalHolder, LocalHolders},
         request::{AcquireRequest, Granted, Rivals},
-        wait_queue::Waiter,
+        share::Share,
     },
     options::{AutoRenew, Terms},
     runtime::clock::Moment,
@@ -26,8 +27,12 @@ pub(crate) struct ServerLease<W, L, O> {
     /// When the prefetch left that is in flight.
     pub(super) prefetch: Option<Moment>,
     pub(super) batch: Batch,
-    /// Empty only while the last one has released, and the next one needs a token that is being fetched.
-    pub(crate) holders: Vec<LocalHolder<W, L>>,
+    /// Of an exclusive lease, empty only while the last one has released, and the next one needs a token that is being fetched.
+    pub(crate) holders: LocalHolders<W, L>,
+    /// The number of the permit, if it is one.
+    pub(crate) permit: Option<u16>,
+    /// If it is one.
+    pub(crate) share: Option<Share>,
     /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
     /// removes an entry from the queue.
     pub(super) is_astray: bool,
@@ -41,39 +46,6 @@ pub(crate) enum RenewalPlan {
     InFlight,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct LocalHolder<W, L> {
-    pub(crate) id: TaskId,
-    pub(crate) terms: Terms,
-    pub(crate) fencing: FencingToken,
-    pub(crate) stage: HolderStage<W, L>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum HolderStage<W, L> {
-    /// Its task was woken and has not polled. It loses the grant at this moment.
-    Granted {
-        until: Moment,
-        waiter: Box<Waiter<W>>,
-    },
-    /// Its task has it. `began`: when the time of `max_hold` and `min_hold` began, if they matter.
-    Taken { lease: L, began: Option<Moment> },
-}
-
-impl<W, L> LocalHolder<W, L> {
-    /// When it loses the lease, by what is asked of this holder.
-    pub(super) fn ends_at(&self) -> Option<Moment> {
-        match &self.stage {
-            HolderStage::Granted { until, .. } => Some(*until),
-            HolderStage::Taken { began, .. } => Some((*began)?.after(self.terms.max_hold?)),
-        }
-    }
-
-    pub(super) fn is_granted(&self) -> bool {
-        matches!(self.stage, HolderStage::Granted { .. })
-    }
-}
-
 impl<W, L, O> ServerLease<W, L, O>
 where
     O: Clone,
@@ -82,47 +54,52 @@ where
         owner: O,
         granted: &Granted,
         request: &AcquireRequest<O>,
-        renew: AutoRenew,
+        terms: &Terms,
         cx: &Transition<'_, W, L, O>,
     ) -> Self {
+        let grant = &granted.grant;
+        let is_wanted = grant.is_contended || request.is_contended;
         let mut held = Self {
             owner,
             ttl: granted.ttl,
             valid_until: granted.valid_until,
-            renewal: match renew {
+            renewal: match terms.renew {
                 AutoRenew::On => RenewalPlan::At(cx.now),
                 AutoRenew::Off => RenewalPlan::Off,
             },
-            tokens: granted.tokens,
+            tokens: grant.tokens,
             next_tokens: FencingBlock::EMPTY,
             prefetch: None,
             batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
-            holders: Vec::with_capacity(1),
+            holders: LocalHolders::default(),
+            permit: grant.permit,
+            // A copy of its request may take the key again after its release. So it has no more tasks than it must.
+            share: Share::new(cx.now, terms, is_wanted || request.is_astray),
             is_astray: request.is_astray,
         };
-        held.plan_renewal(cx);
+        // The renewal that grants the phase to the others leaves at once.
+        if !grant.has_more {
+            held.plan_renewal(cx);
+        }
         held
     }
 
-    /// The first end that is not moved by a renewal in time.
+    /// The first end that is not moved by a renewal in time, or a moment before it.
     pub(crate) fn ends_at(&self) -> Moment {
-        let ends = self.holders.iter().filter_map(LocalHolder::ends_at);
-        ends.fold(self.valid_until, Moment::min)
+        let first = self.holders.first_end();
+        first.map_or(self.valid_until, |end| end.min(self.valid_until))
     }
 
     pub(super) fn leases(&self) -> impl Iterator<Item = &L> {
-        self.holders
-            .iter()
-            .filter_map(|holder| match &holder.stage {
-                HolderStage::Taken { lease, .. } => Some(lease),
-                HolderStage::Granted { .. } => None,
-            })
+        self.holders.iter().filter_map(LocalHolder::lease)
     }
 
     pub(super) fn due(&self) -> Moment {
+        let unused = self.share.as_ref().and_then(|share| share.unused_until);
+        let ends = unused.map_or(self.ends_at(), |unused| unused.min(self.ends_at()));
         match self.renewal {
-            RenewalPlan::At(at) => at.min(self.ends_at()),
-            RenewalPlan::Off | RenewalPlan::InFlight => self.ends_at(),
+            RenewalPlan::At(at) => at.min(ends),
+            RenewalPlan::Off | RenewalPlan::InFlight => ends,
         }
     }
 
@@ -147,6 +124,22 @@ where
         {
             self.renewal = RenewalPlan::At(now);
         }
+    }
+
+    /// Moves its end further away.
+    pub(super) fn extend(&mut self, valid_until: Moment, cx: &mut Transition<'_, W, L, O>)
+    where
+        L: Clone,
+    {
+        self.valid_until = self.valid_until.max(valid_until);
+        if matches!(self.renewal, RenewalPlan::At(_)) {
+            self.plan_renewal(cx);
+        }
+        let valid_until = self.valid_until;
+        cx.actions.extend(self.leases().map(|lease| Action::Extend {
+            lease: lease.clone(),
+            valid_until,
+        }));
     }
 
     pub(super) fn prefetch(&mut self, now: Moment) -> Action<W, L, O> {
@@ -187,17 +180,43 @@ where
             && self.is_fresh(cx.now)
     }
 
-    pub(super) fn remove_holder(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {
-        let position = self.holders.iter().position(|holder| holder.id == id)?;
-        Some(self.holders.swap_remove(position))
+    /// Whether a task with these terms may have the share beside those that have it.
+    pub(super) fn admits(&self, terms: &Terms, now: Moment) -> bool {
+        let share = self.share.as_ref();
+        share.is_some_and(|share| share.admits(terms.wait, now))
+            && terms.ttl == self.ttl
+            && terms.renew == AutoRenew::On
+            && self.is_fresh(now)
     }
 
-    pub(super) fn granted_position(&self, id: TaskId) -> Option<usize> {
-        let is_its_grant = |holder: &LocalHolder<W, L>| holder.id == id && holder.is_granted();
-        self.holders.iter().position(is_its_grant)
+    /// A task has the share from now on.
+    pub(super) fn join(
+        &mut self,
+        id: TaskId,
+        terms: Terms,
+        lease: impl FnOnce(&Self, TaskId, &Terms, FencingToken) -> L,
+    ) -> Option<L>
+    where
+        L: Clone,
+    {
+        self.share.as_mut()?.unused_until = None;
+        let fencing = self.tokens.last();
+        let lease = lease(self, id, &terms, fencing);
+        self.holders.insert(LocalHolder {
+            id,
+            terms,
+            fencing,
+            stage: HolderStage::Taken {
+                lease: lease.clone(),
+                began: None,
+            },
+        });
+        Some(lease)
     }
 
     pub(super) fn into_release(self, kept_until: Option<Moment>) -> ReleaseAction<O> {
+        let of_share = self.share.and_then(|share| share.kept_until);
+        let kept_until = kept_until.max(of_share);
         ReleaseAction {
             owner: self.owner,
             ttl: self.ttl,

@@ -133,6 +133,12 @@ impl<W> WaitQueue<W> {
         self.take(&ids)
     }
 
+    /// Those that poll when they are woken, in their order.
+    pub(crate) fn those_awake(&self, which: impl Fn(&Waiter<W>) -> bool) -> Vec<TaskId> {
+        let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));
+        chosen.map(|(id, _)| *id).collect()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &Waiter<W>)> {
         let both = self.awake.iter().chain(&self.asleep);
         both.map(|(id, waiter)| (*id, &**waiter))

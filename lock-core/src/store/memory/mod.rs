@@ -78,7 +78,7 @@ impl MemoryStore {
                 wake_up: WakeUpMode::Push,
                 is_next: true,
                 holder: None,
-                counter: None,
+                stamp: None,
             }),
             _ => {
                 let tokens = state.take_fencing(request.known_fencing, request.tokens);
@@ -88,7 +88,7 @@ impl MemoryStore {
                 };
                 state.sweep(now);
                 state.entries.insert(request.full_key.clone(), entry);
-                AcquireOutcome::Granted(tokens)
+                AcquireOutcome::Granted(tokens.into())
             }
         };
         drop(state);

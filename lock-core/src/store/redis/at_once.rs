@@ -2,17 +2,19 @@
 
 use redis::Value;
 
+use crate::options::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
     fencing_counter::LastToken,
     redis::{
-        RedisStore,
+        RedisStore, acquire_script,
         connection::{
             errors,
             wire::command::{Arg::Text, Outgoing, command, pipeline},
         },
+        release_script,
         scripts::{
-            ACQUIRE, Call, RELEASE,
+            Call,
             replies::{read_acquired, read_plain, read_released},
         },
         topology::key_location::{GrantDelivery, KeyLocation},
@@ -29,12 +31,13 @@ impl RedisStore {
         let location = self.0.servers.location(&request.full_key);
         let server = location.server.clone();
         let contention = self.0.contention.clone();
-        let plain = !matches!(request.queue_mode, QueueMode::CheckPosition(_))
+        let plain = request.entry.mode == Mode::Exclusive
+            && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !contention.is_expected(&request.full_key);
         let last = server
             .fencing_counter
             .last()
-            .filter(|_| request.tokens == 1);
+            .filter(|_| request.tokens == 1 && request.entry.mode == Mode::Exclusive);
         if server.replica_acks.is_some() {
             return None;
         }
@@ -52,10 +55,11 @@ impl RedisStore {
                 keys: &location.keys(&request.full_key),
                 arguments: &location.acquire_arguments(request, queue_mode, counted_from),
             };
-            ACQUIRE.call(call)
+            acquire_script(request).call(call)
         };
         let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
+        let is_exclusive = request.entry.mode == Mode::Exclusive;
         let (in_flight, noted) = (request.in_flight.clone(), server.clone());
         let read = move |values: Vec<Value>, id, sent| {
             let acquired = match <[Value; 3]>::try_from(values) {
@@ -71,10 +75,11 @@ impl RedisStore {
                             errors::note_answered(&in_flight, id);
                             return Err(Failure::not_now("another has it"));
                         }
-                        if let (AcquireOutcome::Granted(tokens), Value::Array(_)) =
+                        if let (AcquireOutcome::Granted(grant), Value::Array(_)) =
                             (&acquired.outcome, &answer)
+                            && is_exclusive
                         {
-                            noted.fencing_counter.note(id, sent, tokens.last());
+                            noted.fencing_counter.note(id, sent, grant.tokens.last());
                         }
                         Ok(acquired)
                     })
@@ -102,7 +107,7 @@ impl RedisStore {
                 keys: &location.keys(&request.full_key),
                 arguments: &location.release_arguments(request, is_plain),
             };
-            RELEASE.call(call)
+            release_script(request).call(call)
         };
         let read = |values: Vec<Value>, id, _| {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
@@ -117,7 +122,7 @@ impl RedisStore {
 /// Takes a key for which no contention is expected: the lock first, and then its fencing token, since another order could hand
 /// out tokens that decrease. Last of all, whether a waiter is in the queue: no acquire may overtake it.
 fn plain_acquire(location: &KeyLocation, request: &Acquire) -> Outgoing {
-    let [_, fence, queue, _] = location.keys(&request.full_key);
+    let [_, fence, queue, ..] = location.keys(&request.full_key);
     pipeline([
         command(&[&set_if_free(request)]),
         command(&[&[Text("INCR"), fence]]),

@@ -10,6 +10,7 @@ use redis::Value;
 
 use crate::{
     inspect::{Health, Sighting},
+    options::Mode,
     runtime::executor::Executor,
     store::{
         Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
@@ -26,7 +27,8 @@ use crate::{
             contention::Contention,
             rights::Usage,
             scripts::{
-                ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
+                ACQUIRE, ACQUIRE_BESIDE, Call, FORCE_RELEASE, INSPECT, Lua, PREFETCH, RELEASE,
+                RELEASE_BESIDE,
                 replies::{read_acquired, read_prefetched, read_released, read_sighting},
             },
             topology::{
@@ -144,6 +146,9 @@ impl RedisStore {
     ) -> Result<Acquired, Failure> {
         let server = &location.server;
         let acquired = match location.capabilities(self.within()).await? {
+            Capabilities::Commands(_) if request.entry.mode != Mode::Exclusive => {
+                return Err(needs_scripts());
+            }
             Capabilities::Commands(by) => {
                 let fence = &location.names.fence;
                 server.commands.acquire(by, fence, request).await?
@@ -202,7 +207,7 @@ impl RedisStore {
         };
         let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
         let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
-        let (id, mut answers) = ACQUIRE
+        let (id, mut answers) = acquire_script(request)
             .ask(connection, role, &[call], within, Some(in_flight))
             .await?;
         let answer = answers.pop().unwrap_or(Value::Nil);
@@ -219,6 +224,9 @@ impl RedisStore {
         let capabilities = location.capabilities(self.within()).await?;
         let connection = location.server.releasing(&request.acquire_in_flight);
         if let Capabilities::Commands(by) = capabilities {
+            if request.entry.mode != Mode::Exclusive {
+                return Err(needs_scripts());
+            }
             return location
                 .server
                 .commands
@@ -230,7 +238,12 @@ impl RedisStore {
             arguments: &location.release_arguments(request, is_plain),
         };
         let (id, answer) = location
-            .run(connection, &RELEASE, call, Some(&request.in_flight))
+            .run(
+                connection,
+                release_script(request),
+                call,
+                Some(&request.in_flight),
+            )
             .await?;
         read_released(&answer, id)
     }
@@ -268,9 +281,8 @@ impl RedisStore {
         if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
             return location.server.commands.inspect(full_key).await;
         }
-        let [lock, _, queue, _] = location.keys(full_key);
         let call = Call {
-            keys: &[lock, queue],
+            keys: &location.keys(full_key),
             arguments: &[],
         };
         let (_, answer) = location
@@ -298,6 +310,28 @@ impl RedisStore {
             _ => Err(errors::nonsense("a forced release")),
         }
     }
+}
+
+fn acquire_script(request: &Acquire) -> &'static Lua {
+    match request.entry.mode {
+        Mode::Exclusive => &ACQUIRE,
+        Mode::Shared | Mode::Permits(_) => &ACQUIRE_BESIDE,
+    }
+}
+
+fn release_script(request: &Release) -> &'static Lua {
+    match request.entry.mode {
+        Mode::Exclusive => &RELEASE,
+        Mode::Shared | Mode::Permits(_) => &RELEASE_BESIDE,
+    }
+}
+
+/// For a lock that is not exclusive, where scripts may not run.
+fn needs_scripts() -> Failure {
+    Failure::invalid(
+        "shared locks and permits need scripts, which this user or server does not run: grant `+eval +evalsha`, or take the key \
+         exclusively",
+    )
 }
 
 impl fmt::Debug for RedisStore {

@@ -4,18 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 
+use crate::options::Mode;
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
-        connection::{
-            CLOCK,
-            capabilities::Capabilities,
-            wire::command::{
-                Arg::{Number, Text},
-                millis,
-            },
-        },
-        scripts::{Call, NodeRole, RENEW, replies::read_renewed},
+        connection::{CLOCK, capabilities::Capabilities},
+        scripts::{Call, NodeRole, RENEW, RENEW_BESIDE, replies::read_renewed},
         topology::{
             key_location::KeyLocation,
             servers::{MOST_HOPS, RedisServers},
@@ -100,20 +94,33 @@ async fn renew_at(
         let commands = &location.server.commands;
         return commands.renew(by, location.node_role, batch, within).await;
     }
-    let words: Vec<_> = batch
-        .iter()
-        .map(|request| {
-            (
-                [Text(&request.full_key)],
-                [Text(request.token.expose()), Number(millis(request.ttl))],
-            )
-        })
-        .collect();
-    let calls: Vec<_> = words
-        .iter()
-        .map(|(keys, arguments)| Call { keys, arguments })
-        .collect();
-    let (connection, role) = (&location.server.connection, location.node_role);
-    let (_, answers) = RENEW.ask(connection, role, &calls, within, None).await?;
-    Ok(answers.iter().map(read_renewed).collect())
+    // One message for the exclusive ones, which need the first keys and arguments only, and one for the others.
+    let is_exclusive = |number: &usize| batch[*number].entry.mode == Mode::Exclusive;
+    let (exclusive, beside): (Vec<_>, Vec<_>) = (0..batch.len()).partition(is_exclusive);
+    let none = || Err(Failure::no_answer("the renewal has no answer"));
+    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
+    for (numbers, script, keys, arguments) in
+        [(exclusive, &RENEW, 1, 2), (beside, &RENEW_BESIDE, 6, 4)]
+    {
+        if numbers.is_empty() {
+            continue;
+        }
+        let words = numbers.iter().map(|number| {
+            let request = &batch[*number];
+            let keys = location.keys(&request.full_key);
+            (keys, location.renewal_arguments(request))
+        });
+        let words: Vec<_> = words.collect();
+        let calls = words.iter().map(|(all_keys, all_arguments)| Call {
+            keys: &all_keys[..keys],
+            arguments: &all_arguments[..arguments],
+        });
+        let calls: Vec<_> = calls.collect();
+        let (connection, role) = (&location.server.connection, location.node_role);
+        let (_, answers) = script.ask(connection, role, &calls, within, None).await?;
+        for (number, answer) in numbers.into_iter().zip(&answers) {
+            renewals[number] = read_renewed(answer);
+        }
+    }
+    Ok(renewals)
 }

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
+    options::Mode,
     runtime::clock::Clock,
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
@@ -173,6 +174,7 @@ async fn lock_and_unlock(
         entry: Entry {
             number: 0,
             ttl: Duration::ZERO,
+            mode: Mode::Exclusive,
         },
         in_flight: Arc::default(),
     };
@@ -187,6 +189,7 @@ async fn lock_and_unlock(
         full_key: full_key.clone(),
         token: token.clone(),
         ttl: CHECK_TTL,
+        entry: request.entry,
         acquire_in_flight: Arc::default(),
     };
     let renewed = store.renew(vec![renewal], store.within()).await?;
@@ -200,7 +203,8 @@ async fn lock_and_unlock(
         token,
         keep: None,
         known_fencing: 0,
-        entry: None,
+        entry: request.entry,
+        may_be_queued: false,
         in_flight: Arc::default(),
         acquire_in_flight: Arc::default(),
     };

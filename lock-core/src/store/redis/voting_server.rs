@@ -225,14 +225,13 @@ impl RedisStore {
     /// The owner token in the key, and for how long.
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<SeenLock, Failure> {
         let place = self.place();
-        let [lock, _, queue, _] = place.keys(&full_key);
         let call = Call {
-            keys: &[lock, queue],
+            keys: &place.keys(&full_key)[..1],
             arguments: &[],
         };
         let connection = &place.server.connection;
         let (_, answer) = place.run(connection, &INSPECT, call, None).await?;
-        Ok(read_seen(&answer)?.map(|(token, left, _)| (token, left)))
+        Ok(read_seen(&answer)?.map(|seen| (seen.holder, seen.remaining)))
     }
 }
 

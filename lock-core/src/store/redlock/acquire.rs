@@ -55,7 +55,7 @@ pub(super) async fn acquire(
         Ok(won) => {
             in_flight.note_sent_on(ConnectionId::ALL);
             return Ok(Acquired {
-                outcome: AcquireOutcome::Granted(won.tokens),
+                outcome: AcquireOutcome::Granted(won.tokens.into()),
                 connection: ConnectionId::SOME,
             });
         }
@@ -72,7 +72,7 @@ pub(super) async fn acquire(
                 wake_up: WakeUpMode::PollWithNewToken,
                 is_next: true,
                 holder: None,
-                counter: None,
+                stamp: None,
             }),
             connection: lost.connection(),
         }),

@@ -81,7 +81,7 @@ async fn release_at(
     let acquired = request.acquire_in_flight.clone();
     // The connection of this request does not matter: releasing the key is what it may have done.
     let request = Release {
-        entry: None,
+        may_be_queued: false,
         in_flight: Arc::default(),
         ..request
     };

@@ -35,7 +35,7 @@ pub(super) async fn renew(
             let extended = said.as_ref().map(|renewed| *renewed == Renewed::Extended);
             tally.count(extended);
             match said {
-                Ok(Renewed::Extended) => {}
+                Ok(Renewed::Extended | Renewed::ExtendedAndContended) => {}
                 Ok(Renewed::NotOurs) => missing.push((server, index)),
                 Err(failure) => failures.push(failure),
             }

@@ -12,18 +12,21 @@ use super::{
 use crate::{
     fencing::FencingBlock,
     lock::key_state::{
-        Phase,
+        local_holders::HolderStage,
         request::{Meanwhile, RequestStep},
-        server_lease::{HolderStage, RenewalPlan},
+        server_lease::{RenewalPlan, ServerLease},
+        share::Admits,
     },
+    options::Mode,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Prefetched},
+    store::{AcquireOutcome, Prefetched, PushedGrant},
 };
 
 /// Names by their rank.
 struct Names {
     owners: BTreeSet<u64>,
     tokens: BTreeSet<u64>,
+    stamps: BTreeSet<u64>,
     tasks: BTreeSet<u64>,
     now: Moment,
 }
@@ -35,13 +38,16 @@ impl Names {
 
     /// Gaps between tokens do not matter beyond a few.
     fn token(&self, token: u64) -> u64 {
-        let mut rank = 0;
-        let mut last = None;
-        for one in self.tokens.range(..=token) {
-            rank += last.map_or(0, |last: u64| (one - last).min(2));
-            last = Some(*one);
-        }
-        rank
+        rank(&self.tokens, token)
+    }
+
+    fn stamp(&self, stamp: u64) -> u64 {
+        rank(&self.stamps, stamp)
+    }
+
+    fn pushed(&self, pushed: PushedGrant) -> (u64, u64, bool) {
+        let token = self.token(first_of(pushed.grant.tokens));
+        (token, self.stamp(pushed.stamp), pushed.grant.is_contended)
     }
 
     fn task(&self, id: u64) -> usize {
@@ -73,6 +79,16 @@ impl Names {
     }
 }
 
+fn rank(names: &BTreeSet<u64>, name: u64) -> u64 {
+    let mut rank = 0;
+    let mut last = None;
+    for one in names.range(..=name) {
+        rank += last.map_or(0, |last: u64| (one - last).min(2));
+        last = Some(*one);
+    }
+    rank
+}
+
 fn first_of(block: FencingBlock) -> u64 {
     u64::from(block.last()) + 1 - u64::from(block.left())
 }
@@ -92,10 +108,13 @@ impl World {
 
     fn names(&self) -> Names {
         let mut owners = BTreeSet::from([OTHER]);
-        let mut tokens = BTreeSet::from([self.server.counter, self.known, self.largest_taken]);
+        let phase = self.server.phase().0;
+        let mut tokens =
+            BTreeSet::from([self.server.counter, self.known, self.largest_taken, phase]);
+        let mut stamps = BTreeSet::new();
         let mut tasks = BTreeSet::new();
         owners.extend(&self.server.queue);
-        owners.extend(self.server.holder.map(|(owner, _)| owner));
+        owners.extend(self.server.holders.iter().map(|(owner, _)| *owner));
         owners.extend(self.up.iter().chain(&self.late).map(Request::owner));
         owners.extend(self.down.iter().map(Reply::owner));
         owners.extend(self.polled.iter().map(|polled| polled.owner));
@@ -112,20 +131,18 @@ impl World {
                 }
             }
         }
-        match &self.key.phase {
-            Phase::Idle => {}
-            Phase::Acquiring(request) => {
-                owners.insert(request.owner);
-                tokens.insert(request.known_since);
-                if let Meanwhile::Granted(token) = request.meanwhile {
-                    tokens.insert(token.into());
-                }
+        if let Some(request) = &self.key.request {
+            owners.insert(request.owner);
+            stamps.insert(request.known_since);
+            if let Meanwhile::Granted(pushed) = request.meanwhile {
+                tokens.insert(first_of(pushed.grant.tokens));
+                stamps.insert(pushed.stamp);
             }
-            Phase::Held(held) => {
-                owners.insert(held.owner);
-                tokens.extend([first_of(held.tokens), first_of(held.next_tokens)]);
-                tokens.extend(held.holders.iter().map(|holder| u64::from(holder.fencing)));
-            }
+        }
+        for held in &self.key.leases {
+            owners.insert(held.owner);
+            tokens.extend([first_of(held.tokens), first_of(held.next_tokens)]);
+            tokens.extend(held.holders.iter().map(|holder| u64::from(holder.fencing)));
         }
         for request in self.up.iter().chain(&self.late) {
             if let Request::Acquire(acquire) = request {
@@ -134,21 +151,34 @@ impl World {
         }
         for reply in &self.down {
             match reply {
-                Reply::Acquired(_, Ok(AcquireOutcome::Granted(block)))
-                | Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens: block, .. })) => {
+                Reply::Acquired(_, Ok(AcquireOutcome::Granted(grant))) => {
+                    tokens.insert(first_of(grant.tokens));
+                }
+                Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens: block, .. })) => {
                     tokens.insert(first_of(*block));
                 }
-                Reply::Acquired(_, Ok(AcquireOutcome::Busy(busy))) => tokens.extend(busy.counter),
-                Reply::Pushed(_, token) => drop(tokens.insert(*token)),
+                Reply::Acquired(_, Ok(AcquireOutcome::Busy(busy))) => stamps.extend(busy.stamp),
+                Reply::Pushed(_, pushed) => {
+                    tokens.insert(first_of(pushed.grant.tokens));
+                    stamps.insert(pushed.stamp);
+                }
                 _ => {}
             }
         }
-        if let Some(Some(Ok(AcquireOutcome::Granted(block)))) =
-            self.polled.as_ref().map(|polled| polled.arrived.clone())
-        {
-            tokens.insert(first_of(block));
+        match self.polled.as_ref().map(|polled| &polled.arrived) {
+            Some(Some(Ok(AcquireOutcome::Granted(grant)))) => {
+                tokens.insert(first_of(grant.tokens));
+            }
+            Some(Some(Ok(AcquireOutcome::Busy(busy)))) => stamps.extend(busy.stamp),
+            _ => {}
+        }
+        // Those of the other modes are tokens.
+        if self.left.mode != Mode::Shared {
+            tokens.append(&mut stamps.clone());
+            stamps.clone_from(&tokens);
         }
         Names {
+            stamps,
             owners,
             tokens,
             tasks,
@@ -158,10 +188,11 @@ impl World {
 
     fn write_surroundings(&self, names: &Names, text: &mut String) -> fmt::Result {
         let tokens = [self.server.counter, self.known, self.largest_taken];
-        let holder = self
-            .server
-            .holder
-            .map(|(owner, at)| (names.owner(owner), names.due(at)));
+        let holders = self.server.holders.iter();
+        let holder: Vec<_> = holders
+            .map(|(owner, at)| (names.owner(*owner), names.due(*at)))
+            .collect();
+        let (phase, was_shared) = self.server.phase();
         let queue: Vec<_> = self
             .server
             .queue
@@ -175,8 +206,10 @@ impl World {
         let astray: Vec<_> = astray.map(|owner| names.owner(*owner)).collect();
         write!(
             text,
-            "{:?} {holder:?} {queue:?} {astray:?} {} {} {:?} {:?} {:?}",
+            "{:?} {holder:?} {queue:?} {astray:?} {} {was_shared} {} {} {} {:?} {:?} {:?}",
             tokens.map(|token| names.token(token)),
+            if was_shared { names.token(phase) } else { 0 },
+            self.has_lost_messages,
             !self.astray.is_empty(),
             self.is_closing,
             self.rounds,
@@ -243,7 +276,8 @@ impl World {
                     write!(text, "P{owner}{:?}{contended:?} ", names.batch(*tokens))
                 }
                 Reply::Prefetched(_, result) => write!(text, "P{owner}{} ", result.is_ok()),
-                Reply::Pushed(_, token) => write!(text, "m{owner}{} ", names.token(*token)),
+                Reply::Pushed(_, pushed) => write!(text, "m{owner}{:?} ", names.pushed(*pushed)),
+                Reply::Contended(_) => write!(text, "y{owner} "),
             }?;
         }
         if let Some(polled) = &self.polled {
@@ -281,108 +315,124 @@ impl World {
     }
 
     fn write_phase(&self, names: &Names, text: &mut String) -> fmt::Result {
-        match &self.key.phase {
-            Phase::Idle => text.push('I'),
-            Phase::Acquiring(request) => {
-                write!(
+        if let Some(request) = &self.key.request {
+            write!(
+                text,
+                "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} {} ",
+                names.owner(request.owner),
+                request.queue_mode,
+                request.ttl,
+                request.queued_ttl,
+                request.may_hold,
+                request.is_contended,
+                request.is_astray,
+                request.rivals as u8,
+                request.failures.min(3),
+                names.stamp(request.known_since),
+                match request.meanwhile {
+                    Meanwhile::Nothing => "-".to_owned(),
+                    Meanwhile::Reconnected => "r".to_owned(),
+                    Meanwhile::Granted(pushed) => format!("{:?}", names.pushed(pushed)),
+                },
+                request.last_reply.is_some(),
+            )?;
+            write!(text, "{} ", names.at(request.waits_since))?;
+            match &request.step {
+                RequestStep::Asking {
+                    sent,
+                    queue_mode,
+                    before,
+                    polled_by,
+                    ..
+                } => write!(
                     text,
-                    "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} ",
-                    names.owner(request.owner),
-                    request.queue_mode,
-                    request.ttl,
-                    request.queued_ttl,
-                    request.may_hold,
-                    request.is_astray,
-                    request.rivals as u8,
-                    request.failures.min(3),
-                    names.token(request.known_since),
-                    match request.meanwhile {
-                        Meanwhile::Nothing => "-".to_owned(),
-                        Meanwhile::Reconnected => "r".to_owned(),
-                        Meanwhile::Granted(token) => names.token(token.into()).to_string(),
-                    },
-                    request.last_reply.is_some(),
-                )?;
-                write!(text, "{} ", names.at(request.waits_since))?;
-                match &request.step {
-                    RequestStep::Asking {
-                        sent,
-                        queue_mode,
-                        before,
-                        polled_by,
-                        ..
-                    } => write!(
-                        text,
-                        "?{}{queue_mode:?}{before:?}{:?}",
-                        names.at(*sent),
-                        polled_by.map(|id| names.task(id.0))
-                    ),
-                    RequestStep::Confirming { sent, granted } => write!(
-                        text,
-                        "!{}{:?}{}",
-                        names.at(*sent),
-                        names.batch(granted.tokens),
-                        names.at(granted.valid_until)
-                    ),
-                    RequestStep::Waiting { until, wake_ups } => {
-                        write!(text, ".{}{wake_ups:?}", names.due(*until))
-                    }
-                }?;
-            }
-            Phase::Held(held) => {
-                write!(
+                    "?{}{queue_mode:?}{before:?}{:?}",
+                    names.at(*sent),
+                    polled_by.map(|id| names.task(id.0))
+                ),
+                RequestStep::Confirming { sent, granted } => write!(
                     text,
-                    "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} {} ",
-                    names.owner(held.owner),
-                    names.due(held.valid_until),
-                    names.batch(held.tokens),
-                    names.batch(held.next_tokens),
-                    held.prefetch.map(|sent| names.at(sent)),
-                    held.batch.passed,
-                    names.at(held.batch.since).max(-40),
-                    held.batch.contended,
-                    names.at(held.batch.told_at).max(-40),
-                    held.batch.asks_at,
-                    held.is_astray,
-                )?;
-                match held.renewal {
-                    RenewalPlan::At(at) => {
-                        write!(text, "@{} ", names.due(at))
-                    }
-                    other => write!(text, "{other:?} "),
-                }?;
-                for holder in &held.holders {
-                    write!(
-                        text,
-                        "h{} {} ",
-                        names.task(holder.id.0),
-                        names.token(holder.fencing.into())
-                    )?;
-                    match &holder.stage {
-                        HolderStage::Granted { until, waiter } => write!(
-                            text,
-                            "G{}{:?}",
-                            names.due(*until),
-                            waiter.deadline.map(|at| names.due(at))
-                        ),
-                        HolderStage::Taken { .. } => write!(text, "T"),
-                    }?;
+                    "!{}{:?}{}{}",
+                    names.at(*sent),
+                    names.batch(granted.grant.tokens),
+                    granted.grant.is_contended,
+                    names.at(granted.valid_until)
+                ),
+                RequestStep::Waiting { until, wake_ups } => {
+                    write!(text, ".{}{wake_ups:?}", names.due(*until))
                 }
-            }
+            }?;
         }
-        write!(text, " m{:?}", self.key.armed.map(|at| names.due(at)))?;
+        for held in &self.key.leases {
+            write_lease(names, held, text)?;
+        }
+        write!(
+            text,
+            " f{:?} m{:?}",
+            self.key.asks_from.map(|at| names.due(at)),
+            self.key.armed.map(|at| names.due(at))
+        )?;
         Ok(())
     }
 }
 
+fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut String) -> fmt::Result {
+    write!(
+        text,
+        "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} {} ",
+        names.owner(held.owner),
+        names.due(held.valid_until),
+        names.batch(held.tokens),
+        names.batch(held.next_tokens),
+        held.prefetch.map(|sent| names.at(sent)),
+        held.batch.passed,
+        names.at(held.batch.since).max(-40),
+        held.batch.contended,
+        names.at(held.batch.told_at).max(-40),
+        held.batch.asks_at,
+        held.is_astray,
+    )?;
+    match held.renewal {
+        RenewalPlan::At(at) => write!(text, "@{} ", names.due(at)),
+        other => write!(text, "{other:?} "),
+    }?;
+    if let Some(share) = &held.share {
+        let unused = share.unused_until.map(|at| names.due(at));
+        match share.admits {
+            Admits::Until(at) => write!(text, "S{}{unused:?}", names.due(at)),
+            other => write!(text, "S{other:?}{unused:?}"),
+        }?;
+    }
+    for holder in held.holders.iter() {
+        write!(
+            text,
+            "h{} {} ",
+            names.task(holder.id.0),
+            names.token(holder.fencing.into())
+        )?;
+        match &holder.stage {
+            HolderStage::Granted { until, waiter } => write!(
+                text,
+                "G{}{:?}",
+                names.due(*until),
+                waiter.deadline.map(|at| names.due(at))
+            ),
+            HolderStage::Taken { .. } => write!(text, "T"),
+        }?;
+    }
+    Ok(())
+}
+
 fn outcome_text(names: &Names, outcome: &AcquireOutcome) -> String {
     match outcome {
-        AcquireOutcome::Granted(block) => format!("g{:?}", names.batch(*block)),
+        AcquireOutcome::Granted(grant) => {
+            format!("g{:?}{}", names.batch(grant.tokens), grant.is_contended)
+        }
         AcquireOutcome::Busy(busy) => format!(
             "b{:?}{:?}{:?}",
             busy.expiry,
             busy.wake_up,
-            busy.counter.map(|counter| names.token(counter))
+            busy.stamp.map(|stamp| names.stamp(stamp))
         ),
         AcquireOutcome::Undo => "u".to_owned(),
     }

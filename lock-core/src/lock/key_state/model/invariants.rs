@@ -4,10 +4,14 @@ use super::{
     server::{OTHER, Reply, Request},
     world::{Found, Task, World},
 };
-use crate::lock::key_state::{
-    Phase, TaskId,
-    request::RequestStep,
-    server_lease::{HolderStage, RenewalPlan},
+use crate::{
+    lock::key_state::{
+        TaskId,
+        local_holders::HolderStage,
+        request::RequestStep,
+        server_lease::{RenewalPlan, ServerLease},
+    },
+    options::Mode,
 };
 
 fn must(holds: bool, otherwise: &str) -> Found {
@@ -23,15 +27,21 @@ impl World {
         self.check_holders()?;
         self.check_timer()?;
         self.check_waiters()?;
-        self.check_phase()?;
+        self.check_request()?;
+        self.check_leases()?;
         self.check_that_nothing_stays()
     }
 
     fn check_holders(&self) -> Found {
         let holds = |task: &&Task| matches!(task, Task::Holding { valid_until, has_ended: false, .. } if self.now < *valid_until);
         let inside = self.tasks.iter().filter(holds).count();
-        let elsewhere = matches!(self.server.holder, Some((OTHER, at)) if self.now < at);
-        must(inside + usize::from(elsewhere) <= 1, "two holders")?;
+        let elsewhere = usize::from(self.server.has(OTHER));
+        let may_be = match self.left.mode {
+            Mode::Exclusive => inside + elsewhere <= 1,
+            Mode::Shared => inside == 0 || elsewhere == 0,
+            Mode::Permits(permits) => inside + elsewhere <= usize::from(permits),
+        };
+        must(may_be, "two holders")?;
         // What a task holds is in the state, which plans for it, or has ended.
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding { id, .. } = task else {
@@ -45,10 +55,7 @@ impl World {
     }
 
     fn has_taken(&self, id: TaskId) -> bool {
-        let Phase::Held(held) = &self.key.phase else {
-            return false;
-        };
-        let mut holders = held.holders.iter();
+        let mut holders = self.key.leases.iter().flat_map(|held| held.holders.iter());
         holders.any(|holder| holder.id == id && matches!(holder.stage, HolderStage::Taken { .. }))
     }
 
@@ -106,73 +113,114 @@ impl World {
             || down.any(|one| one.owner() == owner && reply(one))
     }
 
-    fn check_phase(&self) -> Found {
-        match &self.key.phase {
-            Phase::Idle => must(
-                !self.key.queue.has_head(),
+    fn check_request(&self) -> Found {
+        let Some(request) = &self.key.request else {
+            let is_planned = match self.left.mode {
+                Mode::Exclusive => !self.key.leases.is_empty(),
+                // It is asked for when the share has been let go.
+                Mode::Shared => self.key.asks_from.is_some(),
+                Mode::Permits(_) => false,
+            };
+            return must(
+                !self.key.queue.has_head() || is_planned,
                 "a waiter for which nothing is asked",
-            ),
-            Phase::Acquiring(request) => match request.step {
-                RequestStep::Asking { .. } => {
-                    let owner = request.owner;
-                    let has_arrived = self
-                        .polled
-                        .as_ref()
-                        .is_some_and(|polled| polled.owner == owner && polled.arrived.is_some());
-                    let is_in_flight = self.is_in_flight(
-                        owner,
-                        |one| matches!(one, Request::Acquire(_)),
-                        |one| matches!(one, Reply::Acquired(..)),
-                    );
-                    must(
-                        is_in_flight || has_arrived,
-                        "a request that is not in flight",
-                    )
-                }
-                RequestStep::Confirming { .. } => {
-                    let is_in_flight = self.is_in_flight(
-                        request.owner,
-                        |one| matches!(one, Request::Confirm(_)),
-                        |one| matches!(one, Reply::Confirmed(..)),
-                    );
-                    must(is_in_flight, "a confirmation that is not in flight")
-                }
-                RequestStep::Waiting { .. } => {
-                    must(self.key.queue.has_head(), "a request for no waiter")
-                }
-            },
-            Phase::Held(held) => {
-                let is_fetching = self.is_in_flight(
-                    held.owner,
-                    |one| matches!(one, Request::Prefetch(_)),
-                    |one| matches!(one, Reply::Prefetched(..)),
-                );
-                let is_renewing = self.is_in_flight(
-                    held.owner,
-                    |one| matches!(one, Request::Renew(..)),
-                    |one| matches!(one, Reply::Renewed(..)),
+            );
+        };
+        let is_alone = self.left.mode != Mode::Exclusive || self.key.leases.is_empty();
+        must(is_alone, "a request beside an exclusive lease")?;
+        match request.step {
+            RequestStep::Asking { .. } => {
+                let owner = request.owner;
+                let has_arrived = self
+                    .polled
+                    .as_ref()
+                    .is_some_and(|polled| polled.owner == owner && polled.arrived.is_some());
+                let is_in_flight = self.is_in_flight(
+                    owner,
+                    |one| matches!(one, Request::Acquire(_)),
+                    |one| matches!(one, Reply::Acquired(..)),
                 );
                 must(
-                    !held.holders.is_empty() || is_fetching,
-                    "a lease of no task",
-                )?;
-                must(
-                    held.prefetch.is_none() || is_fetching,
-                    "a prefetch that is not in flight",
-                )?;
-                let is_planned = held.renewal != RenewalPlan::InFlight || is_renewing;
-                must(is_planned, "a renewal that is not in flight")?;
-                held.holders.iter().try_for_each(|holder| {
-                    must(self.is_alive(holder.id), "held for a task that is gone")
-                })
+                    is_in_flight || has_arrived,
+                    "a request that is not in flight",
+                )
+            }
+            RequestStep::Confirming { .. } => {
+                let is_in_flight = self.is_in_flight(
+                    request.owner,
+                    |one| matches!(one, Request::Confirm(_)),
+                    |one| matches!(one, Reply::Confirmed(..)),
+                );
+                must(is_in_flight, "a confirmation that is not in flight")
+            }
+            RequestStep::Waiting { .. } => {
+                must(self.key.queue.has_head(), "a request for no waiter")
             }
         }
+    }
+
+    fn check_leases(&self) -> Found {
+        let count = self.key.leases.len();
+        must(
+            self.left.mode != Mode::Exclusive || count <= 1,
+            "two exclusive leases",
+        )?;
+        self.key
+            .leases
+            .iter()
+            .try_for_each(|held| self.check_lease(held))
+    }
+
+    fn check_lease(&self, held: &ServerLease<u64, u64, u64>) -> Found {
+        let is_fetching = self.is_in_flight(
+            held.owner,
+            |one| matches!(one, Request::Prefetch(_)),
+            |one| matches!(one, Reply::Prefetched(..)),
+        );
+        let is_renewing = self.is_in_flight(
+            held.owner,
+            |one| matches!(one, Request::Renew(..)),
+            |one| matches!(one, Reply::Renewed(..)),
+        );
+        let holders = held.holders.iter().count();
+        let is_kept = held.share.is_some_and(|share| share.unused_until.is_some());
+        let is_used = match self.left.mode {
+            Mode::Exclusive => holders == 1 || (holders == 0 && is_fetching),
+            Mode::Shared => (holders > 0) != is_kept,
+            Mode::Permits(_) => holders == 1,
+        };
+        must(is_used, "a lease of no task, or of two")?;
+        must(
+            held.prefetch.is_none() || is_fetching,
+            "a prefetch that is not in flight",
+        )?;
+        let is_planned = held.renewal != RenewalPlan::InFlight || is_renewing;
+        must(is_planned, "a renewal that is not in flight")?;
+        let is_open = held.share.is_some_and(|share| share.is_open());
+        must(
+            !is_open || self.is_told_or_free(held.owner),
+            "a share that is kept from an exclusive request",
+        )?;
+        held.holders
+            .iter()
+            .try_for_each(|holder| must(self.is_alive(holder.id), "held for a task that is gone"))
+    }
+
+    /// Whether no exclusive request waits, or this share is going to be told. A message that was lost is told by the next renewal.
+    fn is_told_or_free(&self, owner: u64) -> bool {
+        let is_message = |reply: &Reply| matches!(reply, Reply::Contended(one) if *one == owner);
+        !self.server.is_contended()
+            || !self.server.has(owner)
+            || self.has_lost_messages
+            || self.down.iter().any(is_message)
     }
 
     fn check_that_nothing_stays(&self) -> Found {
         let is_quiet = self.up.is_empty()
             && self.down.is_empty()
             && self.late.is_empty()
+            // A share without a task is kept, for a bounded time.
+            && self.key.leases.iter().all(|held| held.share.is_none())
             && self.tasks.iter().all(|task| matches!(task, Task::Away));
         if !is_quiet {
             return Ok(());
@@ -183,8 +231,9 @@ impl World {
         if !self.astray.is_empty() {
             return Ok(());
         }
-        let holder = self.server.holder.filter(|(holder, _)| *holder != OTHER);
-        must(holder.is_none(), "the lock is left on the server")?;
+        let mut holders = self.server.holders.iter();
+        let is_left = holders.any(|(holder, _)| *holder != OTHER);
+        must(!is_left, "the lock is left on the server")?;
         let mut entries = self.server.queue.iter();
         must(
             entries.all(|one| *one == OTHER),

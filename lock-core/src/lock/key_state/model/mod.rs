@@ -13,6 +13,8 @@ use std::{
 
 use world::{Scenario, World};
 
+use crate::options::Mode;
+
 mod canonical;
 mod invariants;
 mod server;
@@ -105,6 +107,83 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
     ]);
 }
 
+#[test]
+fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
+    let shared = Scenario {
+        mode: Mode::Shared,
+        moments: Some(3),
+        ..once()
+    };
+    explore_all(&[
+        Scenario {
+            other_rounds: 1,
+            moments: Some(1),
+            ..shared
+        },
+        // One share is let go after the other.
+        Scenario {
+            rounds: 2,
+            moments: Some(5),
+            ..shared
+        },
+        Scenario {
+            does_not_wait: true,
+            other_rounds: 1,
+            moments: Some(1),
+            ..shared
+        },
+        Scenario {
+            stalls: 1,
+            ..shared
+        },
+        Scenario { ties: 1, ..shared },
+        Scenario {
+            shutdowns: 1,
+            ..shared
+        },
+        #[cfg(not(debug_assertions))]
+        Scenario {
+            faults: 1,
+            other_rounds: 1,
+            ..shared
+        },
+    ]);
+}
+
+#[test]
+fn every_state_of_two_tasks_with_permits_keeps_the_invariants() {
+    for permits in [1, 2] {
+        let permits = Scenario {
+            mode: Mode::Permits(permits),
+            moments: Some(2),
+            ..once()
+        };
+        explore_all(&[
+            permits,
+            Scenario {
+                does_not_wait: true,
+                ..permits
+            },
+            Scenario { ties: 1, ..permits },
+            Scenario {
+                stalls: 1,
+                moments: Some(1),
+                ..permits
+            },
+            #[cfg(not(debug_assertions))]
+            Scenario {
+                other_rounds: 1,
+                ..permits
+            },
+            #[cfg(not(debug_assertions))]
+            Scenario {
+                faults: 1,
+                ..permits
+            },
+        ]);
+    }
+}
+
 fn once() -> Scenario {
     Scenario {
         rounds: 1,
@@ -115,7 +194,8 @@ fn once() -> Scenario {
 
 fn explore_all(scenarios: &[Scenario]) {
     for scenario in scenarios {
+        let started = std::time::Instant::now();
         let states = explore(*scenario, 4_000_000);
-        eprintln!("{scenario:?}: {states} states");
+        eprintln!("{scenario:?}: {states} states {:?}", started.elapsed());
     }
 }

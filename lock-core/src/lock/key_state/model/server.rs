@@ -5,8 +5,12 @@ use std::time::Duration;
 use crate::{
     fencing::FencingBlock,
     lock::key_state::AcquireAction,
+    options::Mode,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Busy, Contended, Expiry, Prefetched, QueueMode, Renewed, WakeUpMode},
+    store::{
+        AcquireOutcome, Busy, Contended, Expiry, Grant, Prefetched, PushedGrant, QueueMode,
+        Renewed, WakeUpMode,
+    },
 };
 
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -29,7 +33,8 @@ pub(super) enum Reply {
     Confirmed(u64, Result<Renewed, Lost>),
     Renewed(u64, Moment, Result<Renewed, Lost>),
     Prefetched(u64, Result<Prefetched, Lost>),
-    Pushed(u64, u64),
+    Pushed(u64, PushedGrant),
+    Contended(u64),
 }
 
 /// The connection broke before the reply.
@@ -66,7 +71,8 @@ impl Reply {
             | Self::Confirmed(owner, _)
             | Self::Renewed(owner, ..)
             | Self::Prefetched(owner, _)
-            | Self::Pushed(owner, _) => *owner,
+            | Self::Pushed(owner, _)
+            | Self::Contended(owner) => *owner,
         }
     }
 
@@ -77,32 +83,126 @@ impl Reply {
             Self::Confirmed(owner, _) => Self::Confirmed(owner, Err(Lost)),
             Self::Renewed(owner, sent, _) => Self::Renewed(owner, sent, Err(Lost)),
             Self::Prefetched(owner, _) => Self::Prefetched(owner, Err(Lost)),
-            Self::Pushed(..) => return None,
+            Self::Pushed(..) | Self::Contended(_) => return None,
         })
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    pub(super) holder: Option<(u64, Moment)>,
+    /// In which the tasks of this process take the key. The other process takes it exclusively, or has permits, too.
+    pub(super) mode: Mode,
+    pub(super) holders: Vec<(u64, Moment)>,
     pub(super) queue: Vec<u64>,
     pub(super) counter: u64,
+    /// Larger than those of all messages and replies before.
+    stamp: u64,
+    /// The token of the shared phase that runs, or ran last.
+    phase: u64,
+    was_shared: bool,
 }
 
 impl Server {
-    pub(super) fn expire(&mut self, now: Moment) {
-        self.holder = self.holder.filter(|(_, until)| now < *until);
+    pub(super) fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            holders: Vec::new(),
+            queue: Vec::new(),
+            counter: 100,
+            stamp: 0,
+            phase: 0,
+            was_shared: false,
+        }
     }
 
-    /// Grants a free lock to the first one in the queue, and tells its process.
-    pub(super) fn grant(&mut self, now: Moment) -> Option<Reply> {
-        if self.holder.is_some() || self.queue.is_empty() {
-            return None;
+    pub(super) fn expire(&mut self, now: Moment) {
+        self.holders.retain(|(_, until)| now < *until);
+    }
+
+    pub(super) fn has(&self, owner: u64) -> bool {
+        self.holders.iter().any(|(holder, _)| *holder == owner)
+    }
+
+    pub(super) fn let_go(&mut self, owner: u64) {
+        self.holders.retain(|(holder, _)| *holder != owner);
+    }
+
+    pub(super) fn is_shared(&self, owner: u64) -> bool {
+        self.mode == Mode::Shared && owner != OTHER
+    }
+
+    /// Whether this one may have the lock beside its holders.
+    fn admits(&self, owner: u64) -> bool {
+        match self.mode {
+            Mode::Permits(permits) => self.holders.len() < usize::from(permits),
+            Mode::Shared if owner != OTHER => !self.has(OTHER),
+            Mode::Exclusive | Mode::Shared => self.holders.is_empty(),
         }
-        let first = self.queue.remove(0);
-        self.counter += 1;
-        self.holder = Some((first, now.after(TTL)));
-        (first != OTHER).then_some(Reply::Pushed(first, self.counter))
+    }
+
+    /// The waiter whose turn it is.
+    fn next(&self) -> Option<u64> {
+        let of_kind = |shared: bool| {
+            let mut queue = self.queue.iter().copied();
+            queue.find(|owner| self.is_shared(*owner) == shared)
+        };
+        let (shared, other) = (of_kind(true), of_kind(false));
+        let next = if other.is_some() && (self.was_shared || shared.is_none()) {
+            other
+        } else {
+            shared
+        };
+        next.filter(|owner| self.admits(*owner))
+    }
+
+    /// Whether an exclusive request waits for shared ones to end.
+    pub(super) fn is_contended(&self) -> bool {
+        self.mode == Mode::Shared && self.queue.contains(&OTHER)
+    }
+
+    fn enter(&mut self, owner: u64, tokens: FencingBlock, now: Moment) -> Grant {
+        self.queue.retain(|one| *one != owner);
+        let tokens = if self.is_shared(owner) && !self.holders.is_empty() {
+            FencingBlock::new(self.phase, 1)
+        } else {
+            tokens
+        };
+        self.was_shared = self.is_shared(owner);
+        self.phase = tokens.last().into();
+        self.holders.push((owner, now.after(TTL)));
+        Grant {
+            is_contended: self.is_contended(),
+            ..tokens.into()
+        }
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        if self.mode == Mode::Shared {
+            self.stamp
+        } else {
+            self.counter
+        }
+    }
+
+    /// Grants the lock to those in the queue whose turn it is, and tells their process.
+    pub(super) fn grant(&mut self, now: Moment) -> Vec<Reply> {
+        let mut told = Vec::new();
+        while let Some(next) = self.next() {
+            let tokens = self.take_tokens(0, 1);
+            let grant = self.enter(next, tokens, now);
+            let stamp = self.stamp();
+            let pushed = PushedGrant { grant, stamp };
+            told.extend((next != OTHER).then_some(Reply::Pushed(next, pushed)));
+        }
+        told
+    }
+
+    /// Tells the holders of a share that an exclusive request waits.
+    pub(super) fn tell_contended(&self) -> Vec<Reply> {
+        let holders = self.holders.iter().map(|(owner, _)| *owner);
+        let shared = holders.filter(|owner| self.is_contended() && *owner != OTHER);
+        shared.map(Reply::Contended).collect()
     }
 
     /// Executes a request: what it sends, in its order. `known`: the largest fencing token that the process knows.
@@ -125,7 +225,7 @@ impl Server {
             Request::Prefetch(owner) => {
                 let prefetched = match self.renew(*owner, now) {
                     Renewed::NotOurs => Prefetched::NotOurs,
-                    Renewed::Extended => Prefetched::Tokens {
+                    Renewed::Extended | Renewed::ExtendedAndContended => Prefetched::Tokens {
                         tokens: self.take_tokens(known, 2),
                         contended: if self.queue.is_empty() {
                             Contended::NoneWaiting
@@ -138,9 +238,7 @@ impl Server {
             }
             Request::Release(owner) => {
                 self.queue.retain(|one| one != owner);
-                if self.holder.is_some_and(|(holder, _)| holder == *owner) {
-                    self.holder = None;
-                }
+                self.let_go(*owner);
                 sent.extend(self.grant(now));
             }
         }
@@ -149,19 +247,30 @@ impl Server {
 
     fn acquire(&mut self, acquire: &AcquireAction<u64>, now: Moment) -> AcquireOutcome {
         let owner = acquire.owner;
-        if self.holder.is_none_or(|(holder, _)| holder == owner) {
+        if self.has(owner) {
             self.queue.retain(|one| *one != owner);
-            let until = now.after(TTL);
-            let until = self.holder.map_or(until, |(_, at)| at.max(until));
-            self.holder = Some((owner, until));
+            self.renew(owner, now);
+            let tokens = if self.is_shared(owner) {
+                FencingBlock::new(self.phase, 1)
+            } else {
+                self.take_tokens(acquire.known_fencing, acquire.tokens.min(3))
+            };
+            return AcquireOutcome::Granted(Grant {
+                is_contended: self.is_contended(),
+                ..tokens.into()
+            });
+        }
+        let is_first = self.queue.iter().all(|one| *one == owner) || self.next() == Some(owner);
+        if is_first && self.admits(owner) {
             let tokens = self.take_tokens(acquire.known_fencing, acquire.tokens.min(3));
-            return AcquireOutcome::Granted(tokens);
+            return AcquireOutcome::Granted(self.enter(owner, tokens, now));
         }
         let is_queued = self.queue.contains(&owner);
         if acquire.queue_mode != QueueMode::DoNotQueue && !is_queued {
             self.queue.push(owner);
         }
-        let left = self.holder.map_or(Duration::ZERO, |(_, at)| at.since(now));
+        let ends = self.holders.iter().map(|(_, at)| *at).max();
+        let left = ends.map_or(Duration::ZERO, |at| at.since(now));
         let is_check = matches!(acquire.queue_mode, QueueMode::CheckPosition(_));
         AcquireOutcome::Busy(Busy {
             expiry: if is_check {
@@ -176,18 +285,24 @@ impl Server {
                 WakeUpMode::Push
             },
             is_next: !is_check || self.queue.first() == Some(&owner),
-            counter: is_check.then_some(self.counter),
+            stamp: is_check.then(|| self.stamp()),
             holder: None,
         })
     }
 
     fn renew(&mut self, owner: u64, now: Moment) -> Renewed {
-        match &mut self.holder {
-            Some((holder, at)) if *holder == owner => {
+        let is_contended = self.is_contended();
+        let mut holders = self.holders.iter_mut();
+        match holders.find(|(holder, _)| *holder == owner) {
+            Some((_, at)) => {
                 *at = (*at).max(now.after(TTL));
-                Renewed::Extended
+                if is_contended {
+                    Renewed::ExtendedAndContended
+                } else {
+                    Renewed::Extended
+                }
             }
-            _ => Renewed::NotOurs,
+            None => Renewed::NotOurs,
         }
     }
 
@@ -195,5 +310,10 @@ impl Server {
         let first = self.counter.max(known) + 1;
         self.counter = first + u64::from(count) - 1;
         FencingBlock::new(first, count)
+    }
+
+    /// What a comparison of states needs beside the fields that all can see.
+    pub(super) fn phase(&self) -> (u64, bool) {
+        (self.phase, self.was_shared)
     }
 }

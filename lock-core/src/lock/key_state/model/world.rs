@@ -12,11 +12,10 @@ use crate::{
     error::LeaseLost,
     fencing::FencingToken,
     lock::key_state::{
-        Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition,
-        request::AcquireReply,
-        server_lease::{LocalHolder, ServerLease},
+        Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition, request::AcquireReply,
+        server_lease::ServerLease,
     },
-    options::{AutoRenew, OnLost, ReleaseMode, Terms, Wait},
+    options::{AutoRenew, Mode, OnLost, ReleaseMode, Terms, Wait},
     runtime::clock::Moment,
     store::{AcquireOutcome, Failure, Prefetched},
 };
@@ -30,6 +29,12 @@ pub(super) type Found = Result<(), String>;
 /// How much of each may happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scenario {
+    /// In which the tasks take the key.
+    pub(super) mode: Mode,
+    /// Whether the second task does not wait. Of exclusive tasks it does and does not.
+    pub(super) does_not_wait: bool,
+    /// How often time moves on. `None`: as often as something is due.
+    pub(super) moments: Option<u8>,
     /// Acquisitions of each task.
     pub(super) rounds: u8,
     /// Acquisitions of the other process.
@@ -90,6 +95,7 @@ pub(super) struct World {
     pub(super) known: u64,
     pub(super) largest_taken: u64,
     pub(super) is_closing: bool,
+    pub(super) has_lost_messages: bool,
     next_owner: u64,
     next_id: u64,
 }
@@ -98,15 +104,11 @@ impl World {
     pub(super) fn start(scenario: Scenario) -> Self {
         Self {
             now: Moment::from_nanos(1_000_000_000_000),
-            key: Key::default(),
+            key: Key::new(scenario.mode.kind()),
             tasks: [Task::Away, Task::Away],
             rounds: [scenario.rounds; 2],
             left: scenario,
-            server: Server {
-                holder: None,
-                queue: Vec::new(),
-                counter: 100,
-            },
+            server: Server::new(scenario.mode),
             up: VecDeque::new(),
             down: VecDeque::new(),
             late: Vec::new(),
@@ -116,6 +118,7 @@ impl World {
             known: 0,
             largest_taken: 0,
             is_closing: false,
+            has_lost_messages: false,
             next_owner: 1,
             next_id: 1,
         }
@@ -169,7 +172,12 @@ impl World {
                     Wait::For(Duration::from_millis(1500)),
                     Wait::No,
                 ];
-                let waits = if index == 0 { &waits[..1] } else { &waits[1..] };
+                let waits = match (index, self.left.mode) {
+                    (0, _) => &waits[..1],
+                    (_, Mode::Exclusive) => &waits[1..],
+                    (_, _) if self.left.does_not_wait => &waits[2..],
+                    (_, _) => &waits[1..2],
+                };
                 for wait in waits {
                     self.fork(reached, |world| world.begin_to_wait(index, *wait));
                 }
@@ -191,7 +199,7 @@ impl World {
             Task::Holding { id, owner, .. } => {
                 let (id, owner) = (*id, *owner);
                 self.fork(reached, |world| {
-                    let after = world.event(|key, cx| key.release(TaskId(id), cx));
+                    let after = world.event(|key, cx| key.release(TaskId(id), &owner, cx));
                     if !matches!(after, AfterRelease::Passed) {
                         world.up.push_back(Request::Release(owner));
                     }
@@ -226,9 +234,9 @@ impl World {
                 let sent = world.server.execute(&request, world.known, world.now);
                 // Its reply is lost; the message that it causes is not.
                 let messages = sent.into_iter();
-                world
-                    .down
-                    .extend(messages.filter(|reply| matches!(reply, Reply::Pushed(..))));
+                let is_message =
+                    |reply: &Reply| matches!(reply, Reply::Pushed(..) | Reply::Contended(_));
+                world.down.extend(messages.filter(is_message));
             });
         }
         if !self.down.is_empty() {
@@ -251,11 +259,13 @@ impl World {
     fn time_steps(&self, reached: &mut Vec<Self>) {
         let is_due = self.timer.is_some_and(|timer| timer <= self.now);
         // A hint may fire at any time: a stale or early one changes nothing.
-        self.fork(reached, |world| {
-            world.timer = None;
-            world.event(Key::tick);
-        });
-        let ends = self.server.holder.map(|(_, at)| at);
+        if is_due || self.left.moments.is_none() {
+            self.fork(reached, |world| {
+                world.timer = None;
+                world.event(Key::tick);
+            });
+        }
+        let ends = self.server.holders.iter().map(|(_, at)| *at);
         let next = self
             .timer
             .into_iter()
@@ -264,8 +274,10 @@ impl World {
             .min();
         if let Some(next) = next
             && !is_due
+            && self.left.moments != Some(0)
         {
             self.fork(reached, |world| {
+                world.left.moments = world.left.moments.map(|moments| moments - 1);
                 world.now = Moment::from_nanos(next.as_nanos().div_ceil(GRID_NANOS) * GRID_NANOS);
                 world.server.expire(world.now);
             });
@@ -280,18 +292,19 @@ impl World {
     }
 
     fn other_steps(&self, reached: &mut Vec<Self>) {
-        let holds = matches!(self.server.holder, Some((OTHER, _)));
+        let holds = self.server.has(OTHER);
         let waits = self.server.queue.contains(&OTHER);
         let mut step = |act: &dyn Fn(&mut Self)| {
             self.fork(reached, |world| {
                 act(world);
-                let message = world.server.grant(world.now);
-                world.down.extend(message);
+                let granted = world.server.grant(world.now);
+                world.down.extend(granted);
+                world.down.extend(world.server.tell_contended());
             });
         };
         if holds {
-            step(&|world| world.server.holder = None);
-        } else if waits && self.server.holder.is_none() {
+            step(&|world| world.server.let_go(OTHER));
+        } else if waits && self.server.holders.is_empty() {
             // Its check.
             step(&|_| {});
         } else if !waits && self.left.other_rounds > 0 {
@@ -305,7 +318,7 @@ impl World {
     /// Makes one transition, and carries its actions out.
     fn event<T>(&mut self, transition: impl FnOnce(&mut Key, &mut KeyTransition<'_>) -> T) -> T {
         let next = Cell::new(self.next_owner);
-        let new_owner = || {
+        let new_owner = |_: Mode| {
             next.set(next.get() + 1);
             next.get()
         };
@@ -332,7 +345,7 @@ impl World {
             }
         }
         if self.key.is_over() {
-            self.key = Key::default();
+            self.key = Key::new(self.left.mode.kind());
             self.timer = None;
         }
         for action in actions {
@@ -411,33 +424,59 @@ impl World {
             min_hold: None,
             on_lost: OnLost::Cancel,
             release: ReleaseMode::Awaited,
+            mode: self.left.mode,
         };
         let deadline = match wait {
             Wait::For(wait) => Some(self.now.after(wait)),
             Wait::No | Wait::Forever => None,
         };
-        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, id, cx));
-        if waits.is_ok() {
-            // It left its waker, and its request has no reply yet.
-            self.tasks[index] = Task::Waiting {
-                id,
-                is_woken: false,
-            };
+        if self.left.mode == Mode::Shared && self.join_share(index, id, &terms) {
+            return;
         }
+        // It leaves its waker, and its request has no reply yet.
+        self.tasks[index] = Task::Waiting {
+            id,
+            is_woken: false,
+        };
+        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, id, cx));
+        if waits.is_err() {
+            self.tasks[index] = Task::Away;
+        }
+    }
+
+    /// The task has a share that is open, without a request.
+    fn join_share(&mut self, index: usize, id: u64, terms: &Terms) -> bool {
+        let made = Cell::new(None);
+        let lease = |held: &ServerLease<u64, u64, u64>, _, _: &Terms, fencing: FencingToken| {
+            made.set(Some((held.owner, u64::from(fencing), held.valid_until)));
+            id
+        };
+        self.event(|key, cx| key.join_share(TaskId(id), terms, lease, cx));
+        let Some((owner, token, valid_until)) = made.take() else {
+            return false;
+        };
+        self.tasks[index] = Task::Holding {
+            id,
+            owner,
+            token,
+            valid_until,
+            has_ended: false,
+        };
+        true
     }
 
     fn poll(&mut self, index: usize) -> Found {
         let Task::Waiting { id, .. } = self.tasks[index] else {
             return Ok(());
         };
+        self.tasks[index] = Task::Waiting {
+            id,
+            is_woken: false,
+        };
         let reply = self.take_arrived(id);
         let made = Cell::new(None);
-        let lease = |held: &ServerLease<u64, u64, u64>, holder: &LocalHolder<u64, u64>| {
-            made.set(Some((
-                held.owner,
-                u64::from(holder.fencing),
-                held.valid_until,
-            )));
+        let lease = |held: &ServerLease<u64, u64, u64>, _, _: &Terms, fencing: FencingToken| {
+            made.set(Some((held.owner, u64::from(fencing), held.valid_until)));
             id
         };
         let polled = self.event(|key, cx| {
@@ -448,17 +487,19 @@ impl World {
             key.poll(TaskId(id), id, lease, cx)
         });
         match (polled, made.take()) {
-            (Polled::Pending, _) => {
-                self.tasks[index] = Task::Waiting {
-                    id,
-                    is_woken: false,
-                }
-            }
+            // It may have been woken by its own poll.
+            (Polled::Pending, _) => {}
             (Polled::Taken(_), Some((owner, token, valid_until))) => {
-                if token <= self.largest_taken {
+                let is_new = match self.left.mode {
+                    Mode::Exclusive => token > self.largest_taken,
+                    Mode::Shared => token >= self.largest_taken,
+                    // A task may take its grant later than the next one.
+                    Mode::Permits(_) => token != self.largest_taken,
+                };
+                if !is_new {
                     return Err(format!("token {token} after {}", self.largest_taken));
                 }
-                self.largest_taken = token;
+                self.largest_taken = self.largest_taken.max(token);
                 self.tasks[index] = Task::Holding {
                     id,
                     owner,
@@ -531,15 +572,14 @@ impl World {
                 let result: Result<Prefetched, _> = result.map_err(Failure::from);
                 self.event(|key, cx| key.prefetched(&owner, &result, cx));
             }
-            Reply::Pushed(owner, token) => {
-                let fencing = FencingToken::new(token);
-                self.event(|key, cx| key.pushed(&owner, fencing, cx));
-            }
+            Reply::Pushed(owner, pushed) => self.event(|key, cx| key.pushed(&owner, pushed, cx)),
+            Reply::Contended(owner) => self.event(|key, cx| key.contended(&owner, cx)),
         }
     }
 
     /// What was in flight has no reply. It was not executed, or is executed later, and what was executed has no reply either.
     fn break_connection(&mut self, are_late: bool) {
+        self.has_lost_messages = true;
         let mut told: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
         let requests: Vec<_> = self.up.drain(..).collect();
         for request in requests {

@@ -184,6 +184,9 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
     }
+    if code == "LOCKMODE" {
+        return Failure::invalid(OTHER_MODE);
+    }
     let advice = if code == "NOPERM" && details.contains("access") && details.contains("key") {
         ": grant this user the keys that begin with the manager's prefix, as in `~lock:*`"
     } else {
@@ -235,6 +238,10 @@ pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
         in_flight.note_all_answered();
     }
 }
+
+/// A lock has permits, or it has not.
+pub(crate) const OTHER_MODE: &str =
+    "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";
 
 /// The message about a key of another type.
 pub(crate) const NO_LOCK: &str =

@@ -7,10 +7,11 @@ use redis::{PushInfo, PushKind, Value};
 #[cfg(feature = "cluster")]
 use crate::store::redis::connection::subscribed_channels::SubscribedChannels;
 use crate::{
-    fencing::FencingToken,
+    fencing::FencingBlock,
     store::{
+        Grant, PushedGrant,
         fencing_counter::LARGEST_TOKEN,
-        grants::{GrantMessage, Grants, MessageKind},
+        grants::{Grants, Message, MessageContent, MessageKind},
         owner_token::Scheme,
         redis::connection::{CLOCK, capabilities::Capabilities},
     },
@@ -109,33 +110,77 @@ impl PubSubDispatch {
     }
 }
 
-/// The number of an entry, its fencing token, and the proof that the server granted it: see `scripts/queue.lua`.
-fn read(message: &[u8]) -> Option<GrantMessage<'_>> {
+/// The number of an entry, what is told to it, and the proof that the server did: see `scripts/queue.lua`.
+fn read(message: &[u8]) -> Option<Message<'_>> {
     let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
-    let (fencing, proof) = rest.split_once(' ')?;
-    let fencing = fencing
-        .parse()
-        .ok()
-        .filter(|token| *token < LARGEST_TOKEN)?;
-    Some(GrantMessage {
+    let (body, proof) = rest.rsplit_once(' ')?;
+    Some(Message {
         number: number.parse().ok()?,
-        fencing: FencingToken::new(fencing),
+        body,
+        content: read_content(body)?,
         proof,
     })
+}
+
+fn read_content(body: &str) -> Option<MessageContent> {
+    let number = |text: &str| text.parse().ok().filter(|number| *number < LARGEST_TOKEN);
+    if let Some(stamp) = body.strip_prefix("yield ") {
+        return Some(MessageContent::Contended(number(stamp)?));
+    }
+    let mut words = body.split(' ');
+    let fencing = number(words.next()?)?;
+    let mut grant = Grant::from(FencingBlock::new(fencing, 1));
+    let mut stamp = fencing;
+    if let Some(word) = words.next() {
+        stamp = number(word)?;
+        grant.is_contended = words.next()? == "1";
+        grant.permit = words.next()?.parse().ok();
+        grant.has_more = words.next()? == "1";
+    }
+    let granted = MessageContent::Granted(PushedGrant { grant, stamp });
+    words.next().is_none().then_some(granted)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn granted(fencing: u64) -> PushedGrant {
+        PushedGrant {
+            grant: FencingBlock::new(fencing, 1).into(),
+            stamp: fencing,
+        }
+    }
+
     #[test]
-    fn only_two_numbers_and_a_proof_are_a_grant() {
-        let message = GrantMessage {
+    fn only_numbers_and_a_proof_are_a_message() {
+        let message = Message {
             number: 7,
-            fencing: FencingToken::new(1_795_151_176_455_149),
+            body: "1795151176455149",
+            content: MessageContent::Granted(granted(1_795_151_176_455_149)),
             proof: "5baa61e4",
         };
         assert_eq!(read(b"7 1795151176455149 5baa61e4"), Some(message));
+        let mut share = granted(5);
+        share.stamp = 9;
+        share.grant.is_contended = true;
+        share.grant.permit = Some(3);
+        let content = MessageContent::Granted(share);
+        let body = "5 9 1 3 0";
+        let message = Message {
+            body,
+            content,
+            ..message
+        };
+        assert_eq!(read(b"7 5 9 1 3 0 5baa61e4"), Some(message));
+        let content = MessageContent::Contended(9);
+        let body = "yield 9";
+        let message = Message {
+            body,
+            content,
+            ..message
+        };
+        assert_eq!(read(b"7 yield 9 5baa61e4"), Some(message));
         let odd = [
             &b""[..],
             b"7",
@@ -146,6 +191,12 @@ mod tests {
             b"x 1 a",
             b"7 99999999999999999999 a",
             b"7 9007199254740992 a",
+            b"7 yield a",
+            b"7 yield x a",
+            b"7 5 9 a",
+            b"7 5 9 1 3 a",
+            b"7 5 9 1 3 0 1 a",
+            b"7 5 x 1 3 0 a",
             b"\xff 1 a",
         ];
         for message in odd {
@@ -162,12 +213,14 @@ mod tests {
             proof in "[0-9a-f]{0,40}",
         ) {
             if let Some(message) = read(&bytes) {
-                proptest::prop_assert!(u64::from(message.fencing) < LARGEST_TOKEN);
+                proptest::prop_assert!(message.number.to_string().len() <= bytes.len());
             }
-            let text = format!("{number} {fencing} {proof}");
-            let expected = GrantMessage {
+            let body = fencing.to_string();
+            let text = format!("{number} {body} {proof}");
+            let expected = Message {
                 number,
-                fencing: FencingToken::new(fencing),
+                body: &body,
+                content: MessageContent::Granted(granted(fencing)),
                 proof: &proof,
             };
             proptest::prop_assert_eq!(read(text.as_bytes()), Some(expected));

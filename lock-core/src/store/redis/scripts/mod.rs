@@ -30,18 +30,31 @@ macro_rules! script {
 }
 
 // A short path comes first: most calls end there, and never define the functions that come after.
-pub(super) static ACQUIRE: LazyLock<Lua> = script!("acquire_short.lua", "queue.lua", "advance.lua", "acquire.lua");
+pub(super) static ACQUIRE: LazyLock<Lua> = script!(
+    "acquire_short.lua",
+    "queue.lua",
+    "advance.lua",
+    "acquire.lua"
+);
 pub(super) static PREFETCH: LazyLock<Lua> = script!("queue.lua", "prefetch.lua");
-pub(super) static RELEASE: LazyLock<Lua> = script!("release_short.lua", "queue.lua", "release_next.lua", "advance.lua", "release.lua");
-pub(super) static FORCE_RELEASE: LazyLock<Lua> = script!("queue.lua", "advance.lua", "force_release.lua");
+pub(super) static RELEASE: LazyLock<Lua> = script!(
+    "release_short.lua",
+    "queue.lua",
+    "release_next.lua",
+    "advance.lua",
+    "release.lua"
+);
+pub(super) static FORCE_RELEASE: LazyLock<Lua> =
+    script!("queue.lua", "advance.lua", "force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!("renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "advance.lua", "inspect.lua");
-#[expect(dead_code, reason = "no request has these modes yet")]
-pub(super) static ACQUIRE_BESIDE: LazyLock<Lua> = script!("queue.lua", "advance.lua", "acquire_beside.lua");
-#[expect(dead_code, reason = "no request has these modes yet")]
-pub(super) static RELEASE_BESIDE: LazyLock<Lua> = script!("queue.lua", "advance.lua", "release_beside.lua");
-#[expect(dead_code, reason = "no request has these modes yet")]
-pub(super) static RENEW_BESIDE: LazyLock<Lua> = script!("queue.lua", "advance.lua", "renew_beside.lua");
+/// Those of shared locks and of permits.
+pub(super) static ACQUIRE_BESIDE: LazyLock<Lua> =
+    script!("queue.lua", "advance.lua", "acquire_beside.lua");
+pub(super) static RELEASE_BESIDE: LazyLock<Lua> =
+    script!("queue.lua", "advance.lua", "release_beside.lua");
+pub(super) static RENEW_BESIDE: LazyLock<Lua> =
+    script!("queue.lua", "advance.lua", "renew_beside.lua");
 #[cfg(feature = "redlock")]
 pub(super) static PROPOSE: LazyLock<Lua> = script!("propose.lua");
 #[cfg(feature = "redlock")]

@@ -6,10 +6,11 @@ use redis::Value;
 
 use crate::{
     fencing::FencingBlock,
-    inspect::Sighting,
+    inspect::{Holder, Sighting},
     key::Shown,
+    options::LockMode,
     store::{
-        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetched, QueueMode,
+        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         fencing_counter::LARGEST_TOKEN,
         in_flight::{ConnectionId, InFlight},
@@ -39,7 +40,9 @@ pub(crate) fn read_plain(
     Ok(Acquired {
         outcome: outcome
             .filter(is_larger)
-            .map_or(AcquireOutcome::Undo, AcquireOutcome::Granted),
+            .map_or(AcquireOutcome::Undo, |tokens| {
+                AcquireOutcome::Granted(tokens.into())
+            }),
         connection,
     })
 }
@@ -75,7 +78,7 @@ pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<
 
 pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
     if let Value::Int(token) = answer {
-        return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?));
+        return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?.into()));
     }
     // The last word of a reply but a waiter's first one is the holder's label. That one does not say whether the waiter is the next,
     // or what the counter is, either.
@@ -88,12 +91,21 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         },
         _ => return None,
     };
-    let (left, position, ours, is_next, counter) = match numbers[..] {
-        [1, first, count] => return Some(AcquireOutcome::Granted(read_fencing(first, count)?)),
-        [0, left, position, ours] => (left, position, ours, 1, None),
-        [0, left, position, ours, is_next, counter] => {
-            (left, position, ours, is_next, Some(counter))
+    let (left, position, ours, is_next, stamp) = match numbers[..] {
+        [1, first, count] => {
+            return Some(AcquireOutcome::Granted(read_fencing(first, count)?.into()));
         }
+        // Of a lock that is not exclusive. A reply to a request needs no stamp.
+        [1, fencing, _, contended, permit, more] => {
+            return Some(AcquireOutcome::Granted(Grant {
+                tokens: read_fencing(fencing, 1)?,
+                permit: Some(u16::try_from(permit).ok()?),
+                is_contended: contended == 1,
+                has_more: more == 1,
+            }));
+        }
+        [0, left, position, ours] => (left, position, ours, 1, None),
+        [0, left, position, ours, is_next, stamp] => (left, position, ours, is_next, Some(stamp)),
         _ => return None,
     };
     Some(AcquireOutcome::Busy(Busy {
@@ -109,7 +121,7 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
             WakeUpMode::Poll
         },
         is_next: is_next == 1,
-        counter: counter.map(u64::try_from).transpose().ok()?,
+        stamp: stamp.map(u64::try_from).transpose().ok()?,
         holder,
     }))
 }
@@ -145,20 +157,53 @@ pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
     match answer {
         Value::Int(1) => Ok(Renewed::Extended),
         Value::Int(0) => Ok(Renewed::NotOurs),
+        // Of a lock that is not exclusive.
+        Value::Array(words) => match reply::numbers_of(words).as_deref() {
+            Some([1, 0]) => Ok(Renewed::Extended),
+            Some([1, _]) => Ok(Renewed::ExtendedAndContended),
+            Some([0]) => Ok(Renewed::NotOurs),
+            _ => Err(errors::nonsense("a renewal")),
+        },
         Value::ServerError(error) => Err(errors::answered(error)),
         _ => Err(errors::nonsense("a renewal")),
     }
 }
 
 pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {
-    let seen = read_seen(answer)?;
-    Ok(seen.map(|(token, left, waiting)| sighting_of(&token, left, waiting)))
+    let Some(seen) = read_seen(answer)? else {
+        return Ok(None);
+    };
+    let mode = match seen.holder.get(..6) {
+        Some("lc1+s:") => LockMode::Shared,
+        Some("lc1+p:") => LockMode::Permits,
+        _ => {
+            return Ok(Some(sighting_of(
+                &seen.holder,
+                seen.remaining,
+                seen.waiting,
+            )));
+        }
+    };
+    Ok(Some(Sighting {
+        remaining: seen.remaining,
+        holder: Holder::Ours(Shown(&seen.label).to_string()),
+        mode,
+        holders: seen.holders,
+        waiting: seen.waiting,
+    }))
 }
 
-/// The owner token in a key, for how long, and how many wait.
-pub(crate) fn read_seen(
-    answer: &Value,
-) -> Result<Option<(String, Option<Duration>, usize)>, Failure> {
+/// What is seen of a key.
+pub(crate) struct Seen {
+    /// The owner token, or the marker of a lock that is not exclusive.
+    pub(crate) holder: String,
+    pub(crate) remaining: Option<Duration>,
+    waiting: usize,
+    holders: usize,
+    label: String,
+}
+
+pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
     let parts = match answer {
         Value::Array(parts) => &parts[..],
         _ => &[Value::Nil],
@@ -166,15 +211,19 @@ pub(crate) fn read_seen(
     match parts {
         [] => Ok(None),
         [
-            Value::BulkString(token),
+            Value::BulkString(holder),
             Value::Int(millis),
             Value::Int(waiting),
-        ] => {
-            let token = String::from_utf8_lossy(token).into_owned();
+            Value::Int(holders),
+            Value::BulkString(label),
+        ] => Ok(Some(Seen {
+            holder: String::from_utf8_lossy(holder).into_owned(),
             // A missing expiry is a negative number.
-            let left = u64::try_from(*millis).ok().map(Duration::from_millis);
-            Ok(Some((token, left, usize::try_from(*waiting).unwrap_or(0))))
-        }
+            remaining: u64::try_from(*millis).ok().map(Duration::from_millis),
+            waiting: usize::try_from(*waiting).unwrap_or(0),
+            holders: usize::try_from(*holders).unwrap_or(0),
+            label: String::from_utf8_lossy(label).into_owned(),
+        })),
         _ => Err(errors::nonsense("an inspection")),
     }
 }

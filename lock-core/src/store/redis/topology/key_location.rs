@@ -4,15 +4,16 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use redis::Value;
 
+use crate::options::Mode;
 use crate::store::{
-    Acquire, Entry, Failure, QueueMode, Release,
+    Acquire, Entry, Failure, QueueMode, Release, Renew,
     in_flight::{ConnectionId, InFlight},
     redis::{
         connection::{
             capabilities::Capabilities,
             reconnecting::ReconnectingConnection,
             wire::command::{
-                Arg::{self, Joined, Number, Numbered, Text},
+                Arg::{self, Joined, Number, Text},
                 millis,
             },
         },
@@ -51,14 +52,16 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions: the fencing counter, the queue, and the beats of its waiters. The queue is named from the full
-    /// key, whatever the prefix, so that managers with different prefixes that mean the same lock share one queue.
-    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 4] {
+    /// The lock and its companions: the fencing counter, the queue and the beats of its waiters, and the holders and their permits. They
+    /// are named from the full key, whatever the prefix, so that managers with different prefixes that mean the same lock share them.
+    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 6] {
         [
             Text(full_key),
             Text(&self.names.fence),
             Joined(&self.names.queue, full_key),
             Joined(&self.names.beats, full_key),
+            Joined(&self.names.holders, full_key),
+            Joined(&self.names.seats, full_key),
         ]
     }
 
@@ -96,16 +99,29 @@ impl KeyLocation {
         // A repeated release may find that another client has had the lock since. And not everywhere may the next token be taken by
         // incrementing the counter.
         let is_first = is_plain && self.server.fencing_counter.is_allowed();
-        if request.keep.is_some() || request.entry.is_some() || !is_first {
+        let is_beside = request.entry.mode != Mode::Exclusive;
+        let has_entry = request.may_be_queued || is_beside;
+        if request.keep.is_some() || has_entry || !is_first {
             words.push(Number(request.keep.map_or(0, millis)));
-            words.extend(request.entry.map(|entry| self.entry(entry)));
+            words.extend(has_entry.then(|| self.entry(request.entry)));
         }
         words
     }
 
+    /// The first two are enough for an exclusive lock.
+    pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> [Arg<'a>; 4] {
+        [
+            Text(request.token.expose()),
+            Number(millis(request.ttl)),
+            // It starts no phase, and gives no token.
+            Number(0),
+            self.entry(request.entry),
+        ]
+    }
+
     /// An entry in the queue, but for the owner token.
     fn entry(&self, entry: Entry) -> Arg<'_> {
-        Numbered(&self.names.channel, entry.number, millis(entry.ttl))
+        Arg::Entry(&self.names.channel, entry)
     }
 
     /// Whether grants for locks here arrive now.

@@ -22,6 +22,10 @@ pub(crate) struct Names {
     pub(crate) queue: String,
     /// The same for the times of their last checks.
     pub(crate) beats: String,
+    /// The same for the holders of a lock that is not exclusive.
+    pub(crate) holders: String,
+    /// The same for the numbers of the permits that they have.
+    pub(crate) seats: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
     /// The whole name of that channel.
@@ -51,6 +55,8 @@ impl Names {
             fence: format!("{front}fence"),
             queue: format!("{front}waiters:"),
             beats: format!("{front}beats:"),
+            holders: format!("{front}holders:"),
+            seats: format!("{front}seats:"),
             grants: format!("{GRANTS}{channel}").into(),
             check: format!("{front}check:"),
             channel,

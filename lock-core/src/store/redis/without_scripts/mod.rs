@@ -118,7 +118,7 @@ impl Commands {
         let fencing = self.fencing(by, fence, request.known_fencing).await;
         let token = fencing.map_err(Failure::executed_in_part)?;
         Ok(Acquired {
-            outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1)),
+            outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1).into()),
             connection,
         })
     }

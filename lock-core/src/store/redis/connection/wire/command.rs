@@ -4,14 +4,16 @@ use std::{io::Write, time::Duration};
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
+use crate::{options::Mode, store::Entry};
+
 /// A word of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
-    /// One word of a text and two numbers, with spaces between.
-    Numbered(&'a str, u64, u64),
+    /// One word: a channel and what is known of an entry, with spaces between.
+    Entry(&'a str, Entry),
     Number(u64),
 }
 
@@ -21,7 +23,7 @@ impl Arg<'_> {
         match self {
             Self::Text(text) => text.len(),
             Self::Joined(front, back) => front.len() + back.len(),
-            Self::Numbered(text, ..) => text.len() + 42,
+            Self::Entry(channel, _) => channel.len() + 47,
             Self::Number(_) => 20,
         }
     }
@@ -38,8 +40,14 @@ impl ToRedisArgs for Arg<'_> {
                 drop(word.write_all(front.as_bytes()));
                 drop(word.write_all(back.as_bytes()));
             }
-            Self::Numbered(text, one, other) => {
-                drop(write!(out.writer_for_next_arg(), "{text} {one} {other}"));
+            Self::Entry(channel, Entry { number, ttl, mode }) => {
+                let mut word = out.writer_for_next_arg();
+                let ttl = millis(ttl);
+                drop(match mode {
+                    Mode::Exclusive => write!(word, "{channel} {number} {ttl} x"),
+                    Mode::Shared => write!(word, "{channel} {number} {ttl} s"),
+                    Mode::Permits(permits) => write!(word, "{channel} {number} {ttl} {permits}"),
+                });
             }
         }
     }
@@ -82,15 +90,20 @@ mod tests {
 
     #[test]
     fn each_word_is_one_argument_whatever_is_in_it() {
+        let entry = Entry {
+            number: 7,
+            ttl: Duration::from_millis(8),
+            mode: Mode::Permits(12),
+        };
         let words = [
             Arg::Text("SET"),
             Arg::Joined("a\r\n", "b"),
-            Arg::Numbered("c", 7, 8),
+            Arg::Entry("c", entry),
             Arg::Number(u64::MAX),
         ];
         let packed = command(&[&words[..1], &words[1..]]).get_packed_command();
         let expected =
-            "*4\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$5\r\nc 7 8\r\n$20\r\n18446744073709551615\r\n";
+            "*4\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$8\r\nc 7 8 12\r\n$20\r\n18446744073709551615\r\n";
         assert_eq!(String::from_utf8_lossy(&packed), expected);
     }
 

@@ -1,0 +1,152 @@
+//! The tasks of this process that have one server lease.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    fencing::FencingToken,
+    lock::key_state::{action::TaskId, wait_queue::Waiter},
+    options::Terms,
+    runtime::clock::Moment,
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct LocalHolder<W, L> {
+    pub(crate) id: TaskId,
+    pub(crate) terms: Terms,
+    pub(crate) fencing: FencingToken,
+    pub(crate) stage: HolderStage<W, L>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum HolderStage<W, L> {
+    /// Its task was woken and has not polled. It loses the grant at this moment.
+    Granted {
+        until: Moment,
+        waiter: Box<Waiter<W>>,
+    },
+    /// Its task has it. `began`: when the time of `max_hold` and `min_hold` began, if they matter.
+    Taken { lease: L, began: Option<Moment> },
+}
+
+impl<W, L> LocalHolder<W, L> {
+    /// When it loses the lease, by what is asked of this holder.
+    pub(super) fn ends_at(&self) -> Option<Moment> {
+        match &self.stage {
+            HolderStage::Granted { until, .. } => Some(*until),
+            HolderStage::Taken { began, .. } => Some((*began)?.after(self.terms.max_hold?)),
+        }
+    }
+
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.stage, HolderStage::Granted { .. })
+    }
+
+    pub(super) fn lease(&self) -> Option<&L> {
+        match &self.stage {
+            HolderStage::Taken { lease, .. } => Some(lease),
+            HolderStage::Granted { .. } => None,
+        }
+    }
+}
+
+/// Mostly one: it stands apart, since a node of the map has room for eleven. Only a share has more. One that comes or goes costs the
+/// logarithm of their number.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalHolders<W, L> {
+    one: Option<LocalHolder<W, L>>,
+    others: BTreeMap<TaskId, LocalHolder<W, L>>,
+    /// Not after the first end of any of them. It may be that of one that has left, until it is looked at.
+    first_end: Option<Moment>,
+}
+
+impl<W, L> Default for LocalHolders<W, L> {
+    fn default() -> Self {
+        Self {
+            one: None,
+            others: BTreeMap::new(),
+            first_end: None,
+        }
+    }
+}
+
+impl<W, L> LocalHolders<W, L> {
+    pub(super) fn insert(&mut self, holder: LocalHolder<W, L>) {
+        self.note_end(holder.ends_at());
+        if self.one.is_none() {
+            self.one = Some(holder);
+        } else {
+            self.others.insert(holder.id, holder);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {
+        let removed = self
+            .one
+            .take_if(|one| one.id == id)
+            .or_else(|| self.others.remove(&id))?;
+        if self.others.is_empty() {
+            self.look_at_ends();
+        }
+        Some(removed)
+    }
+
+    pub(super) fn get(&self, id: TaskId) -> Option<&LocalHolder<W, L>> {
+        let one = self.one.as_ref().filter(|one| one.id == id);
+        one.or_else(|| self.others.get(&id))
+    }
+
+    /// Changes a holder, whose end may be another one then.
+    pub(super) fn change<T>(
+        &mut self,
+        id: TaskId,
+        change: impl FnOnce(&mut LocalHolder<W, L>) -> T,
+    ) -> Option<T> {
+        let one = self.one.as_mut().filter(|one| one.id == id);
+        let holder = one.or_else(|| self.others.get_mut(&id))?;
+        let changed = change(holder);
+        let ends_at = holder.ends_at();
+        if self.others.is_empty() {
+            self.look_at_ends();
+        } else {
+            self.note_end(ends_at);
+        }
+        Some(changed)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LocalHolder<W, L>> {
+        self.one.iter().chain(self.others.values())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.one.is_none() && self.others.is_empty()
+    }
+
+    pub(super) fn into_each(self) -> impl Iterator<Item = LocalHolder<W, L>> {
+        self.one.into_iter().chain(self.others.into_values())
+    }
+
+    /// The first end, or one before it.
+    pub(super) fn first_end(&self) -> Option<Moment> {
+        self.first_end
+    }
+
+    /// Those whose end has come. Costs as much as there are holders, but at most once for each end that was noted.
+    pub(super) fn ended(&mut self, now: Moment) -> Vec<TaskId> {
+        if self.first_end.is_none_or(|end| now < end) {
+            return Vec::new();
+        }
+        self.look_at_ends();
+        let ended = self
+            .iter()
+            .filter(|holder| holder.ends_at().is_some_and(|end| end <= now));
+        ended.map(|holder| holder.id).collect()
+    }
+
+    fn look_at_ends(&mut self) {
+        self.first_end = self.iter().filter_map(LocalHolder::ends_at).min();
+    }
+
+    fn note_end(&mut self, end: Option<Moment>) {
+        self.first_end = self.first_end.into_iter().chain(end).min();
+    }
+}

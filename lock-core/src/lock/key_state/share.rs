@@ -1,0 +1,83 @@
+//! What a share has beyond another server lease: it serves all tasks of this process, and is kept for the next ones.
+//!
+//! A task that comes while a share is open gets it without a message. It is closed by the first exclusive request that waits for the
+//! key, of which a message, a grant or a renewal tells. Then it ends with its last task, and those that come later ask for another one,
+//! which queues. So an exclusive request waits for the bodies that were admitted before it, and for a message, or for a renewal if the
+//! message is lost.
+//!
+//! Clients that do not queue cannot tell that they wait: other libraries, and users without scripts. For them a share in use is let go
+//! once a ttl: see [`LET_GO`].
+
+use std::time::Duration;
+
+use crate::{
+    options::{AutoRenew, LockMode, Terms, Wait},
+    runtime::clock::Moment,
+};
+
+/// For how long a share without a task is kept, at most a third of its ttl.
+pub(super) const KEPT: Duration = Duration::from_secs(1);
+
+/// A share in use admits no task for so long, once a ttl. If its tasks are gone before, the key is free for two pauses of a client that
+/// polls, and the process asks again.
+pub(super) const LET_GO: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) admits: Admits,
+    /// Until when it is kept, if no task has it.
+    pub(crate) unused_until: Option<Moment>,
+    /// Until when `min_hold` of one of its tasks keeps it on the server.
+    pub(crate) kept_until: Option<Moment>,
+}
+
+/// Which tasks a share admits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admits {
+    /// Those that come before this moment.
+    Until(Moment),
+    /// None: it is being let go.
+    NoneForOthers,
+    /// None: an exclusive request waits, or it cannot be shared.
+    None,
+}
+
+impl Share {
+    /// Of a lease for which no other request waits.
+    pub(super) fn new(granted_at: Moment, terms: &Terms, is_contended: bool) -> Option<Self> {
+        let is_shared = terms.mode.kind() == LockMode::Shared;
+        let is_open = terms.renew == AutoRenew::On && !is_contended;
+        is_shared.then_some(Self {
+            admits: if is_open {
+                Admits::Until(granted_at.after(terms.ttl))
+            } else {
+                Admits::None
+            },
+            unused_until: None,
+            kept_until: None,
+        })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.admits, Admits::Until(_))
+    }
+
+    /// Whether it admits a task now. One that does not wait is admitted as long as the share lasts: it would be refused otherwise, though
+    /// no other process has the lock.
+    pub(super) fn admits(&self, wait: Wait, now: Moment) -> bool {
+        match self.admits {
+            Admits::Until(at) => now < at || wait == Wait::No,
+            Admits::NoneForOthers => wait == Wait::No,
+            Admits::None => false,
+        }
+    }
+
+    /// Whether its time is over, which is noticed by the first task that comes then.
+    pub(super) fn is_to_be_let_go(&self, now: Moment) -> bool {
+        matches!(self.admits, Admits::Until(at) if at <= now)
+    }
+
+    pub(super) fn keep_until(&mut self, until: Option<Moment>) {
+        self.kept_until = self.kept_until.max(until);
+    }
+}
