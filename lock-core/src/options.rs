@@ -1,6 +1,6 @@
 //! How a lock is to be taken, and the one place where values are checked.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use crate::{error::LockError, key::LockKey};
 
@@ -9,6 +9,9 @@ const TTL_RANGE: (Duration, Duration) = (
     Duration::from_millis(100),
     Duration::from_secs(24 * 60 * 60),
 );
+
+/// The fewest and the most permits of a lock.
+const PERMITS_RANGE: (u16, u16) = (1, 1_000);
 
 /// The longest bounded wait. A longer one counts as no bound.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -178,6 +181,71 @@ impl LockOptions {
         self
     }
 
+    /// Takes the lock shared: beside other shared holders, and never beside an exclusive one. Defaults to exclusive.
+    ///
+    /// For work that only reads what the lock protects: many such holders run at a time, in all processes, and an exclusive holder
+    /// runs alone. Requests wait in one queue. Shared requests that wait are granted together, and the next exclusive request is
+    /// granted before any shared one that comes later, so neither kind keeps the other out.
+    ///
+    /// What gets worse: work that is taken shared and writes runs beside others that do. An exclusive request waits until all shared
+    /// holders before it have ended, so the slowest of them counts. All holders of one shared phase have one
+    /// [fencing token](crate::Lease::fencing_token), which does not tell them apart.
+    ///
+    /// A body that holds a key shared cannot acquire it exclusively: two such bodies would wait for each other without end, so the call is
+    /// [`LockError::Invalid`]. Acquire it exclusively from the start where the body may write.
+    ///
+    /// Of this and [`permits`](Self::permits), the one that is called last counts.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let manager = lock_core::LockManager::in_memory();
+    /// use lock_core::LockOptions;
+    ///
+    /// let reads = LockOptions::default().shared();
+    /// let price = manager.run("prices", reads, async |_| 42).await?;
+    /// # assert_eq!(price, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
+        self
+    }
+
+    /// Lets `n` holders have the lock at a time. Defaults to one, which is exclusive.
+    ///
+    /// For what stands only so much at once, as exports or calls of a partner's interface: at most `n` bodies run at a time, in all
+    /// processes. Any integer from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder has a
+    /// seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
+    ///
+    /// With more permits, more runs at once. With fewer, more waits. `n` comes with each request: one that asks with `n` is granted
+    /// when fewer than `n` seats are taken. While services with different numbers run beside each other, as during a
+    /// deployment, the largest of them is the bound. The first in the queue is never overtaken, whatever its `n`.
+    ///
+    /// Use one kind for a key: where another holder has it or waits for it with permits, an exclusive or shared request is
+    /// [`LockError::Invalid`], and the reverse. Fencing tokens of different seats say nothing about each other.
+    ///
+    /// Of this and [`shared`](Self::shared), the one that is called last counts.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let manager = lock_core::LockManager::in_memory();
+    /// # struct Settings { exports: usize }
+    /// # let settings = Settings { exports: 3 };
+    /// use lock_core::LockOptions;
+    ///
+    /// let options = LockOptions::default().permits(settings.exports);
+    /// manager.run("exports", options, async |_| println!("one of three at most")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn permits(mut self, n: impl TryInto<i64>) -> Self {
+        self.mode = Mode::permits(n);
+        self
+    }
+
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
     ///
     /// For work that must not take longer than the ttl in any case: what takes longer is dropped, even if no other task wants the
@@ -322,6 +390,7 @@ impl Terms {
     fn check(&self) -> Result<(), LockError> {
         check_range("ttl", self.ttl)?;
         check_wait(self.wait)?;
+        self.mode.check()?;
         if let Some(max_hold) = self.max_hold {
             check_range("max_hold", max_hold)?;
         }
@@ -333,6 +402,41 @@ impl Terms {
                 "min_hold ({min:?}) is longer than max_hold ({max:?}): swap them, or leave one out"
             ))),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Mode {
+    /// With a number out of all bounds as one that [`check`](Self::check) refuses.
+    pub(crate) fn permits(n: impl TryInto<i64>) -> Self {
+        // What does not fit is taken for too many: only an `i128` can be below all of an `i64`.
+        let n = n.try_into().unwrap_or(i64::MAX).max(0);
+        Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
+    }
+
+    fn check(self) -> Result<(), LockError> {
+        let (least, most) = PERMITS_RANGE;
+        match self {
+            Self::Permits(n) if n < least => Err(LockError::invalid(
+                "permits is 0 or less, and the least is 1: nothing could hold the lock, so choose how many may hold it at a time",
+            )),
+            Self::Permits(n) if n > most => {
+                let or_more = if n == u16::MAX { " or more" } else { "" };
+                Err(LockError::invalid(format!(
+                    "permits is {n}{or_more}, and the most is 1,000: split what is locked into several keys, with fewer permits each"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits(n) => write!(f, "permits of {n}"),
         }
     }
 }
@@ -449,6 +553,44 @@ mod tests {
         );
         let none = terms(&LockOptions::default().wait(Duration::ZERO)).expect("allowed");
         assert_eq!(none.wait, Wait::No);
+    }
+
+    #[test]
+    fn permits_out_of_range_are_refused_whatever_integer_they_are() {
+        let permits = |options: LockOptions| terms(&options).map(|terms| terms.mode);
+        let none = LockOptions::default;
+        for few in [
+            none().permits(0),
+            none().permits(-1),
+            none().permits(i64::MIN),
+        ] {
+            assert!(reason(permits(few)).starts_with("permits is 0 or less"));
+        }
+        for (many, shown) in [
+            (none().permits(1_001), "permits is 1001, and the most"),
+            (none().permits(65_534_u32), "permits is 65534, and the most"),
+            (none().permits(u64::MAX), "permits is 65535 or more"),
+            (none().permits(u128::MAX), "permits is 65535 or more"),
+        ] {
+            let reason = reason(permits(many));
+            assert!(reason.starts_with(shown), "{reason}");
+        }
+        for (good, n) in [
+            (none().permits(1), 1),
+            (none().permits(1_000_usize), 1_000),
+            (none().permits(7_u8), 7),
+        ] {
+            assert_eq!(permits(good).expect("in range"), Mode::Permits(n));
+        }
+    }
+
+    #[test]
+    fn of_shared_and_permits_the_last_one_counts() {
+        let mode = |options: LockOptions| terms(&options).expect("in range").mode;
+        assert_eq!(mode(LockOptions::default()), Mode::Exclusive);
+        let shared = LockOptions::default().permits(3).shared();
+        assert_eq!(mode(shared.clone()), Mode::Shared);
+        assert_eq!(mode(shared.permits(2)), Mode::Permits(2));
     }
 
     #[test]
