@@ -128,7 +128,7 @@ pub use guard::LockGuard;
 pub use inspect::{Health, Holder, LockInfo};
 #[cfg(feature = "stream")]
 pub use integrations::stream::HeldStream;
-pub use key::{IntoLockKey, KeyPart, LockKey};
+pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
@@ -138,7 +138,7 @@ pub use manager::{
     AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
-pub use options::{LockMode, LockOptions, OnLost};
+pub use options::{LockMode, LockOptions, OnLost, PermitCount};
 #[cfg(feature = "testing")]
 pub use testing::Faults;
 #[cfg(feature = "tls")]

@@ -89,6 +89,18 @@ impl Mode {
     }
 }
 
+/// A number of permits: any integer. Whether it is in range is checked when a lock is acquired.
+///
+/// The trait exists for its error message, and cannot be implemented by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no number of permits",
+    label = "expected an integer from 1 to 1,000"
+)]
+pub trait PermitCount: TryInto<i64> {}
+
+#[diagnostic::do_not_recommend]
+impl<T: TryInto<i64>> PermitCount for T {}
+
 /// How long an acquire may wait for a busy lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -194,7 +206,8 @@ impl LockOptions {
     /// A body that holds a key shared cannot acquire it exclusively: two such bodies would wait for each other without end, so the call is
     /// [`LockError::Invalid`]. Acquire it exclusively from the start where the body may write.
     ///
-    /// Of this and [`permits`](Self::permits), the one that is called last counts.
+    /// Of this and [`permits`](Self::permits), the one that is called last counts. A key can have a mode of its own:
+    /// [`LockKey::shared`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -226,7 +239,8 @@ impl LockOptions {
     /// Use one kind for a key: where another holder has it or waits for it with permits, an exclusive or shared request is
     /// [`LockError::Invalid`], and the reverse. Fencing tokens of different seats say nothing about each other.
     ///
-    /// Of this and [`shared`](Self::shared), the one that is called last counts.
+    /// Of this and [`shared`](Self::shared), the one that is called last counts. A key can have permits of its own:
+    /// [`LockKey::permits`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -241,9 +255,19 @@ impl LockOptions {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn permits(mut self, n: impl TryInto<i64>) -> Self {
+    pub fn permits(mut self, n: impl PermitCount) -> Self {
         self.mode = Mode::permits(n);
         self
+    }
+
+    /// In the mode of a key that has one of its own.
+    pub(crate) fn in_mode(mut self, mode: Option<Mode>) -> Self {
+        self.mode = mode.unwrap_or(self.mode);
+        self
+    }
+
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
@@ -408,7 +432,7 @@ impl Terms {
 
 impl Mode {
     /// With a number out of all bounds as one that [`check`](Self::check) refuses.
-    pub(crate) fn permits(n: impl TryInto<i64>) -> Self {
+    pub(crate) fn permits(n: impl PermitCount) -> Self {
         // What does not fit is taken for too many: only an `i128` can be below all of an `i64`.
         let n = n.try_into().unwrap_or(i64::MAX).max(0);
         Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
@@ -431,12 +455,14 @@ impl Mode {
     }
 }
 
+/// How a key is held or asked for.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exclusive => f.write_str("exclusive"),
+            Self::Exclusive => f.write_str("exclusively"),
             Self::Shared => f.write_str("shared"),
-            Self::Permits(n) => write!(f, "permits of {n}"),
+            Self::Permits(1) => f.write_str("with one permit"),
+            Self::Permits(n) => write!(f, "with {n} permits"),
         }
     }
 }

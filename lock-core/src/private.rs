@@ -14,10 +14,10 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     integrations::response::until_sent,
-    key::{IntoLockKey, KeyPart, LockKey, join},
+    key::{IntoLockKey, KeyInMode, KeyPart, LockKey, join},
     lease::Lease,
     manager::{LockManager, LockSource, release_now},
-    options::Terms,
+    options::{Mode, Terms},
     runtime::mutex::Mutex,
 };
 
@@ -57,9 +57,9 @@ struct Request {
 
 #[derive(Debug)]
 enum Keys {
-    One(LockKey),
+    One(KeyInMode),
     /// Of a list, which may have one element.
-    Several(Vec<LockKey>),
+    Several(Vec<KeyInMode>),
 }
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
@@ -74,17 +74,18 @@ impl Entry {
     pub async fn acquire(
         self,
         manager: Result<LockManager, LockError>,
-        key: LockKey,
+        key: impl IntoLockKey,
         options: LockOptions,
     ) -> Lease {
-        self.acquire_keys(manager, Keys::One(key), options).await
+        let key = Keys::One(key.into_key_in_mode());
+        self.acquire_keys(manager, key, options).await
     }
 
     /// The same for a list of keys.
     pub async fn acquire_all<const N: usize>(
         self,
         manager: Result<LockManager, LockError>,
-        keys: [LockKey; N],
+        keys: [KeyInMode; N],
         options: LockOptions,
     ) -> Lease {
         let keys = Keys::Several(keys.into());
@@ -421,8 +422,18 @@ mod responder {
 }
 
 /// A key expression, taken as it is.
-pub fn exact_key(key: impl IntoLockKey) -> LockKey {
-    key.into_lock_key()
+pub fn exact_key(key: impl IntoLockKey) -> KeyInMode {
+    key.into_key_in_mode()
+}
+
+/// A key of a list with a mode for each. A key expression that names a mode keeps it.
+pub fn shared(key: impl IntoLockKey) -> KeyInMode {
+    key.into_key_in_mode().or(Mode::Shared)
+}
+
+/// As [`shared`].
+pub fn exclusive(key: impl IntoLockKey) -> KeyInMode {
+    key.into_key_in_mode().or(Mode::Exclusive)
 }
 
 /// A key template, taken apart.
@@ -494,6 +505,11 @@ mod editor {
         pub const ttl: () = ();
         /// How long to wait for a busy lock: `"2s"`, `"0s"` or a `Duration`. Defaults to the manager's.
         pub const wait: () = ();
+        /// Beside which holders the body may run: none (`exclusive`, the default), or those that are `shared`, too. Of several keys
+        /// one for all, or one for each between brackets.
+        pub const mode: () = ();
+        /// How many holders the lock has at a time, instead of a mode: 1 to 1,000.
+        pub const permits: () = ();
         /// Whether the lease is renewed while the body runs: `true`, the default, or `false`.
         pub const renew: () = ();
         /// The longest that the lock is held: then it is lost. For a body that may hang.

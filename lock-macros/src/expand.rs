@@ -209,7 +209,7 @@ fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
                 .map(|n| local(&format!("key{n}")))
                 .collect();
             let each = keys.iter().zip(&names).map(|(key, name)| bind(key, name));
-            quote!(#(#each)* let #name = [#(#names),*];)
+            quote!(#(#each)* let #name = [#(#private::exact_key(#names)),*];)
         }
     }
 }

@@ -5,8 +5,12 @@
 //!
 //! Calls of one key by branches of one body (`join!`) have the key in turn: a call waits for the [`Turn`] of the innermost body that
 //! holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and goes on at once.
+//!
+//! A call that asks for the key shared needs a part of the turn only: such calls run together, and none beside one that asks for it
+//! exclusively. Its own body holds the key shared from then on, also where the lease is exclusive. An exclusive call inside of it is
+//! refused: with its sibling doing the same, each would wait for the other's part. So where the lease is shared, no call needs a turn.
 
-use std::{future::Future, iter, ptr, sync::Arc};
+use std::{future::Future, iter, mem, ptr, sync::Arc};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -17,7 +21,7 @@ use crate::{
     error::{HeldBy, LockError},
     key::{Busy, IntoLockKey, LockKey},
     lock::{hold::Leases, lease_state::LeaseState, registry::Registry},
-    options::Wait,
+    options::{Mode, Wait},
     runtime::{clock::Moment, mutex::Mutex},
 };
 
@@ -28,17 +32,33 @@ tokio::task_local! {
 /// What one of the bodies that run holds. Guards that take a key of it again share its lease.
 struct HeldByBody {
     leases: Leases,
-    /// Of its keys, those that calls inside the body took again: one call at a time has the permit, first come, first served.
+    /// Of its keys, those that the call asked for shared within a body that holds them exclusively.
+    shared: Vec<LockKey>,
+    /// Of its keys, those that calls inside the body took again: the calls in turn have its [`PARTS`], first come, first served.
     turns: Mutex<Vec<(LockKey, Arc<Semaphore>)>>,
     /// The task that runs it; `None` on a thread that blocks on the body.
     task: Option<task::Id>,
     outer: Option<Arc<HeldByBody>>,
 }
 
-/// The right of a call to have a key that its body holds already. Other branches of the body wait until it is dropped.
-pub(crate) struct Turn(
-    #[expect(dead_code, reason = "its drop lets the next call run")] OwnedSemaphorePermit,
-);
+/// The parts of a turn. An exclusive call takes them all, a shared one takes one. As many as a semaphore can give out at once.
+const PARTS: u32 = u32::MAX >> 3;
+
+/// The right of a call to have the keys that its body holds already. Other branches of the body wait until it is dropped.
+#[derive(Default)]
+pub(crate) struct Turns {
+    #[expect(dead_code, reason = "their drop lets the next calls run")]
+    taken: Vec<OwnedSemaphorePermit>,
+    /// For the body of the call.
+    shared: Vec<LockKey>,
+}
+
+impl Turns {
+    /// Those keys of the call that its body is to hold no more than shared, whatever the lease. Once.
+    pub(crate) fn shared(&mut self) -> Vec<LockKey> {
+        mem::take(&mut self.shared)
+    }
+}
 
 impl HeldByBody {
     fn lease_of(&self, key: &LockKey) -> Option<&Arc<LeaseState>> {
@@ -50,16 +70,30 @@ impl HeldByBody {
         if let Some((_, turns)) = turns.iter().find(|(other, _)| other == key) {
             return turns.clone();
         }
-        let of_key = Arc::new(Semaphore::new(1));
+        let of_key = Arc::new(Semaphore::new(PARTS as usize));
         turns.push((key.clone(), of_key.clone()));
         of_key
     }
+
+    /// How its calls may use a key of it.
+    fn mode_of(&self, lease: &LeaseState) -> Mode {
+        if self.shared.contains(&lease.key) {
+            Mode::Shared
+        } else {
+            lease.terms.mode
+        }
+    }
 }
 
-/// Runs `body` as one that holds the leases.
-pub(crate) async fn scope<T>(leases: &Leases, body: impl Future<Output = T>) -> T {
+/// Runs `body` as one that holds the leases, and the keys in `shared` no more than shared.
+pub(crate) async fn scope<T>(
+    leases: &Leases,
+    shared: Vec<LockKey>,
+    body: impl Future<Output = T>,
+) -> T {
     let held = Arc::new(HeldByBody {
         leases: leases.clone(),
+        shared,
         turns: Mutex::default(),
         task: task::try_id(),
         outer: innermost(),
@@ -67,7 +101,8 @@ pub(crate) async fn scope<T>(leases: &Leases, body: impl Future<Output = T>) -> 
     INNERMOST.scope(held, body).await
 }
 
-/// Waits until no other branch of the running body is in a call with one of these keys, as long as the call may wait. The keys are
+/// Waits until no other branch of the running body is in a call with one of these keys, but for shared calls beside shared ones, as
+/// long as the call may wait. The keys are
 /// taken in the order of their bytes, so that branches with keys in common do not wait for each other in a circle.
 ///
 /// The holder of a turn is a call under the same lease. It ends with the lease at the latest, unless it is told to continue.
@@ -77,20 +112,30 @@ pub(crate) async fn scope<T>(leases: &Leases, body: impl Future<Output = T>) -> 
 /// Dropping the future leaves the queue, and gives back the turns that it has.
 pub(crate) async fn take_turns(
     registry: &Arc<Registry>,
-    keys: &[LockKey],
+    keys: &[(LockKey, Mode)],
     wait: Wait,
     deadline: Option<Moment>,
-) -> Result<Vec<Turn>, LockError> {
-    let mut order: Vec<_> = keys
-        .iter()
-        .filter_map(|key| Some((key, turns_of(registry, key)?)))
-        .collect();
-    order.sort_by_key(|(key, _)| *key);
+) -> Result<Turns, LockError> {
+    let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
+    for (key, asked) in keys {
+        let Some((lease, held)) = find_with_body(registry, key) else {
+            continue;
+        };
+        let is_shared = *asked == Mode::Shared;
+        if is_shared && lease.terms.mode != Mode::Shared {
+            shared.push(key.clone());
+        }
+        if held.mode_of(&lease) != Mode::Shared {
+            let parts = if is_shared { 1 } else { PARTS };
+            order.push((key, parts, held.turns_of(key)));
+        }
+    }
+    order.sort_by_key(|(key, ..)| *key);
     let mut taken = Vec::with_capacity(order.len());
-    for (key, turns) in order {
-        let permit = match turns.clone().try_acquire_owned() {
+    for (key, parts, turns) in order {
+        let permit = match turns.clone().try_acquire_many_owned(parts) {
             Err(_) if wait != Wait::No => {
-                let turn = turns.acquire_owned();
+                let turn = turns.acquire_many_owned(parts);
                 registry
                     .context
                     .by(deadline, turn)
@@ -100,26 +145,44 @@ pub(crate) async fn take_turns(
             at_once => at_once.ok(),
         };
         let Some(permit) = permit else {
-            let left = find(registry, key).map(|lease| lease.remaining());
+            let left = find_with_body(registry, key).map(|(lease, _)| lease.remaining());
             let busy = Busy {
                 held_by: Some(HeldBy::ThisBody),
                 ..registry.busy(key, registry.context.clock.now())
             };
             return Err(LockError::busy(key, left, busy));
         };
-        taken.push(Turn(permit));
+        taken.push(permit);
     }
-    Ok(taken)
+    Ok(Turns { taken, shared })
 }
 
-fn turns_of(registry: &Arc<Registry>, key: &LockKey) -> Option<Arc<Semaphore>> {
-    let (_, held) = find_with_body(registry, key)?;
-    Some(held.turns_of(key))
-}
-
-/// The lease by which the running task holds this key. Another manager's lease on the same key is another lock.
-pub(crate) fn find(registry: &Arc<Registry>, key: &LockKey) -> Option<Arc<LeaseState>> {
-    Some(find_with_body(registry, key)?.0)
+/// The lease by which the running task holds this key, for a call that asks for the key in this mode. Another manager's lease on the
+/// same key is another lock.
+pub(crate) fn find(
+    registry: &Arc<Registry>,
+    key: &LockKey,
+    asked: Mode,
+) -> Result<Option<Arc<LeaseState>>, LockError> {
+    let Some((lease, body)) = find_with_body(registry, key) else {
+        return Ok(None);
+    };
+    let held = body.mode_of(&lease);
+    let reason = match (held, asked) {
+        (Mode::Exclusive, Mode::Exclusive | Mode::Shared)
+        | (Mode::Shared, Mode::Shared)
+        | (Mode::Permits(_), Mode::Permits(_)) => return Ok(Some(lease)),
+        (Mode::Shared, Mode::Exclusive) => {
+            "this task holds the key shared, and asks for it exclusively: it would wait for its own share without end. Take it \
+             exclusively in the outer call, or end the outer call before this one"
+                .to_owned()
+        }
+        (Mode::Permits(_), _) | (_, Mode::Permits(_)) => format!(
+            "this task holds the key {held}, and asks for it {asked}: a key is locked either with permits or without. Name the \
+             same mode in both calls, or use another key for one of them"
+        ),
+    };
+    Err(LockError::invalid(reason).about(key))
 }
 
 fn find_with_body(

@@ -59,7 +59,7 @@ impl<'a> AcquireFuture<'a> {
             .begin(terms.wait)
             .map_err(|error| error.about(key))?;
         let registry = &manager.inner.registry;
-        if let Some(lease) = reentry::find(registry, key) {
+        if let Some(lease) = reentry::find(registry, key, terms.mode)? {
             if let Some(reason) = lease.ended() {
                 return Err(lease.lost_error(reason));
             }

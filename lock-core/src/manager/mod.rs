@@ -7,16 +7,16 @@ use tracing::Instrument as _;
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::{IntoLockKey, LockKey},
+    key::{IntoLockKey, KeyInMode, LockKey},
     lease::Lease,
     lock::{
         context::{Context, forked},
         hold::while_held,
-        reentry::{self, Turn},
+        reentry::{self, Turns},
         registry::Registry,
         waiting::WaitFuture,
     },
-    options::{Defaults, LockOptions, OnLost, ReleaseMode, Terms, Wait},
+    options::{Defaults, LockOptions, Mode, OnLost, ReleaseMode, Terms, Wait},
     runtime::{clock::Moment, executor::Executor},
     telemetry,
 };
@@ -233,13 +233,9 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "as with every other call; options are made where they are used"
-    )]
     pub fn acquire(&self, key: impl IntoLockKey, options: LockOptions) -> AcquireFuture<'_> {
-        let key = key.into_lock_key();
-        let terms = self.terms(&key, &options);
+        let KeyInMode { key, mode } = key.into_key_in_mode();
+        let terms = self.terms(&key, &options.in_mode(mode));
         AcquireFuture::new(self, key, terms)
     }
 
@@ -316,14 +312,14 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let key = key.into_lock_key();
+        let key = key.into_key_in_mode();
         self.run_then(key, options, body, release_now).await
     }
 
     /// The same with a say of what becomes of the lock when the body has returned its value.
     pub(crate) async fn run_then<T, F, Fut>(
         &self,
-        key: LockKey,
+        KeyInMode { key, mode }: KeyInMode,
         options: LockOptions,
         body: F,
         then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
@@ -332,23 +328,22 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let terms = self.terms(&key, &options)?;
-        let turns = self
-            .take_turns(std::slice::from_ref(&key), terms.wait)
-            .await?;
+        let terms = self.terms(&key, &options.in_mode(mode))?;
+        let wanted = [(key, terms.mode)];
+        let turns = self.take_turns(&wanted, terms.wait).await?;
+        let [(key, _)] = wanted;
         let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
         self.run_under(guard, turns, terms, body, then).await
     }
 
     /// Waits until no other branch of the running body is in a call with one of these keys. Nothing to wait for and nothing allocated if
     /// the body does not hold all of them: then they are waited for, or refused, as without a body.
-    async fn take_turns(&self, keys: &[LockKey], wait: Wait) -> Result<Vec<Turn>, LockError> {
+    async fn take_turns(&self, keys: &[(LockKey, Mode)], wait: Wait) -> Result<Turns, LockError> {
         let registry = &self.inner.registry;
-        if keys
-            .iter()
-            .any(|key| reentry::find(registry, key).is_none())
-        {
-            return Ok(Vec::new());
+        for (key, mode) in keys {
+            if reentry::find(registry, key, *mode)?.is_none() {
+                return Ok(Turns::default());
+            }
         }
         let deadline = self.begin(wait)?;
         // In a box, so that a call outside of a body stays small.
@@ -358,7 +353,7 @@ impl LockManager {
     async fn run_under<T, F, Fut>(
         &self,
         guard: LockGuard,
-        turns: Vec<Turn>,
+        mut turns: Turns,
         terms: Terms,
         body: F,
         then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
@@ -371,7 +366,7 @@ impl LockManager {
         let body = body(lease.clone());
         // The guard was bound before the body: on a panic and on a drop, the body goes first.
         let leases = guard.hold().leases();
-        let body = reentry::scope(leases, body).instrument(leases.first().span());
+        let body = reentry::scope(leases, turns.shared(), body).instrument(leases.first().span());
         let value = match terms.on_lost {
             OnLost::Cancel => while_held(leases, body).await?,
             OnLost::Continue => body.await,

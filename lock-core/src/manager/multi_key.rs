@@ -8,14 +8,14 @@ use std::{
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::{IntoLockKey, LockKey},
+    key::{IntoLockKey, KeyInMode, LockKey},
     lease::Lease,
     lock::{
         hold::{Hold, Leases},
         reentry,
     },
     manager::{LockManager, acquire::AcquireFuture, release_now},
-    options::{AutoRenew, LockOptions, MOST_KEYS, Terms, Wait, check_key},
+    options::{AutoRenew, LockOptions, MOST_KEYS, Mode, Terms, Wait, check_key},
     runtime::clock::Moment,
 };
 
@@ -34,6 +34,9 @@ impl LockManager {
     /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was taken. Each key counts as a lease of its
     /// own for the manager's bounds.
     ///
+    /// The mode in the options is that of all keys, but for those that have one of their own, by [`LockKey::shared`],
+    /// [`LockKey::exclusive`] or [`LockKey::permits`].
+    ///
     /// # Inside a body
     ///
     /// A body that holds all of the keys gets them at once, with the same leases. Their order does not matter, nor in how many
@@ -46,8 +49,9 @@ impl LockManager {
     ///
     /// - [`LockError::Busy`], naming the first key that another holder had until the wait was over;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if there are no keys or too many, if a key or an option is out of bounds, if a key holds
-    ///   something that is no lock, or if the running body holds some of the keys and not others;
+    /// - [`LockError::Invalid`] if there are no keys or too many, if a key is in the list in two modes, if a key or an option is
+    ///   out of bounds, if a key holds something that is no lock, or if the running body holds some of the keys and not others, or
+    ///   one of them in a mode that does not allow this one;
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
     ///
     /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight is
@@ -81,8 +85,7 @@ impl LockManager {
         keys: impl IntoIterator<Item: IntoLockKey>,
         options: LockOptions,
     ) -> Result<LockGuard, LockError> {
-        let keys = distinct(keys)?;
-        let terms = self.terms(&keys[0], &options)?;
+        let (keys, terms) = self.wanted(keys, &options)?;
         self.take_all(&keys, terms).await
     }
 
@@ -144,25 +147,45 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let keys = distinct(keys)?;
-        let terms = self.terms(&keys[0], &options)?;
+        let (keys, terms) = self.wanted(keys, &options)?;
         let turns = self.take_turns(&keys, terms.wait).await?;
         let guard = self.take_all(&keys, terms).await?;
         self.run_under(guard, turns, terms, body, then).await
     }
 
-    async fn take_all(&self, keys: &[LockKey], terms: Terms) -> Result<LockGuard, LockError> {
-        if let [one] = keys {
-            return AcquireFuture::new(self, one.clone(), Ok(terms)).await;
+    /// Each key once, with its mode, and the terms of all; these have the mode of the first.
+    fn wanted(
+        &self,
+        keys: impl IntoIterator<Item: IntoLockKey>,
+        options: &LockOptions,
+    ) -> Result<(Vec<(LockKey, Mode)>, Terms), LockError> {
+        let keys = distinct(keys, options.mode())?;
+        let of_key = |(key, mode): &(LockKey, Mode)| {
+            let options = options.clone().in_mode(Some(*mode));
+            self.terms(key, &options)
+        };
+        let terms = of_key(&keys[0])?;
+        for key in &keys[1..] {
+            of_key(key)?;
         }
-        let deadline = self
-            .begin(terms.wait)
-            .map_err(|error| error.about(&keys[0]))?;
+        Ok((keys, terms))
+    }
+
+    async fn take_all(
+        &self,
+        keys: &[(LockKey, Mode)],
+        terms: Terms,
+    ) -> Result<LockGuard, LockError> {
+        let (first, _) = &keys[0];
+        if keys.len() == 1 {
+            return AcquireFuture::new(self, first.clone(), Ok(terms)).await;
+        }
+        let deadline = self.begin(terms.wait).map_err(|error| error.about(first))?;
         if let Some(held) = self.held_by_this_task(keys)? {
             return Ok(LockGuard::new(held));
         }
         self.require_runtime()?;
-        for key in keys {
+        for (key, _) in keys {
             check_key(&self.inner.registry.prefix, key)?;
         }
         // While the others are waited for, the leases already acquired must not run out.
@@ -217,14 +240,15 @@ impl LockManager {
     /// On a failure, and when the future is dropped, the keys acquired so far are released.
     async fn take_each(
         &self,
-        keys: &[LockKey],
+        keys: &[(LockKey, Mode)],
         terms: &mut Terms,
         deadline: Option<Moment>,
     ) -> Result<Vec<Hold>, LockError> {
-        let mut order: Vec<(usize, &LockKey)> = keys.iter().enumerate().collect();
-        order.sort_by_key(|(_, key)| *key);
+        let mut order: Vec<_> = keys.iter().enumerate().collect();
+        order.sort_by_key(|(_, (key, _))| key);
         let mut taken = Vec::with_capacity(keys.len());
-        for (position, key) in order {
+        for (position, (key, mode)) in order {
+            terms.mode = *mode;
             let join = |context: &mut Context<'_>| {
                 Poll::Ready(self.join_queue(key, *terms, deadline, context.waker()))
             };
@@ -237,23 +261,24 @@ impl LockManager {
     }
 
     /// What the running task holds of these keys, if it holds them all; `None` if it holds none.
-    fn held_by_this_task(&self, keys: &[LockKey]) -> Result<Option<Hold>, LockError> {
-        let find = |key| reentry::find(&self.inner.registry, key);
-        let leases: Vec<_> = keys.iter().filter_map(find).collect();
+    fn held_by_this_task(&self, keys: &[(LockKey, Mode)]) -> Result<Option<Hold>, LockError> {
+        let (mut leases, mut missing) = (Vec::new(), None);
+        for (key, mode) in keys {
+            match reentry::find(&self.inner.registry, key, *mode)? {
+                Some(lease) => leases.push(lease),
+                None => missing = missing.or(Some(key)),
+            }
+        }
         if leases.is_empty() {
             return Ok(None);
         }
-        if leases.len() < keys.len() {
+        if let Some(missing) = missing {
             // Waiting for the rest would break the order: another task may hold it and wait for what is held here.
-            let missing = keys.iter().find(|key| find(key).is_none());
             let refused = LockError::invalid(
                 "this task holds other keys of the list already, and not this one: a task that takes them all at once \
                  could hold this one and wait for those, without end. List all of them where the first is taken",
             );
-            return Err(match missing {
-                Some(key) => refused.about(key),
-                None => refused,
-            });
+            return Err(refused.about(missing));
         }
         let hold = Hold::again(leases);
         if let Some(hold) = &hold {
@@ -270,20 +295,30 @@ fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     }
 }
 
-/// Each key once, in the order in which they are written. Never none.
-fn distinct(keys: impl IntoIterator<Item: IntoLockKey>) -> Result<Vec<LockKey>, LockError> {
-    let mut distinct = Vec::new();
+/// Each key once, in the order in which they are written, with its own mode or else the usual one. Never none.
+fn distinct(
+    keys: impl IntoIterator<Item: IntoLockKey>,
+    usual: Mode,
+) -> Result<Vec<(LockKey, Mode)>, LockError> {
+    let mut distinct: Vec<(LockKey, Mode)> = Vec::new();
     for key in keys {
-        let key = key.into_lock_key();
-        if distinct.contains(&key) {
-            continue;
+        let KeyInMode { key, mode } = key.into_key_in_mode();
+        let mode = mode.unwrap_or(usual);
+        if let Some((_, other)) = distinct.iter().find(|(other, _)| *other == key) {
+            if mode == *other {
+                continue;
+            }
+            return Err(LockError::invalid(format!(
+                "the list has this key twice, to be locked {other} and {mode}: one task would wait for itself, so name it once"
+            ))
+            .about(&key));
         }
         if distinct.len() == MOST_KEYS {
             return Err(LockError::invalid(format!(
                 "there are more than {MOST_KEYS} keys in the list: lock what they have in common"
             )));
         }
-        distinct.push(key);
+        distinct.push((key, mode));
     }
     if distinct.is_empty() {
         return Err(LockError::invalid(
