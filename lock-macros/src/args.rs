@@ -13,6 +13,7 @@ use crate::{
     duration::duration,
     item::Names,
     key::{Keys, ungrouped},
+    mode::{Mode, Modes, permits},
     options::OptionName,
 };
 
@@ -22,6 +23,7 @@ pub(crate) struct Args {
     pub(crate) key: Option<Result<Keys>>,
     /// The setters of `LockOptions` to call, and their arguments.
     pub(crate) setters: Vec<(&'static str, TokenStream)>,
+    pub(crate) modes: Option<Modes>,
     pub(crate) skip_busy: bool,
     pub(crate) on_error: Option<Expr>,
     pub(crate) lease: Option<Ident>,
@@ -56,6 +58,9 @@ impl Args {
         };
         let ended = parser.parse2(tokens);
         errors.extend(ended.err());
+        if let (Some(modes), Some(Ok(keys))) = (&args.modes, &args.key) {
+            errors.extend(modes.check(keys).err());
+        }
         // After the other options' mistakes, because it takes most lines.
         if let Some(Err(error)) = &args.key {
             errors.push(error.clone());
@@ -93,6 +98,16 @@ impl Args {
             let reason = format!("`{name}` is given twice: leave one out");
             return refuse(name.span(), reason);
         }
+        if let Some(other) = option.excludes()
+            && self.names.iter().any(|name| name == other.text())
+        {
+            let reason = format!(
+                "`{name}` and `{}` exclude each other: write `mode` for one holder or any number of shared ones, or `permits` for so \
+                 many at a time",
+                other.text()
+            );
+            return refuse(name.span(), reason);
+        }
         let value = ungrouped(input.parse()?);
         self.set(option, value, arguments)?;
         if at_end(input) {
@@ -107,6 +122,14 @@ impl Args {
             OptionName::Ttl | OptionName::Wait | OptionName::MaxHold | OptionName::MinHold => {
                 self.setters.push((option.text(), duration(option, value)?));
             }
+            OptionName::Mode => {
+                let modes = Modes::parse(value)?;
+                if matches!(modes, Modes::OfAll(Mode::Shared)) {
+                    self.setters.push(("shared", TokenStream::new()));
+                }
+                self.modes = Some(modes);
+            }
+            OptionName::Permits => self.setters.push((option.text(), permits(value)?)),
             OptionName::Renew => {
                 if is_other(option, &value, ["true", "false"])? {
                     self.setters.push(("without_renewal", TokenStream::new()));

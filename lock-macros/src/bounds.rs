@@ -7,6 +7,9 @@ pub(crate) const SHORTEST_MS: u64 = 100;
 /// The most milliseconds of a lease.
 pub(crate) const LONGEST_MS: u64 = 86_400_000;
 
+/// The least and the most permits.
+pub(crate) const PERMITS: (u64, u64) = (1, 1_000);
+
 /// The most bytes in a key.
 pub(crate) const LONGEST_KEY: usize = 512;
 
@@ -66,6 +69,7 @@ mod tests {
                 .unwrap_or_else(|| panic!("options.rs has no {name} any more"))
         };
         assert_eq!(value_of("TTL_RANGE"), [SHORTEST_MS, LONGEST_MS]);
+        assert_eq!(value_of("PERMITS_RANGE"), [PERMITS.0, PERMITS.1]);
         assert_eq!(value_of("LONGEST_KEY"), [LONGEST_KEY as u64]);
     }
 }

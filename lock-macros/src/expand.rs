@@ -8,6 +8,7 @@ use crate::{
     args::Args,
     item::{Item, inferred, is_one_of, renamed},
     key::{Key, Keys},
+    mode::{Mode, Modes},
     output::{Answer, answer_in_result, may_be_sent_later},
 };
 
@@ -175,7 +176,7 @@ fn options_seen(args: &Args) -> TokenStream {
 fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     let private = &args.private;
     let keys = args.key.iter().flatten();
-    let keys = keys.map(|keys| bind_keys(keys, key, private));
+    let keys = keys.map(|keys| bind_keys(keys, args.modes.as_ref(), key, private));
     let manager_value = if let Some(locks) = &args.locks {
         // The reference stands at the expression, so that an error does, too.
         let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
@@ -196,7 +197,12 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
 }
 
 /// Builds the key, or a list of them.
-fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
+fn bind_keys(
+    keys: &Keys,
+    modes: Option<&Modes>,
+    name: &Ident,
+    private: &TokenStream,
+) -> TokenStream {
     let bind = |key: &Key, name: &Ident| {
         let seen = key.seen().map(|seen| quote!(#private::for_editor!(#seen);));
         let value = key.tokens(private);
@@ -209,7 +215,9 @@ fn bind_keys(keys: &Keys, name: &Ident, private: &TokenStream) -> TokenStream {
                 .map(|n| local(&format!("key{n}")))
                 .collect();
             let each = keys.iter().zip(&names).map(|(key, name)| bind(key, name));
-            quote!(#(#each)* let #name = [#(#private::exact_key(#names)),*];)
+            let modes = (0..keys.len()).map(|n| modes.and_then(|modes| modes.of(n)));
+            let in_mode = modes.map(|mode| hidden(mode.map_or("exact_key", Mode::text)));
+            quote!(#(#each)* let #name = [#(#private::#in_mode(#names)),*];)
         }
     }
 }

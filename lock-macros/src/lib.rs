@@ -7,6 +7,7 @@ mod duration;
 mod expand;
 mod item;
 mod key;
+mod mode;
 mod options;
 mod output;
 

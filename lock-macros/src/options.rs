@@ -6,6 +6,8 @@ pub(crate) enum OptionName {
     Key,
     Ttl,
     Wait,
+    Mode,
+    Permits,
     Renew,
     MaxHold,
     MinHold,
@@ -19,10 +21,12 @@ pub(crate) enum OptionName {
 }
 
 impl OptionName {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Key,
         Self::Ttl,
         Self::Wait,
+        Self::Mode,
+        Self::Permits,
         Self::Renew,
         Self::MaxHold,
         Self::MinHold,
@@ -40,6 +44,8 @@ impl OptionName {
             Self::Key => "key",
             Self::Ttl => "ttl",
             Self::Wait => "wait",
+            Self::Mode => "mode",
+            Self::Permits => "permits",
             Self::Renew => "renew",
             Self::MaxHold => "max_hold",
             Self::MinHold => "min_hold",
@@ -59,6 +65,8 @@ impl OptionName {
             Self::Key => r#""order:{order_id}""#,
             Self::Ttl => r#""10s""#,
             Self::Wait => r#""2s""#,
+            Self::Mode => "shared",
+            Self::Permits => "3",
             Self::Renew => "false",
             Self::MaxHold => r#""5m""#,
             Self::MinHold => r#""1s""#,
@@ -72,6 +80,15 @@ impl OptionName {
         }
     }
 
+    /// The option that says the same in another way, so that only one of them can be given.
+    pub(crate) fn excludes(self) -> Option<Self> {
+        match self {
+            Self::Mode => Some(Self::Permits),
+            Self::Permits => Some(Self::Mode),
+            _ => None,
+        }
+    }
+
     /// Whether other libraries use this word for it, or a user is likely to guess it.
     pub(crate) fn is_also_called(self, word: &str) -> bool {
         let words = match self {
@@ -79,6 +96,14 @@ impl OptionName {
             Self::Ttl => "expire expires expiry expiration lease_time duration px ex validity",
             Self::Wait => {
                 "timeout wait_time wait_timeout acquire_timeout block blocking retries retry"
+            }
+            Self::Mode => {
+                "modes kind access shared exclusive read write rw reader writer readers rwlock rw_lock read_only \
+                 readonly lock_mode"
+            }
+            Self::Permits => {
+                "permit semaphore max_concurrent max_concurrency max_parallel max_holders concurrency concurrent parallel \
+                 parallelism limit slots seats tickets capacity count bulkhead"
             }
             Self::Renew => {
                 "renewal extend auto_extend auto_renew refresh watchdog heartbeat keep_alive"

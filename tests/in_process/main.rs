@@ -4,5 +4,6 @@
 
 mod attribute;
 mod in_memory;
+mod modes;
 mod reentry;
 mod several;

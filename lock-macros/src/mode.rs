@@ -1,0 +1,142 @@
+//! The mode of a lock, or of each key of a list, and the number of permits.
+
+use proc_macro2::TokenStream;
+use quote::ToTokens as _;
+use syn::{Error, Expr, ExprArray, ExprLit, ExprUnary, Lit, Result, UnOp};
+
+use crate::{
+    bounds::PERMITS,
+    key::{Keys, ungrouped},
+};
+
+const OTHER_OPTION: &str = "; for so many holders at a time, write `permits = 3` instead";
+
+/// Beside which other holders a holder may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Exclusive,
+    Shared,
+}
+
+/// The value of the option `mode`.
+pub(crate) enum Modes {
+    OfAll(Mode),
+    OfEach(Vec<Mode>, ExprArray),
+}
+
+impl Mode {
+    /// As it is written, and the name of what brings a key into it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        }
+    }
+
+    fn parse(value: &Expr) -> Result<Self> {
+        let written = value.to_token_stream().to_string();
+        let known = [Self::Exclusive, Self::Shared];
+        if let Some(mode) = known.into_iter().find(|mode| written == mode.text()) {
+            return Ok(mode);
+        }
+        let advice = match written.trim_matches('"').to_lowercase().as_str() {
+            "shared" | "share" | "read" | "reader" | "readers" | "read_only" | "readonly" | "r" => {
+                ": write `shared`"
+            }
+            "exclusive" | "write" | "writer" | "read_write" | "rw" | "w" | "mutex" => {
+                ": write `exclusive`"
+            }
+            "permits" | "permit" | "semaphore" => OTHER_OPTION,
+            number if number.parse::<u64>().is_ok() => OTHER_OPTION,
+            _ => "",
+        };
+        let reason =
+            format!("`mode` is `exclusive`, the default, or `shared`, without quotes{advice}");
+        Err(Error::new_spanned(value, reason))
+    }
+}
+
+impl Modes {
+    /// Reads a mode, or a list of them.
+    pub(crate) fn parse(value: Expr) -> Result<Self> {
+        let Expr::Array(list) = value else {
+            return Mode::parse(&value).map(Self::OfAll);
+        };
+        let (mut modes, mut errors) = (Vec::new(), Vec::new());
+        for value in list.elems.iter().cloned().map(ungrouped) {
+            match Mode::parse(&value) {
+                Ok(mode) => modes.push(mode),
+                Err(error) => errors.push(error),
+            }
+        }
+        let all = errors.into_iter().reduce(|mut all, error| {
+            all.combine(error);
+            all
+        });
+        all.map_or(Ok(Self::OfEach(modes, list)), Err)
+    }
+
+    /// Checks that each key has one.
+    pub(crate) fn check(&self, keys: &Keys) -> Result<()> {
+        let Self::OfEach(modes, list) = self else {
+            return Ok(());
+        };
+        let reason = match keys {
+            Keys::One(_) => {
+                "there is one key and a list of modes: write `mode = shared`, without brackets"
+                    .to_owned()
+            }
+            Keys::List(keys) if keys.len() != modes.len() => format!(
+                "the list of modes has length {}, and that of the keys length {}: write one mode for each key, in the same order, or one \
+                 without brackets for all",
+                modes.len(),
+                keys.len()
+            ),
+            Keys::List(_) => return Ok(()),
+        };
+        Err(Error::new_spanned(list, reason))
+    }
+
+    /// That of a key of a list, if it has one of its own.
+    pub(crate) fn of(&self, position: usize) -> Option<Mode> {
+        match self {
+            Self::OfAll(_) => None,
+            Self::OfEach(modes, _) => modes.get(position).copied(),
+        }
+    }
+}
+
+/// A literal number of permits, checked, or an expression, which is checked when it is run.
+pub(crate) fn permits(value: Expr) -> Result<TokenStream> {
+    let (least, most) = PERMITS;
+    let reason = match &value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(number),
+            ..
+        }) => match number.base10_parse::<u64>().unwrap_or(u64::MAX) {
+            n if n < least => format!("it is zero, and the least is {least}"),
+            n if n > most => format!("it is too large, and the most is {most}"),
+            _ => return Ok(value.into_token_stream()),
+        },
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) if text.value().parse::<u64>().is_ok() => {
+            format!("a number has no quotes: write `permits = {}`", text.value())
+        }
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_),
+            expr,
+            ..
+        }) if matches!(**expr, Expr::Lit(_)) => {
+            format!("it is negative, and the least is {least}")
+        }
+        Expr::Array(_) => {
+            "all keys of a list have the same: write one number, without brackets".to_owned()
+        }
+        Expr::Lit(_) => format!("write a number from {least} to {most}, as in `permits = 3`"),
+        _ => return Ok(value.into_token_stream()),
+    };
+    let reason = format!("`permits` is no usable number: {reason}");
+    Err(Error::new_spanned(value, reason))
+}

@@ -1,0 +1,346 @@
+//! Shared locks and permits as a caller meets them: what a body that holds a key gets in another mode, in calls and in branches, and
+//! keys with a mode of their own.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use lock_core::{
+    FencingToken, LockError, LockKey, LockManager, LockOptions, PermitCount, current_lease,
+    distributed_lock,
+};
+use lock_tests::{SECOND, options};
+use tokio::time::Instant;
+
+fn shared() -> LockOptions {
+    options().shared()
+}
+
+fn permits(n: impl PermitCount) -> LockOptions {
+    options().permits(n)
+}
+
+/// How many bodies run at a time, at most.
+#[derive(Default)]
+struct Inside {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Inside {
+    async fn stay(&self) {
+        let now = self.now.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(now, SeqCst);
+        tokio::time::sleep(SECOND).await;
+        self.now.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A call that stays inside for a second, from within a body of the key.
+async fn call(locks: &LockManager, options: LockOptions, inside: &Inside) -> Result<(), LockError> {
+    locks.run("k", options, async |_| inside.stay().await).await
+}
+
+/// The key and the reason of an error about a wrong call.
+fn invalid<T: std::fmt::Debug>(result: Result<T, LockError>) -> (Option<LockKey>, Arc<str>) {
+    match result.expect_err("must be refused") {
+        LockError::Invalid { key, reason, .. } => (key, reason),
+        other => panic!("not `Invalid`: {other:?}"),
+    }
+}
+
+fn token_of_the_body() -> FencingToken {
+    current_lease().expect("in a body").fencing_token()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_holds_the_key_shared_cannot_have_it_exclusively() {
+    let locks = LockManager::in_memory();
+    let start = Instant::now();
+    locks
+        .run("k", shared(), async |_| {
+            let waits = || options().wait_forever();
+            let refused = [
+                invalid(locks.run("k", waits(), async |_| ()).await),
+                invalid(locks.acquire("k", waits()).await),
+                invalid(locks.try_acquire("k", waits()).await),
+                invalid(locks.run_all(["k", "other"], waits(), async |_| ()).await),
+                invalid(locks.acquire_all(["other", "k"], waits()).await),
+            ];
+            for (key, reason) in refused {
+                assert_eq!(key, Some(LockKey::new("k")));
+                assert!(reason.contains("would wait for its own share"), "{reason}");
+            }
+        })
+        .await
+        .expect("free");
+    assert_eq!(start.elapsed().as_secs(), 0);
+    let other = locks.inspect("other").await.expect("works");
+    assert!(other.is_none(), "nothing was taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_asks_for_no_more_than_its_body_has_gets_the_same_lease_at_once() {
+    let locks = LockManager::in_memory();
+    for (held, asked) in [
+        (options(), shared()),
+        (shared(), shared()),
+        (permits(2), permits(2)),
+        (permits(2), permits(3)),
+    ] {
+        let body = locks.run("k", held, async |lease| {
+            let token = lease.fencing_token();
+            let guard = locks.acquire("k", asked.clone().no_wait()).await;
+            assert_eq!(guard.expect("held").lease().fencing_token(), token);
+            let call = locks.run("k", asked.no_wait(), async |_| token_of_the_body());
+            assert_eq!(call.await.expect("held"), token);
+        });
+        body.await.expect("free");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_held_with_permits_has_no_other_mode_inside_the_body_and_the_reverse() {
+    let locks = LockManager::in_memory();
+    for (held, asked, said) in [
+        (
+            permits(2),
+            options(),
+            "with 2 permits, and asks for it exclusively",
+        ),
+        (
+            permits(1),
+            shared(),
+            "with one permit, and asks for it shared",
+        ),
+        (
+            options(),
+            permits(3),
+            "exclusively, and asks for it with 3 permits",
+        ),
+        (
+            shared(),
+            permits(3),
+            "shared, and asks for it with 3 permits",
+        ),
+    ] {
+        let body = locks.run("k", held, async |_| {
+            let guard = invalid(locks.acquire("k", asked.clone()).await);
+            let call = invalid(locks.run("k", asked, async |_| ()).await);
+            for (key, reason) in [guard, call] {
+                assert_eq!(key, Some(LockKey::new("k")));
+                assert!(reason.contains(said), "{reason}");
+            }
+        });
+        body.await.expect("free");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shared_branches_of_a_body_run_together_whatever_the_body_holds() {
+    for held in [options(), shared()] {
+        let (locks, inside) = (LockManager::in_memory(), Inside::default());
+        let start = Instant::now();
+        locks
+            .run("k", held, async |_| {
+                let branch = || call(&locks, shared(), &inside);
+                tokio::try_join!(branch(), branch(), branch()).expect("held");
+            })
+            .await
+            .expect("free");
+        assert_eq!(inside.most.load(SeqCst), 3);
+        assert_eq!(start.elapsed().as_secs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exclusive_branch_excludes_the_shared_ones_and_none_overtakes_it() {
+    let locks = LockManager::in_memory();
+    let (readers, writers) = (Inside::default(), Inside::default());
+    let start = Instant::now();
+    locks
+        .run("k", options(), async |_| {
+            let read = || call(&locks, shared().wait_forever(), &readers);
+            let write = async || {
+                let body = locks.run("k", options().wait_forever(), async |_| {
+                    assert_eq!(readers.now.load(SeqCst), 0, "runs alone");
+                    writers.stay().await;
+                    assert_eq!(readers.now.load(SeqCst), 0, "runs alone");
+                });
+                body.await
+            };
+            // Two together, one alone, and two together again.
+            tokio::try_join!(read(), read(), write(), read(), read()).expect("in turn");
+        })
+        .await
+        .expect("free");
+    assert_eq!(readers.most.load(SeqCst), 2);
+    assert_eq!(start.elapsed().as_secs(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn branches_of_a_body_that_holds_a_seat_have_it_in_turn() {
+    let (locks, inside) = (LockManager::in_memory(), Inside::default());
+    let start = Instant::now();
+    locks
+        .run("k", permits(3), async |_| {
+            let branch = || call(&locks, permits(3), &inside);
+            tokio::try_join!(branch(), branch()).expect("in turn");
+        })
+        .await
+        .expect("free");
+    assert_eq!(inside.most.load(SeqCst), 1, "it has one seat");
+    assert_eq!(start.elapsed().as_secs(), 2);
+}
+
+/// Its siblings run beside it. If they did the same, each would wait for the other.
+#[tokio::test(start_paused = true)]
+async fn inside_a_shared_call_there_is_no_exclusive_one_though_the_lease_is_exclusive() {
+    let locks = LockManager::in_memory();
+    locks
+        .run("k", options(), async |_| {
+            let inner = locks.run("k", shared(), async |_| {
+                // Further inside, too.
+                let call = locks.run("k", shared(), async |_| {
+                    invalid(locks.run("k", options(), async |_| ()).await)
+                });
+                call.await.expect("held")
+            });
+            let (_, reason) = inner.await.expect("held");
+            assert!(reason.contains("holds the key shared"), "{reason}");
+            locks
+                .run("k", options(), async |_| ())
+                .await
+                .expect("not inside");
+        })
+        .await
+        .expect("free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_mode_of_a_key_counts_and_not_that_of_the_options() {
+    let locks = LockManager::in_memory();
+    let key = || LockKey::new("k");
+    let may_write = async || locks.acquire("k", options()).await.is_ok();
+    let run = locks.run(key().shared(), options(), async |_| may_write().await);
+    assert!(!run.await.expect("free"));
+    let run = locks.run(key().exclusive(), shared(), async |_| may_write().await);
+    assert!(run.await.expect("free"));
+    let run = locks.run(key().permits(2), shared(), async |_| may_write().await);
+    assert!(!run.await.expect("free"));
+    let keys = || [key().exclusive(), LockKey::new("other").shared()];
+    let run = locks.run_all(keys(), permits(0), async |_| {
+        (
+            may_write().await,
+            locks.acquire("other", options()).await.is_ok(),
+            locks.acquire_all(keys(), options()).await.is_ok(),
+        )
+    });
+    assert_eq!(run.await.expect("free"), (true, false, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_in_two_modes_in_one_list_is_refused_before_anything_is_taken() {
+    let locks = LockManager::in_memory();
+    let (first, k) = (LockKey::new("first"), LockKey::new("k"));
+    for (keys, said) in [
+        (
+            [k.clone().shared(), k.clone().exclusive()],
+            "shared and exclusively",
+        ),
+        (
+            [k.clone().permits(2), k.clone().permits(3)],
+            "with 2 permits and with 3 permits",
+        ),
+    ] {
+        let keys = [first.clone().exclusive()].into_iter().chain(keys);
+        let (key, reason) = invalid(locks.acquire_all(keys, options()).await);
+        assert_eq!(key, Some(k.clone()));
+        assert!(reason.contains(said), "{reason}");
+    }
+    let taken = locks.inspect("first").await.expect("works");
+    assert!(taken.is_none());
+    let twice = [k.clone().shared(), k.shared()];
+    let guard = locks.acquire_all(twice, options()).await.expect("one mode");
+    assert_eq!(guard.lease().fencing_tokens().len(), 1);
+}
+
+#[tokio::test]
+async fn permits_out_of_range_are_refused_with_their_key() {
+    let locks = LockManager::in_memory();
+    let k = LockKey::new("k");
+    let refused = [
+        invalid(locks.acquire("k", permits(0)).await),
+        invalid(locks.acquire(k.clone().permits(-1), options()).await),
+        invalid(locks.run("k", permits(1_001), async |_| ()).await),
+        invalid(
+            locks
+                .acquire_all([k.clone().permits(u64::MAX)], options())
+                .await,
+        ),
+        invalid(
+            locks
+                .acquire_all(
+                    [LockKey::new("a").shared(), k.clone().permits(0)],
+                    options(),
+                )
+                .await,
+        ),
+    ];
+    for (key, reason) in refused {
+        assert_eq!(key, Some(k.clone()));
+        assert!(reason.starts_with("permits is"), "{reason}");
+    }
+}
+
+/// What an annotated function holds, by what is allowed inside.
+async fn allowed(locks: &LockManager, key: &str) -> [bool; 3] {
+    let asks = |options| async { locks.acquire(key, options).await.is_ok() };
+    [
+        asks(options()).await,
+        asks(shared()).await,
+        asks(permits(1)).await,
+    ]
+}
+
+#[distributed_lock(key = "k", mode = shared, locks = locks)]
+async fn reads(locks: &LockManager) -> Result<[bool; 3], LockError> {
+    Ok(allowed(locks, "k").await)
+}
+
+#[distributed_lock(key = "k", mode = exclusive, locks = locks)]
+async fn writes(locks: &LockManager) -> Result<[bool; 3], LockError> {
+    Ok(allowed(locks, "k").await)
+}
+
+#[distributed_lock(key = "k", permits = n, locks = locks)]
+async fn has_a_permit(locks: &LockManager, n: usize) -> Result<[bool; 3], LockError> {
+    Ok(allowed(locks, "k").await)
+}
+
+#[distributed_lock(key = ["a:{n}", LockKey::new("b"), "c"], mode = [shared, exclusive, shared], locks = locks)]
+async fn has_several(locks: &LockManager, n: u8) -> Result<[[bool; 3]; 3], LockError> {
+    Ok([
+        allowed(locks, &format!("a:{n}")).await,
+        allowed(locks, "b").await,
+        allowed(locks, "c").await,
+    ])
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_attribute_takes_the_mode_that_it_names() {
+    let locks = LockManager::in_memory();
+    const SHARED: [bool; 3] = [false, true, false];
+    const EXCLUSIVE: [bool; 3] = [true, true, false];
+    assert_eq!(reads(&locks).await.expect("free"), SHARED);
+    assert_eq!(writes(&locks).await.expect("free"), EXCLUSIVE);
+    assert_eq!(
+        has_a_permit(&locks, 3).await.expect("free"),
+        [false, false, true]
+    );
+    let several = has_several(&locks, 1).await.expect("free");
+    assert_eq!(several, [SHARED, EXCLUSIVE, SHARED]);
+    let (_, reason) = invalid(has_a_permit(&locks, 70_000).await);
+    assert!(reason.starts_with("permits is 65535 or more"), "{reason}");
+}

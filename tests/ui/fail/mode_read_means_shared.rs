@@ -1,0 +1,10 @@
+//! Mode read means shared.
+// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// at: read
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order", mode = read)]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

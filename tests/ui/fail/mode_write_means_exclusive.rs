@@ -1,0 +1,10 @@
+//! Mode write means exclusive.
+// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `exclusive`
+// at: write
+
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order", mode = write)]
+async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
+    Ok(order_id + name.len() as u64)
+}

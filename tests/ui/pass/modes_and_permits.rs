@@ -1,0 +1,80 @@
+//! A mode for all keys or for each, and permits in every form.
+
+use lock_core::{LockError, LockKey, distributed_lock};
+
+/// What a service reads from its configuration.
+#[derive(Debug)]
+struct Settings {
+    /// As most settings have it.
+    exports: usize,
+    /// Smaller.
+    imports: u8,
+}
+
+const CALLS: u32 = 7;
+
+/// One.
+#[distributed_lock(key = "price:{id}", mode = shared)]
+async fn read(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
+/// The default, said.
+#[distributed_lock(mode = exclusive, key = "price:{id}")]
+async fn write(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
+/// All of a list.
+#[distributed_lock(key = ["price:{a}", "price:{b}"], mode = shared)]
+async fn read_both(a: u64, b: u64) -> Result<u64, LockError> {
+    Ok(a + b)
+}
+
+/// Each of a list.
+#[distributed_lock(mode = [shared, exclusive, shared], key = ["prices", "order:{id}", customer.to_owned()])]
+async fn order(id: u64, customer: &str) -> Result<String, LockError> {
+    Ok(format!("{customer} ordered {id}"))
+}
+
+/// Keys that name their own mode.
+#[distributed_lock(key = ["prices", LockKey::new("stock").shared(), LockKey::new("exports").exclusive()], lease = lease)]
+async fn of_their_own() -> Result<usize, LockError> {
+    Ok(lease.fencing_tokens().len())
+}
+
+/// One key that names its own mode.
+#[distributed_lock(key = LockKey::new("exports").permits(3))]
+async fn one_of_its_own() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// A number.
+#[distributed_lock(key = "exports", permits = 3, min_hold = "1s")]
+async fn three() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// A number with a type.
+#[distributed_lock(key = "exports", permits = 3_u16)]
+async fn three_of_a_type() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// A constant.
+#[distributed_lock(key = "calls", permits = CALLS)]
+async fn a_constant() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// Settings, for all keys of a list.
+#[distributed_lock(key = ["exports:{tenant}", "exports"], permits = settings.exports)]
+async fn from_settings(settings: &Settings, tenant: u64) -> Result<u64, LockError> {
+    Ok(tenant)
+}
+
+/// A sum, of a smaller type.
+#[distributed_lock(key = "imports", permits = settings.imports + 1)]
+async fn a_sum(settings: &Settings) -> Result<(), LockError> {
+    Ok(())
+}
