@@ -2,7 +2,10 @@
 
 use std::{error::Error, fmt, future::Future};
 
-use crate::{fencing::FencingToken, lease::Lease};
+use crate::{
+    fencing::{Fence, FencingToken},
+    lease::Lease,
+};
 
 /// A store that remembers, for one resource, the largest fencing token it was shown, and refuses smaller ones.
 ///
@@ -13,7 +16,15 @@ use crate::{fencing::FencingToken, lease::Lease};
 ///
 /// The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster. While two servers
 /// act as the primary, both can give out one number. So a store remembers the holder beside the token, and refuses an equal token of
-/// another holder.
+/// another holder. The three are in one [`Fence`].
+///
+/// The holders of one shared phase have one token, and 0 as the holder: the store accepts the fence of each, as often as it comes. So
+/// a fence keeps out the shared holders of earlier phases, and does not keep two of one phase apart. Work that writes takes the lock
+/// exclusively.
+///
+/// With permits, several holders have the lock at a time, and a later one may have a seat that is free while others go on. Tokens of
+/// different seats say nothing about each other, and a store that compared them would refuse holders that are in their right. So
+/// it remembers one fence for each [seat](Fence::permit): the resource is what the seat stands for, as one of several accounts.
 ///
 /// In SQLite and in PostgreSQL, on a table `account` with the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
 /// `fencing_holder BIGINT NOT NULL DEFAULT 0`, one row for each resource, which must be there:
@@ -36,7 +47,8 @@ pub trait FencedStore {
     /// The error of the store.
     type Error;
 
-    /// Remembers the token and its holder, unless a larger token was announced, or this one by another holder.
+    /// Remembers the token and its holder, unless a larger token was announced, or this one by another holder; with permits, of this
+    /// seat.
     ///
     /// # Errors
     ///
@@ -48,8 +60,7 @@ pub trait FencedStore {
     /// Dropping the future may leave the token remembered or not. Either is safe: the token is the holder's own.
     fn announce(
         &mut self,
-        token: FencingToken,
-        holder: u64,
+        fence: Fence,
     ) -> impl Future<Output = Result<Fenced, Self::Error>> + Send;
 
     /// Reads the resource.
@@ -74,8 +85,7 @@ pub trait FencedStore {
     /// Dropping the future must leave the resource written or not, and never in part: one statement, or one transaction.
     fn write(
         &mut self,
-        token: FencingToken,
-        holder: u64,
+        fence: Fence,
         value: Self::Value,
     ) -> impl Future<Output = Result<Fenced, Self::Error>> + Send;
 }
@@ -157,14 +167,14 @@ impl Lease {
         store: &mut S,
         change: impl FnOnce(S::Value) -> S::Value,
     ) -> Result<(), FencedError<S::Error>> {
-        let (token, holder) = (self.fencing_token(), self.fencing_holder());
-        if store.announce(token, holder).await? == Fenced::Refused {
-            return Err(FencedError::Refused(token));
+        let fence = self.fence();
+        if store.announce(fence).await? == Fenced::Refused {
+            return Err(FencedError::Refused(fence.token));
         }
         let value = change(store.read().await?);
-        match store.write(token, holder, value).await? {
+        match store.write(fence, value).await? {
             Fenced::Accepted => Ok(()),
-            Fenced::Refused => Err(FencedError::Refused(token)),
+            Fenced::Refused => Err(FencedError::Refused(fence.token)),
         }
     }
 }
@@ -174,7 +184,7 @@ mod tests {
     use std::{convert::Infallible, time::Duration};
 
     use super::*;
-    use crate::{LockManager, LockOptions};
+    use crate::{LockKey, LockManager, LockOptions};
 
     /// A store in which another holder may announce a token between a read and the write that follows.
     #[derive(Default)]
@@ -184,18 +194,18 @@ mod tests {
         announced_meanwhile: Option<(u64, u64)>,
     }
 
+    fn pair(fence: Fence) -> (u64, u64) {
+        (fence.token.into(), fence.holder)
+    }
+
     impl FencedStore for Store {
         type Value = i32;
         type Error = Infallible;
 
-        async fn announce(
-            &mut self,
-            token: FencingToken,
-            holder: u64,
-        ) -> Result<Fenced, Infallible> {
-            let announced = (u64::from(token), holder);
+        async fn announce(&mut self, fence: Fence) -> Result<Fenced, Infallible> {
+            let announced = pair(fence);
             if announced.0 < self.largest.0
-                || announced.0 == self.largest.0 && holder != self.largest.1
+                || announced.0 == self.largest.0 && announced.1 != self.largest.1
             {
                 return Ok(Fenced::Refused);
             }
@@ -208,13 +218,8 @@ mod tests {
             Ok(self.value)
         }
 
-        async fn write(
-            &mut self,
-            token: FencingToken,
-            holder: u64,
-            value: i32,
-        ) -> Result<Fenced, Infallible> {
-            if (token.into(), holder) != self.largest {
+        async fn write(&mut self, fence: Fence, value: i32) -> Result<Fenced, Infallible> {
+            if pair(fence) != self.largest {
                 return Ok(Fenced::Refused);
             }
             self.value = value;
@@ -269,18 +274,39 @@ mod tests {
         let first = locks.acquire("k", options.clone()).await.expect("free");
         let second = others.acquire("k", options).await.expect("free there");
         let (first, second) = (first.lease(), second.lease());
-        assert_ne!(first.fencing_holder(), second.fencing_holder());
-        let token = first.fencing_token();
+        assert_ne!(first.fence().holder, second.fence().holder);
+        let twin = Fence {
+            token: first.fencing_token(),
+            ..second.fence()
+        };
         for holder in [&first, &first] {
             holder
                 .update_fenced(&mut store, |value| value + 1)
                 .await
                 .expect("its own");
         }
-        let other = store.announce(token, second.fencing_holder()).await;
+        let other = store.announce(twin).await;
         assert_eq!(other, Ok(Fenced::Refused));
-        let other = store.write(token, second.fencing_holder(), 7).await;
+        let other = store.write(twin, 7).await;
         assert_eq!(other, Ok(Fenced::Refused));
         assert_eq!(store.value, 2);
+    }
+
+    #[tokio::test]
+    async fn shared_holders_have_no_number_of_their_own_and_exclusive_ones_do() {
+        let locks = LockManager::in_memory();
+        let keys = ["reads", "writes"].map(LockKey::new);
+        let [reads, writes] = keys.clone();
+        let keys_in_modes = [reads.shared(), writes.exclusive()];
+        let options = LockOptions::new(Duration::from_secs(10));
+        let guard = locks.acquire_all(keys_in_modes, options).await;
+        let lease = guard.expect("free").lease();
+        let fences = lease.fences();
+        assert_eq!(fences[0], (keys[0].clone(), lease.fence()));
+        assert_eq!(lease.fence().holder, 0);
+        assert_eq!(fences[1].0, keys[1]);
+        assert_ne!(fences[1].1.holder, 0);
+        let tokens = fences.into_iter().map(|(key, fence)| (key, fence.token));
+        assert_eq!(tokens.collect::<Vec<_>>(), lease.fencing_tokens());
     }
 }

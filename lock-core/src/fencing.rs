@@ -31,6 +31,24 @@ impl FencingToken {
     }
 }
 
+/// What a holder shows to the store that the lock protects: see [`FencedStore`](crate::FencedStore).
+///
+/// From [`Lease::fence`](crate::Lease::fence).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Fence {
+    /// The number that grows from one holder to the next. Holders of one shared phase have the same.
+    pub token: FencingToken,
+    /// A random number of the manager that has the lease, below 2^53 as a token is; 0 in a shared lease.
+    ///
+    /// Two servers that both act as the primary can give out one token twice. This number tells the two holders apart.
+    pub holder: u64,
+    /// The seat of a holder that has one of several permits, as [`Lease::permit`](crate::Lease::permit).
+    ///
+    /// Tokens of different seats say nothing about each other, so a store remembers one fence for each seat.
+    pub permit: Option<u16>,
+}
+
 /// Consecutive fencing tokens, prefetched for tasks to which a lease will be handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FencingBlock {

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     error::{LeaseLost, LockError},
-    fencing::FencingToken,
+    fencing::{Fence, FencingToken},
     key::LockKey,
     lock::{hold::Leases, lease_state::LeaseState},
 };
@@ -43,13 +43,46 @@ impl Lease {
         self.leases.first().fencing
     }
 
-    /// Returns a random number of the manager that has the lease, below 2^53 as a fencing token is.
+    /// Returns what a [`FencedStore`](crate::FencedStore) compares: the fencing token, which manager has it, and the seat.
     ///
-    /// Two servers that both act as the primary can give out one fencing token twice. A store that remembers this number beside the
-    /// token tells the two holders apart: see [`FencedStore`](crate::FencedStore).
+    /// It is that of [`key`](Self::key); [`fences`](Self::fences) has those of all keys.
     #[must_use]
-    pub fn fencing_holder(&self) -> u64 {
-        self.leases.first().context().owner_tokens.manager
+    pub fn fence(&self) -> Fence {
+        self.leases.first().fence()
+    }
+
+    /// Returns each key of the lease once, in the order in which they were written, with its fence.
+    #[must_use]
+    pub fn fences(&self) -> Vec<(LockKey, Fence)> {
+        let leases = self.leases.all().iter();
+        leases
+            .map(|lease| (lease.key.clone(), lease.fence()))
+            .collect()
+    }
+
+    /// Returns the number of the seat, of a lock that was acquired with [`permits`](crate::LockOptions::permits); `None` in other modes.
+    ///
+    /// From 0 up to, and not including, the number of permits. No other holder has the same seat of the key at the same time, and a new
+    /// holder gets the lowest that is free: it may choose one of several connections, accounts or ports. Of several keys it is that of
+    /// [`key`](Self::key).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let manager = lock_core::LockManager::in_memory();
+    /// # let accounts = ["first", "second", "third"];
+    /// use lock_core::LockOptions;
+    ///
+    /// let options = LockOptions::default().permits(accounts.len());
+    /// let guard = manager.acquire("partner", options).await?;
+    /// let account = guard.lease().permit().map(|seat| accounts[usize::from(seat)]);
+    /// # let _ = account;
+    /// # guard.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn permit(&self) -> Option<u16> {
+        self.leases.first().permit
     }
 
     /// Returns each key of the lease once, in the order in which they were written, with its fencing token.

@@ -123,7 +123,7 @@ pub mod __simulation {
 pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
 pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
 pub use fenced::{Fenced, FencedError, FencedStore};
-pub use fencing::FencingToken;
+pub use fencing::{Fence, FencingToken};
 pub use guard::LockGuard;
 pub use inspect::{Health, Holder, LockInfo};
 #[cfg(feature = "stream")]

@@ -213,13 +213,13 @@ impl Contender {
 
     /// Does the work that each of them is for, which is held since then.
     pub(crate) async fn count_up(&self, lease: &Lease, since: Moment) -> io::Result<()> {
-        let tokens = lease.fencing_tokens().into_iter();
-        for (number, (key, token)) in tokens.enumerate() {
+        let fences = lease.fences().into_iter();
+        for (number, (key, fence)) in fences.enumerate() {
             let mut register = self.register(&key.to_string()).await?;
             let updated = if number == 0 {
                 lease.update_fenced(&mut register, |value| value + 1).await
             } else {
-                count_up(&mut register, token, lease.fencing_holder()).await
+                count_up(&mut register, fence).await
             };
             match updated {
                 Err(FencedError::Store(error)) => return Err(error),
@@ -251,16 +251,15 @@ impl Contender {
 /// What [`Lease::update_fenced`] does, for the other keys of a lease.
 async fn count_up(
     register: &mut Register,
-    token: lock_core::FencingToken,
-    holder: u64,
+    fence: lock_core::Fence,
 ) -> Result<(), FencedError<io::Error>> {
-    if register.announce(token, holder).await? == Fenced::Refused {
-        return Err(FencedError::Refused(token));
+    if register.announce(fence).await? == Fenced::Refused {
+        return Err(FencedError::Refused(fence.token));
     }
     let value = register.read().await?;
-    match register.write(token, holder, value + 1).await? {
+    match register.write(fence, value + 1).await? {
         Fenced::Accepted => Ok(()),
-        Fenced::Refused => Err(FencedError::Refused(token)),
+        Fenced::Refused => Err(FencedError::Refused(fence.token)),
     }
 }
 

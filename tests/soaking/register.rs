@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lock_core::{Fenced, FencedStore, FencingToken};
+use lock_core::{Fence, Fenced, FencedStore, FencingToken};
 use lock_tests::history::{Moment, Window};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -233,7 +233,7 @@ impl FencedStore for Register {
     type Value = u64;
     type Error = io::Error;
 
-    async fn announce(&mut self, token: FencingToken, holder: u64) -> io::Result<Fenced> {
+    async fn announce(&mut self, Fence { token, holder, .. }: Fence) -> io::Result<Fenced> {
         let line = format!("announce {} {token} {holder}\n", self.key);
         self.may(&line).await
     }
@@ -244,7 +244,11 @@ impl FencedStore for Register {
         answer.parse().map_err(io::Error::other)
     }
 
-    async fn write(&mut self, token: FencingToken, holder: u64, value: u64) -> io::Result<Fenced> {
+    async fn write(
+        &mut self,
+        Fence { token, holder, .. }: Fence,
+        value: u64,
+    ) -> io::Result<Fenced> {
         let line = format!("write {} {token} {holder} {value}\n", self.key);
         self.may(&line).await
     }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Fenced, FencedError, FencedStore, FencingToken, LockManager, LockOptions};
+use lock_core::{Fence, Fenced, FencedError, FencedStore, LockManager, LockOptions};
 use sqlx::SqlitePool;
 
 /// One account, as one holder of its lock sees it.
@@ -22,12 +22,12 @@ impl FencedStore for Account {
     type Value = i64;
     type Error = sqlx::Error;
 
-    async fn announce(&mut self, token: FencingToken, holder: u64) -> Result<Fenced, sqlx::Error> {
+    async fn announce(&mut self, fence: Fence) -> Result<Fenced, sqlx::Error> {
         let sql = "UPDATE account SET fencing_token = $1, fencing_holder = $2 \
                    WHERE fencing_token < $1 OR fencing_token = $1 AND fencing_holder = $2";
         let announce = sqlx::query(sql)
-            .bind(number(token.into()))
-            .bind(number(holder));
+            .bind(number(fence.token.into()))
+            .bind(number(fence.holder));
         let done = announce.execute(&self.pool).await?;
         Ok(Fenced::from_rows_changed(done.rows_affected()))
     }
@@ -40,19 +40,14 @@ impl FencedStore for Account {
         Ok(balance)
     }
 
-    async fn write(
-        &mut self,
-        token: FencingToken,
-        holder: u64,
-        balance: i64,
-    ) -> Result<Fenced, sqlx::Error> {
+    async fn write(&mut self, fence: Fence, balance: i64) -> Result<Fenced, sqlx::Error> {
         let fenced =
             "UPDATE account SET balance = $3 WHERE fencing_token = $1 AND fencing_holder = $2";
         let unfenced = "UPDATE account SET balance = $3 WHERE $1 > 0 AND $2 > 0";
         let sql = if self.fenced { fenced } else { unfenced };
         let write = sqlx::query(sql)
-            .bind(number(token.into()))
-            .bind(number(holder));
+            .bind(number(fence.token.into()))
+            .bind(number(fence.holder));
         let done = write.bind(balance).execute(&self.pool).await?;
         Ok(Fenced::from_rows_changed(done.rows_affected()))
     }

@@ -17,7 +17,7 @@ use tokio::{sync::Notify, task};
 
 use crate::{
     error::{HeldBy, LeaseLost, LockError},
-    fencing::FencingToken,
+    fencing::{Fence, FencingToken},
     key::LockKey,
     lock::{
         context::Context,
@@ -28,7 +28,7 @@ use crate::{
         registry::Registry,
         release::Releasing,
     },
-    options::{LockMode, Terms},
+    options::{LockMode, Mode, Terms},
     runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex, tally::Open},
     store::{Failure, Renewed, owner::Owner},
     telemetry::{self, WatchedHold},
@@ -40,6 +40,8 @@ pub(crate) struct LeaseState {
     pub(crate) id: TaskId,
     pub(crate) owner: Arc<Owner>,
     pub(crate) fencing: FencingToken,
+    /// The seat, of a lease with permits.
+    pub(crate) permit: Option<u16>,
     pub(crate) terms: Terms,
     /// Cleared once, if at all.
     is_renewed: AtomicBool,
@@ -100,6 +102,7 @@ impl LeaseState {
             id,
             owner: server_lease.owner.clone(),
             fencing,
+            permit: server_lease.permit.filter(|_| terms.mode.kind() == LockMode::Permits),
             terms: *terms,
             is_renewed: AtomicBool::new(server_lease.renewal != RenewalPlan::Off),
             valid_until: AtomicU64::new(server_lease.valid_until.as_nanos()),
@@ -122,6 +125,19 @@ impl LeaseState {
 
     pub(crate) fn kind(&self) -> LockMode {
         self.terms.mode.kind()
+    }
+
+    /// What its holder shows to a store.
+    pub(crate) fn fence(&self) -> Fence {
+        Fence {
+            token: self.fencing,
+            // All that hold a shared phase have its token, whatever their process.
+            holder: match self.terms.mode {
+                Mode::Shared => 0,
+                Mode::Exclusive | Mode::Permits(_) => self.context().owner_tokens.manager,
+            },
+            permit: self.permit,
+        }
     }
 
     pub(crate) fn held_for(&self, now: Moment) -> Duration {
