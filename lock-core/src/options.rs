@@ -204,7 +204,8 @@ impl LockOptions {
     /// [fencing token](crate::Lease::fencing_token), which does not tell them apart.
     ///
     /// A body that holds a key shared cannot acquire it exclusively: two such bodies would wait for each other without end, so the call is
-    /// [`LockError::Invalid`]. Acquire it exclusively from the start where the body may write.
+    /// [`LockError::Invalid`]. Acquire it exclusively from the start where the body may write. Several independent servers (Redlock)
+    /// have exclusive locks only: there it is [`LockError::Invalid`], too.
     ///
     /// Of this and [`permits`](Self::permits), the one that is called last counts. A key can have a mode of its own:
     /// [`LockKey::shared`].
@@ -237,7 +238,7 @@ impl LockOptions {
     /// deployment, the largest of them is the bound. The first in the queue is never overtaken, whatever its `n`.
     ///
     /// Use one kind for a key: where another holder has it or waits for it with permits, an exclusive or shared request is
-    /// [`LockError::Invalid`], and the reverse. Fencing tokens of different seats say nothing about each other.
+    /// [`LockError::Invalid`], and the reverse. So it is with several independent servers (Redlock). Fencing tokens of different seats say nothing about each other.
     ///
     /// Of this and [`shared`](Self::shared), the one that is called last counts. A key can have permits of its own:
     /// [`LockKey::permits`].
@@ -355,6 +356,8 @@ pub(crate) struct Defaults {
     pub(crate) release: ReleaseMode,
     /// The longest ttl, and the longest `min_hold`, that this manager allows.
     pub(crate) max_ttl: Option<Duration>,
+    /// Why its locks are exclusive only, if they are.
+    pub(crate) only_exclusive: Option<&'static str>,
 }
 
 impl Default for Defaults {
@@ -364,6 +367,7 @@ impl Default for Defaults {
             wait: Wait::For(Duration::from_secs(10)),
             release: ReleaseMode::Awaited,
             max_ttl: None,
+            only_exclusive: None,
         }
     }
 }
@@ -377,6 +381,15 @@ impl Defaults {
         }
         self.check_most("ttl", self.ttl)?;
         Ok(self)
+    }
+
+    fn check_mode(self, mode: Mode) -> Result<(), LockError> {
+        match self.only_exclusive {
+            Some(reason) if mode != Mode::Exclusive => Err(LockError::invalid(format!(
+                "the lock is asked for {mode}: {reason}"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// For durations during which a server must remember something: a lease, and a lock that is kept after its lease has ended.
@@ -408,6 +421,7 @@ impl Terms {
         if let Some(min_hold) = terms.min_hold {
             defaults.check_most("min_hold", min_hold)?;
         }
+        defaults.check_mode(terms.mode)?;
         Ok(terms)
     }
 
@@ -634,6 +648,7 @@ mod tests {
             wait: Wait::Forever,
             release: ReleaseMode::InBackground,
             max_ttl: None,
+            only_exclusive: None,
         };
         let terms = Terms::new(&LockOptions::default(), defaults).expect("valid");
         assert_eq!((terms.ttl, terms.wait), (defaults.ttl, defaults.wait));

@@ -294,6 +294,39 @@ async fn permits_out_of_range_are_refused_with_their_key() {
     }
 }
 
+/// None of the servers is there, so what is sent anywhere is unavailable.
+#[tokio::test]
+async fn several_independent_servers_refuse_what_is_not_exclusive_before_anything_is_sent() {
+    let urls = [1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}"));
+    let builder = LockManager::builder().connect_lazily();
+    let locks = builder.redlock(urls).await.expect("lazily");
+    let refused = [
+        invalid(locks.acquire("k", shared()).await),
+        invalid(locks.try_acquire("k", permits(2)).await),
+        invalid(locks.run("k", shared(), async |_| ()).await),
+        invalid(locks.acquire(LockKey::new("k").permits(2), options()).await),
+        invalid(
+            locks
+                .acquire_all(
+                    [LockKey::new("a").exclusive(), LockKey::new("k").shared()],
+                    options(),
+                )
+                .await,
+        ),
+    ];
+    for (key, reason) in refused {
+        assert_eq!(key, Some(LockKey::new("k")));
+        assert!(reason.contains("Ask for it exclusively"), "{reason}");
+    }
+    let exclusive = locks
+        .acquire(LockKey::new("k").exclusive(), shared().no_wait())
+        .await;
+    assert!(
+        matches!(exclusive, Err(LockError::Unavailable { .. })),
+        "{exclusive:?}"
+    );
+}
+
 /// What an annotated function holds, by what is allowed inside.
 async fn allowed(locks: &LockManager, key: &str) -> [bool; 3] {
     let asks = |options| async { locks.acquire(key, options).await.is_ok() };

@@ -30,6 +30,11 @@ const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 #[cfg(feature = "redis")]
 const GREETING_PAUSE: Duration = Duration::from_secs(1);
 
+/// Why several independent servers have no other mode.
+#[cfg(feature = "redlock")]
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder, not on who else may be beside it. Ask for it exclusively, or use a \
+     manager on one primary, sentinels or a cluster for locks that are shared or have permits";
+
 impl LockManagerBuilder {
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
     ///
@@ -141,6 +146,7 @@ impl LockManagerBuilder {
             .defaults
             .max_ttl
             .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
+        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
         self.check()?;
         self.check_the_check_key()?;
         let quarantine = self

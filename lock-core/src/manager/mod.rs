@@ -140,7 +140,8 @@ impl LockManager {
     /// A server whose clock is more than a second from the others' cannot vote. The user must be allowed to run scripts and
     /// `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in other
     /// processes poll every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come,
-    /// first served, without a message, as on a single server.
+    /// first served, without a message, as on a single server. Locks are exclusive:
+    /// [`shared`](LockOptions::shared) and [`permits`](LockOptions::permits) are [`LockError::Invalid`].
     ///
     /// # Errors
     ///
