@@ -1,9 +1,12 @@
 //! Shared locks and permits as a caller meets them: what a body that holds a key gets in another mode, in calls and in branches, and
 //! keys with a mode of their own.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 use lock_core::{
@@ -37,9 +40,13 @@ impl Inside {
     }
 }
 
-/// A call that stays inside for a second, from within a body of the key.
-async fn call(locks: &LockManager, options: LockOptions, inside: &Inside) -> Result<(), LockError> {
-    locks.run("k", options, async |_| inside.stay().await).await
+/// A call that stays inside for a second, from within a body of the key. Boxed, since its future is in those of several calls.
+fn call<'a>(
+    locks: &'a LockManager,
+    options: LockOptions,
+    inside: &'a Inside,
+) -> Pin<Box<impl Future<Output = Result<(), LockError>> + 'a>> {
+    Box::pin(async move { locks.run("k", options, async |_| inside.stay().await).await })
 }
 
 /// The key and the reason of an error about a wrong call.
@@ -157,26 +164,19 @@ async fn shared_branches_of_a_body_run_together_whatever_the_body_holds() {
 #[tokio::test(start_paused = true)]
 async fn an_exclusive_branch_excludes_the_shared_ones_and_none_overtakes_it() {
     let locks = LockManager::in_memory();
-    let (readers, writers) = (Inside::default(), Inside::default());
+    let (readers, writer) = (Inside::default(), Inside::default());
     let start = Instant::now();
     locks
         .run("k", options(), async |_| {
             let read = || call(&locks, shared().wait_forever(), &readers);
-            let write = async || {
-                let body = locks.run("k", options().wait_forever(), async |_| {
-                    assert_eq!(readers.now.load(SeqCst), 0, "runs alone");
-                    writers.stay().await;
-                    assert_eq!(readers.now.load(SeqCst), 0, "runs alone");
-                });
-                body.await
-            };
+            let write = || call(&locks, options().wait_forever(), &writer);
             // Two together, one alone, and two together again.
             tokio::try_join!(read(), read(), write(), read(), read()).expect("in turn");
         })
         .await
         .expect("free");
     assert_eq!(readers.most.load(SeqCst), 2);
-    assert_eq!(start.elapsed().as_secs(), 3);
+    assert_eq!(start.elapsed().as_secs(), 3, "the writer was alone");
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,24 +198,26 @@ async fn branches_of_a_body_that_holds_a_seat_have_it_in_turn() {
 #[tokio::test(start_paused = true)]
 async fn inside_a_shared_call_there_is_no_exclusive_one_though_the_lease_is_exclusive() {
     let locks = LockManager::in_memory();
-    locks
-        .run("k", options(), async |_| {
-            let inner = locks.run("k", shared(), async |_| {
-                // Further inside, too.
-                let call = locks.run("k", shared(), async |_| {
-                    invalid(locks.run("k", options(), async |_| ()).await)
-                });
-                call.await.expect("held")
-            });
-            let (_, reason) = inner.await.expect("held");
+    let exclusive = async || locks.run("k", options(), async |_| ()).await;
+    let inside_shared = async || {
+        let call = locks.run("k", shared(), async |_| Box::pin(exclusive()).await);
+        call.await.expect("held")
+    };
+    let further_inside = async || {
+        let call = locks.run("k", shared(), async |_| Box::pin(inside_shared()).await);
+        call.await.expect("held")
+    };
+    let body = locks.run("k", options(), async |_| {
+        for refused in [
+            Box::pin(inside_shared()).await,
+            Box::pin(further_inside()).await,
+        ] {
+            let (_, reason) = invalid(refused);
             assert!(reason.contains("holds the key shared"), "{reason}");
-            locks
-                .run("k", options(), async |_| ())
-                .await
-                .expect("not inside");
-        })
-        .await
-        .expect("free");
+        }
+        Box::pin(exclusive()).await.expect("not inside of it");
+    });
+    body.await.expect("free");
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,9 +365,9 @@ async fn has_several(locks: &LockManager, n: u8) -> Result<[[bool; 3]; 3], LockE
 
 #[tokio::test(start_paused = true)]
 async fn the_attribute_takes_the_mode_that_it_names() {
-    let locks = LockManager::in_memory();
     const SHARED: [bool; 3] = [false, true, false];
     const EXCLUSIVE: [bool; 3] = [true, true, false];
+    let locks = LockManager::in_memory();
     assert_eq!(reads(&locks).await.expect("free"), SHARED);
     assert_eq!(writes(&locks).await.expect("free"), EXCLUSIVE);
     assert_eq!(
