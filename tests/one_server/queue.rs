@@ -19,6 +19,11 @@ use redis::Value;
 const FENCE: &str = "__lock_core__:fence";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
+const HOLDERS: &str = "__lock_core__:holders:lock:k";
+const SEATS: &str = "__lock_core__:seats:lock:k";
+
+/// The scores of exclusive entries are larger by this than their places.
+const BAND: u64 = 4_500_000_000_000_000;
 
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-core/src/store/redis/scripts/acquire_short.lua"),
@@ -34,10 +39,18 @@ fn now(server: &RedisServer) -> u64 {
     seconds * 1_000_000 + micros
 }
 
+/// Puts an exclusive entry into the queue, at this place.
+fn add(server: &RedisServer, place: &str, entry: &str) {
+    let place: u64 = place.parse().expect("a place");
+    let score = (place + BAND).to_string();
+    server.cli(&["ZADD", QUEUE, &score, entry]);
+}
+
 /// Sends a request to wait; returns the place.
 fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     let reply = server.cli(&[
-        "EVAL", ACQUIRE, "4", "lock:k", FENCE, QUEUE, BEATS, token, "60000", "0", "1", place, entry,
+        "EVAL", ACQUIRE, "6", "lock:k", FENCE, QUEUE, BEATS, HOLDERS, SEATS, token, "60000", "0",
+        "1", place, entry,
     ]);
     let Value::Array(reply) = reply else {
         panic!("not a list: {reply:?}");
@@ -63,8 +76,8 @@ async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     for (age, is_granted) in [(3_000_000, false), (-60_000_000, true)] {
         let guard = locks.acquire_free("k", patient()).await;
         let place = now(&server).saturating_add_signed(-age).to_string();
-        let entry = "stopped 1 60000 lc1:web/1:00";
-        server.cli(&["ZADD", QUEUE, &place, entry]);
+        let entry = "stopped 1 60000 x lc1:web/1:00";
+        add(&server, &place, entry);
         guard.release_held().await;
         let holder = server.get("lock:k");
         assert_eq!(holder.is_some(), is_granted, "{age}: {holder:?}");
@@ -78,10 +91,10 @@ async fn a_check_keeps_an_entry_alive_and_beats_do_not_pile_up() {
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", patient()).await;
     let long_ago = (now(&server) - 60_000_000).to_string();
-    server.cli(&["ZADD", BEATS, &long_ago, "gone 7 60000 lc1:web/7:00"]);
-    let place = check(&server, "ch 1 60000", "lc1:web/1:00", &long_ago);
+    server.cli(&["ZADD", BEATS, &long_ago, "gone 7 60000 x lc1:web/7:00"]);
+    let place = check(&server, "ch 1 60000 x", "lc1:web/1:00", &long_ago);
     assert_eq!(place.to_string(), long_ago, "its place of before");
-    assert_eq!(server.queue(BEATS), ["ch 1 60000 lc1:web/1:00"]);
+    assert_eq!(server.queue(BEATS), ["ch 1 60000 x lc1:web/1:00"]);
     let expiry = server.pttl(BEATS).expect("it ends by itself");
     assert!(expiry < SECOND * 3, "{expiry:?}");
     let mut listener = redis::Client::open(server.url())
@@ -100,14 +113,14 @@ async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", patient()).await;
     let hour_ahead = (now(&server) + 3_600_000_000).to_string();
-    server.cli(&["ZADD", QUEUE, &hour_ahead, "ch 1 60000 lc1:web/1:00"]);
-    let place = check(&server, "ch 1 60000", "lc1:web/1:00", &hour_ahead);
+    add(&server, &hour_ahead, "ch 1 60000 x lc1:web/1:00");
+    let place = check(&server, "ch 1 60000 x", "lc1:web/1:00", &hour_ahead);
     assert!(place <= now(&server), "{place}");
-    let later = check(&server, "ch 2 60000", "lc1:web/2:00", "wait");
+    let later = check(&server, "ch 2 60000 x", "lc1:web/2:00", "wait");
     assert!(place < later);
     assert_eq!(
         server.queue(QUEUE),
-        ["ch 1 60000 lc1:web/1:00", "ch 2 60000 lc1:web/2:00"]
+        ["ch 1 60000 x lc1:web/1:00", "ch 2 60000 x lc1:web/2:00"]
     );
     guard.release_held().await;
 }

@@ -318,7 +318,12 @@ async fn a_lock_is_waited_for(
         third.abort();
         drop(blocked);
         // An entry of a process that fell silent long ago is passed over.
-        server.cli(&["ZADD", QUEUE, "1", "gone 1 60000 lc1:gone/1:00"]);
+        server.cli(&[
+            "ZADD",
+            QUEUE,
+            "4500000000000001",
+            "gone 1 60000 x lc1:gone/1:00",
+        ]);
         release(guard).await?;
         let next = joined(waiting).await?;
         if server.calls("publish") == messages {

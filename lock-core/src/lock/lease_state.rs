@@ -102,7 +102,9 @@ impl LeaseState {
             id,
             owner: server_lease.owner.clone(),
             fencing,
-            permit: server_lease.permit.filter(|_| terms.mode.kind() == LockMode::Permits),
+            permit: server_lease
+                .permit
+                .filter(|_| terms.mode.kind() == LockMode::Permits),
             terms: *terms,
             is_renewed: AtomicBool::new(server_lease.renewal != RenewalPlan::Off),
             valid_until: AtomicU64::new(server_lease.valid_until.as_nanos()),

@@ -154,9 +154,7 @@ impl Registry {
         if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
             drop(keys);
             // Before the request leaves, so that the key is free for it if no task has the share.
-            self.event(key, LockMode::Shared, |entry, cx| {
-                entry.state.contended_here(cx);
-            });
+            self.close_shares(key);
             keys = self.keys.lock();
         }
         let entry = keys.of(kind).entry(key.clone());
@@ -188,6 +186,13 @@ impl Registry {
             Ok(None) => Ok(Waiting::InQueue(id, request)),
             Err(refusal) => Err(self.refused(key, refusal)),
         }
+    }
+
+    /// No share of a key that this process has admits a further task.
+    pub(crate) fn close_shares(self: &Arc<Self>, key: &LockKey) {
+        self.event(key, LockMode::Shared, |entry, cx| {
+            entry.state.close_shares(cx);
+        });
     }
 
     /// What observers see of a lease that a task takes now.
@@ -308,20 +313,20 @@ impl Registry {
         let todo = self.settle(key, kind, &mut keys, actions);
         drop(keys);
         let action = match after {
-            AfterRelease::Passed => None,
-            AfterRelease::GiveBack(action) => Some(action),
-            AfterRelease::NotHeld => Some(lease.release_action()),
+            AfterRelease::Passed => {
+                self.carry_out(key, kind, todo);
+                return lost.map(|reason| Releasing::lost(key.clone(), reason));
+            }
+            AfterRelease::GiveBack(action) => action,
+            AfterRelease::NotHeld => lease.release_action(),
         };
-        let mut releasing =
-            action.map(|action| release::release(&self.context, key, action, lost, unanswered));
+        let mut releasing = release::release(&self.context, key, action, lost, unanswered);
         // The release reaches the connection before the next request for the key.
-        if let Some(releasing) = &mut releasing
-            && todo.asks()
-        {
+        if todo.asks() {
             releasing.send();
         }
         self.carry_out(key, kind, todo);
-        releasing
+        Some(releasing)
     }
 
     /// A lease is lost.

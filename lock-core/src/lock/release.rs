@@ -42,6 +42,8 @@ const MOST_REFUSALS: u32 = 3;
 pub(crate) struct Releasing {
     context: Option<Arc<Context>>,
     key: LockKey,
+    /// Of a lease that was lost, and is not to be released.
+    lost: Option<LeaseLost>,
     /// Until the result is known.
     work: Option<Pin<Box<dyn Future<Output = ReleaseTask> + Send>>>,
 }
@@ -113,6 +115,7 @@ pub(super) fn release(
     Releasing {
         context: Some(context.clone()),
         key: key.clone(),
+        lost: None,
         work: Some(Box::pin(async move {
             while task.result.is_none() && !task.is_over {
                 task.try_again().await;
@@ -129,6 +132,17 @@ impl Releasing {
         Self {
             context: None,
             key,
+            lost: None,
+            work: None,
+        }
+    }
+
+    /// Of a lease that its task lost, and that other tasks have on.
+    pub(super) fn lost(key: LockKey, reason: LeaseLost) -> Self {
+        Self {
+            context: None,
+            key,
+            lost: Some(reason),
             work: None,
         }
     }
@@ -151,6 +165,10 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if let Some(reason) = this.lost {
+            let key = this.key.clone();
+            return Poll::Ready(Err(LockError::Lost { key, reason }));
+        }
         let here = this.context.as_ref().filter(|context| context.is_here());
         // In a child that was forked after the first poll the reply never comes.
         let (Some(manager), Some(work)) = (here, &mut this.work) else {

@@ -59,6 +59,8 @@ impl LockManager {
         let context = self.context();
         check_key(&self.inner.registry.prefix, &key)?;
         let full_key = self.inner.registry.full_key(&key);
+        // A share that is kept here would go on to serve tasks until its next renewal.
+        self.inner.registry.close_shares(&key);
         context
             .ask(|store| store.force_release(full_key, context.known_fencing()))
             .await

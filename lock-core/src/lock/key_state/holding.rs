@@ -115,8 +115,8 @@ where
         self.arm(cx);
     }
 
-    /// An exclusive request of this process comes: no share admits a further task.
-    pub(crate) fn contended_here(&mut self, cx: &mut Transition<'_, W, L, O>) {
+    /// No share admits a further task: an exclusive request of this process comes, or the lock was taken from all its holders.
+    pub(crate) fn close_shares(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last one on, since one that is released is taken out.
         for at in (0..self.leases.len()).rev() {
             self.close_share(at, cx);

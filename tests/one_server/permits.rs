@@ -1,0 +1,221 @@
+//! Permits on one server: how many hold, which one is whose, a number that changes, and a rate.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockError, LockGuard, LockManager, LockMode, LockOptions};
+use lock_tests::{
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
+};
+use tokio::task::JoinSet;
+
+const LOCK: &str = "lock:k";
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
+
+fn permits(n: u16) -> LockOptions {
+    options().permits(n)
+}
+
+async fn is_busy(locks: &LockManager, n: u16) -> bool {
+    match locks.acquire("k", permits(n).no_wait()).await {
+        Err(LockError::Busy { .. }) => true,
+        Ok(_) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn permit(guard: &LockGuard) -> u16 {
+    guard.lease().permit().expect("a permit has a number")
+}
+
+async fn take(locks: &LockManager, n: u16, count: usize) -> Vec<LockGuard> {
+    let mut taken = Vec::new();
+    for _ in 0..count {
+        taken.push(locks.acquire_free("k", permits(n)).await);
+    }
+    taken
+}
+
+#[tokio::test]
+async fn as_many_hold_as_there_are_permits_and_each_has_the_lowest_free_number() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let first = one.acquire_free("k", permits(3)).await;
+    let second = other.acquire_free("k", permits(3)).await;
+    let third = one.acquire_free("k", permits(3)).await;
+    assert_eq!([&first, &second, &third].map(permit), [0, 1, 2]);
+    let tokens = [&first, &second, &third].map(|guard| guard.lease().fencing_token());
+    assert!(tokens.is_sorted() && tokens[0] < tokens[1] && tokens[1] < tokens[2]);
+    assert!(is_busy(&one, 3).await && is_busy(&other, 3).await);
+    let seen = one.inspect("k").await.expect("works").expect("held");
+    assert_eq!((seen.mode, seen.holders), (LockMode::Permits, 3));
+    second.release_held().await;
+    let next = other.acquire_free("k", permits(3)).await;
+    assert_eq!(permit(&next), 1);
+    for guard in [first, third, next] {
+        guard.release_held().await;
+    }
+    eventually(HANG, "nothing is left", async || {
+        server.keys("*") == ["__lock_core__:fence"]
+    })
+    .await;
+}
+
+/// While one version of a program is replaced by the next.
+#[tokio::test]
+async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
+    let server = RedisServer::start();
+    let (old, new) = (connect(&server.url()).await, connect(&server.url()).await);
+    let wait = |locks: &LockManager, n| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.acquire_free("k", permits(n).wait(HANG)).await })
+    };
+    let queued = async |length| {
+        eventually(HANG, "it is in the queue", async || {
+            server.queue(QUEUE).len() == length
+        })
+        .await;
+    };
+    // From 4 to 6: the new one waits behind the old one.
+    let mut held = take(&old, 4, 4).await;
+    let fifth = wait(&old, 4);
+    queued(1).await;
+    let sixth = wait(&new, 6);
+    queued(2).await;
+    assert!(!fifth.is_finished() && !sixth.is_finished());
+    fifth.abort();
+    let sixth = sixth.await.expect("the head is gone");
+    assert_eq!(permit(&sixth), 4);
+    held.push(sixth);
+    held.extend(take(&new, 6, 1).await);
+    assert_eq!(permit(&held[5]), 5);
+    // From 6 to 4: it enters when fewer than four are held.
+    let waiting = wait(&old, 4);
+    queued(1).await;
+    for _ in 0..2 {
+        held.remove(0).release_held().await;
+        assert!(is_busy(&new, 6).await, "the head is not overtaken");
+        assert!(!waiting.is_finished());
+    }
+    held.remove(0).release_held().await;
+    let entered = waiting.await.expect("granted");
+    assert_eq!(permit(&entered), 0);
+    drop((entered, held));
+}
+
+#[tokio::test]
+async fn a_holder_that_is_gone_blocks_its_own_permit_for_its_own_ttl() {
+    let server = RedisServer::start();
+    let (gone, alive) = (connect(&server.url()).await, connect(&server.url()).await);
+    let short = LockOptions::new(Duration::from_millis(400))
+        .permits(2)
+        .without_renewal();
+    std::mem::forget(gone.acquire_free("k", short).await);
+    let other = alive.acquire_free("k", permits(2)).await;
+    assert_eq!(permit(&other), 1);
+    let next = alive.acquire_free("k", permits(2).wait(HANG)).await;
+    assert_eq!(permit(&next), 0);
+    assert!(is_busy(&alive, 2).await);
+    next.release_held().await;
+    other.release_held().await;
+    eventually(HANG, "nothing is left", async || {
+        server.keys("*") == ["__lock_core__:fence"]
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn never_more_than_the_permits_run_and_every_task_gets_its_turn() {
+    const TASKS: usize = 48;
+    let server = RedisServer::start();
+    let mut tasks = JoinSet::new();
+    let inside = Arc::new(Mutex::new(BTreeSet::new()));
+    let most = Arc::<AtomicUsize>::default();
+    for _ in 0..4 {
+        let locks = connect(&server.url()).await;
+        for _ in 0..TASKS / 4 {
+            let (locks, inside, most) = (locks.clone(), inside.clone(), most.clone());
+            tasks.spawn(async move {
+                for _ in 0..5 {
+                    let guard = locks.acquire_free("k", permits(4).wait(HANG)).await;
+                    let number = permit(&guard);
+                    {
+                        let mut inside = inside.lock().expect("no panic");
+                        assert!(inside.insert(number), "{number} is held twice");
+                        most.fetch_max(inside.len(), SeqCst);
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    inside.lock().expect("no panic").remove(&number);
+                    guard.release_held().await;
+                }
+            });
+        }
+    }
+    tasks.join_all().await;
+    assert_eq!(most.load(SeqCst), 4, "all are used");
+    assert_eq!(server.get(LOCK), None);
+}
+
+/// `min_hold` keeps the number of a body that is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_that_are_kept_for_a_second_bound_the_starts_in_a_second() {
+    let server = RedisServer::start();
+    let starts = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let locks = connect(&server.url()).await;
+        for _ in 0..6 {
+            let (locks, starts) = (locks.clone(), starts.clone());
+            tasks.spawn(async move {
+                let rate = permits(5).min_hold(SECOND).wait(HANG);
+                let body = async |_| starts.lock().expect("no panic").push(Instant::now());
+                locks.run("k", rate, body).await.expect("a turn");
+            });
+        }
+    }
+    tasks.join_all().await;
+    let mut starts = std::mem::take(&mut *starts.lock().expect("no panic"));
+    starts.sort();
+    assert_eq!(starts.len(), 12);
+    for six in starts.windows(6) {
+        let took = six[5] - six[0];
+        // A body may be polled a little later than its lease began.
+        assert!(took > SECOND * 3 / 4, "six bodies began within {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_has_permits_everywhere_or_nowhere() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = one.acquire_free("k", permits(2)).await;
+    for mode in [options(), options().shared()] {
+        for locks in [&one, &other] {
+            let refused = locks.acquire("k", mode.clone()).await;
+            let Err(LockError::Invalid { key, reason, .. }) = refused else {
+                panic!("{refused:?}");
+            };
+            assert!(reason.contains("another mode"), "{reason}");
+            assert_eq!(key.expect("named").as_str(), "k");
+        }
+    }
+    guard.release_held().await;
+    for mode in [options(), options().shared()] {
+        let guard = one.acquire_free("k", mode).await;
+        let refused = other.acquire("k", permits(2)).await;
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{refused:?}"
+        );
+        guard.release_held().await;
+        one.force_release("k").await.expect("works");
+    }
+    let guard = one.acquire_free("k", permits(2)).await;
+    guard.release_held().await;
+}

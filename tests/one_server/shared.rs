@@ -1,0 +1,342 @@
+//! Shared locks on one server: who holds together, whose turn it is, kept shares, and what ends them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lock_core::{LeaseLost, LockError, LockManager, LockMode, LockOptions};
+use lock_tests::{
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
+    patient,
+};
+use redis::Value;
+use tokio::task::{JoinHandle, JoinSet};
+
+const LOCK: &str = "lock:k";
+const HOLDERS: &str = "__lock_core__:holders:lock:k";
+
+fn shared() -> LockOptions {
+    options().shared()
+}
+
+fn impatient(options: LockOptions) -> LockOptions {
+    options.no_wait()
+}
+
+async fn connect_all<const N: usize>(server: &RedisServer) -> [LockManager; N] {
+    let mut all = Vec::new();
+    for _ in 0..N {
+        all.push(connect(&server.url()).await);
+    }
+    all.try_into().expect("as many")
+}
+
+/// Tasks that take a key shared again and again, without a pause, until they are told to stop. Each counts its bodies.
+struct Readers {
+    stop: Arc<AtomicBool>,
+    bodies: Arc<AtomicUsize>,
+    tasks: JoinSet<()>,
+}
+
+impl Readers {
+    fn start(managers: &[LockManager], each: usize, options: &LockOptions) -> Self {
+        let (stop, bodies) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let mut tasks = JoinSet::new();
+        for locks in managers.iter().flat_map(|locks| vec![locks; each]) {
+            let (locks, options) = (locks.clone(), options.clone().wait(HANG));
+            let (stop, bodies) = (stop.clone(), bodies.clone());
+            tasks.spawn(async move {
+                while !stop.load(SeqCst) {
+                    let body = async |_| tokio::time::sleep(Duration::from_millis(5)).await;
+                    locks.run("k", options.clone(), body).await.expect("a turn");
+                    bodies.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        Self {
+            stop,
+            bodies,
+            tasks,
+        }
+    }
+
+    async fn run_on(&self) {
+        let before = self.bodies.load(SeqCst);
+        let more = before + 2 * self.tasks.len();
+        eventually(HANG, "they go on", async || {
+            self.bodies.load(SeqCst) >= more
+        })
+        .await;
+    }
+
+    async fn stop(self) {
+        self.stop.store(true, SeqCst);
+        self.tasks.join_all().await;
+    }
+}
+
+async fn is_busy(locks: &LockManager, options: LockOptions) -> bool {
+    match locks.acquire("k", impatient(options)).await {
+        Err(LockError::Busy { .. }) => true,
+        Ok(guard) => {
+            guard.release_held().await;
+            false
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits for a key until the server has its entry.
+async fn in_queue(
+    server: &RedisServer,
+    locks: &LockManager,
+    options: LockOptions,
+) -> JoinHandle<lock_core::LockGuard> {
+    const QUEUE: &str = "__lock_core__:waiters:lock:k";
+    let before = server.queue(QUEUE).len();
+    let locks = locks.clone();
+    let waiting = tokio::spawn(async move { locks.acquire_free("k", options.wait(HANG)).await });
+    eventually(HANG, "it is in the queue", async || {
+        server.queue(QUEUE).len() > before
+    })
+    .await;
+    waiting
+}
+
+#[tokio::test]
+async fn holders_of_several_processes_share_a_key_and_an_exclusive_one_has_it_alone() {
+    let server = RedisServer::start();
+    let [one, other, third] = connect_all(&server).await;
+    let first = one.acquire_free("k", shared()).await;
+    let second = other.acquire_free("k", impatient(shared())).await;
+    assert_eq!(
+        first.lease().fencing_token(),
+        second.lease().fencing_token(),
+        "one phase has one token"
+    );
+    assert!(is_busy(&third, options()).await);
+    let seen = third.inspect("k").await.expect("works").expect("held");
+    assert_eq!((seen.mode, seen.holders), (LockMode::Shared, 2));
+    let token = first.lease().fencing_token();
+    first.release_held().await;
+    // The refused one has ended the share that is kept.
+    let waiting = in_queue(&server, &third, options()).await;
+    assert!(!waiting.is_finished());
+    assert!(is_busy(&one, shared()).await, "none overtakes the queue");
+    second.release_held().await;
+    let alone = waiting.await.expect("granted");
+    assert!(alone.lease().fencing_token() > token);
+    assert!(is_busy(&one, shared()).await && is_busy(&one, options()).await);
+    alone.release_held().await;
+    let later = one.acquire_free("k", patient().shared()).await;
+    assert!(later.lease().fencing_token() > token);
+    later.release_held().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_one_process_share_a_key_without_a_message_after_the_first() {
+    let server = RedisServer::start();
+    let [locks] = connect_all(&server).await;
+    let long = LockOptions::new(SECOND * 60).shared();
+    let first = locks.acquire_free("k", long.clone()).await;
+    let before = server.calls("evalsha");
+    let readers = Readers::start(std::slice::from_ref(&locks), 16, &long);
+    for _ in 0..5 {
+        readers.run_on().await;
+    }
+    assert_eq!(server.calls("evalsha"), before);
+    readers.stop().await;
+    first.release_held().await;
+    eventually(HANG, "a share without a task ends by itself", async || {
+        server.get(LOCK).is_none() && server.keys("*holders*").is_empty()
+    })
+    .await;
+}
+
+/// None of the readers ever pauses, and each process keeps its share.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exclusive_request_and_readers_without_a_pause_get_their_turns() {
+    let server = RedisServer::start();
+    let managers: [LockManager; 4] = connect_all(&server).await;
+    let readers = Readers::start(&managers[..3], 4, &LockOptions::new(SECOND * 60).shared());
+    readers.run_on().await;
+    for round in 0..5 {
+        // The last two come from a process that has readers itself.
+        let writer = &managers[if round < 3 { 3 } else { 0 }];
+        let guard = writer.acquire_free("k", patient()).await;
+        assert!(is_busy(&managers[1], shared()).await);
+        guard.release_held().await;
+        readers.run_on().await;
+    }
+    readers.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_get_their_turn_among_exclusive_holders_without_a_pause() {
+    let server = RedisServer::start();
+    let managers: [LockManager; 4] = connect_all(&server).await;
+    let writers = Readers::start(&managers[..3], 2, &options());
+    writers.run_on().await;
+    for _ in 0..5 {
+        let reader = managers[3].acquire_free("k", patient().shared()).await;
+        assert!(is_busy(&managers[0], options()).await);
+        reader.release_held().await;
+    }
+    writers.stop().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_last_exclusive_request_lets_the_queued_readers_in() {
+    let server = RedisServer::start();
+    let [one, writer, reader] = connect_all(&server).await;
+    let first = one.acquire_free("k", shared()).await;
+    let writing = in_queue(&server, &writer, options()).await;
+    let reading = in_queue(&server, &reader, shared()).await;
+    assert!(!reading.is_finished());
+    writing.abort();
+    // The first one still holds it.
+    let second = reading.await.expect("let in");
+    assert_eq!(
+        first.lease().fencing_token(),
+        second.lease().fencing_token()
+    );
+    first.release_held().await;
+    second.release_held().await;
+}
+
+/// A holder that ended without a word blocks others for its own ttl, and no share for longer.
+#[tokio::test]
+async fn a_holder_that_is_gone_blocks_an_exclusive_request_for_its_own_ttl() {
+    let server = RedisServer::start();
+    let [gone, alive, writer] = connect_all(&server).await;
+    let half = Duration::from_millis(500);
+    let short = LockOptions::new(half).shared().without_renewal();
+    let ended = gone.acquire_free("k", short).await;
+    std::mem::forget(ended);
+    let guard = alive.acquire_free("k", shared()).await;
+    let writing = in_queue(&server, &writer, options()).await;
+    guard.release_held().await;
+    let alone = writing.await.expect("within the ttl");
+    alone.release_held().await;
+}
+
+#[tokio::test]
+async fn clients_of_other_kinds_find_a_shared_key_taken_and_cannot_release_it() {
+    let server = RedisServer::start();
+    let [locks] = connect_all(&server).await;
+    let guard = locks.acquire_free("k", shared()).await;
+    let set = server.cli(&["SET", LOCK, "mine", "NX", "PX", "60000"]);
+    assert_eq!(set, Value::Nil);
+    let release = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+    let released = server.cli(&["EVAL", release, "1", LOCK, "mine"]);
+    assert_eq!(released, Value::Int(0));
+    guard.lease().verify().await.expect("still held");
+    guard.release_held().await;
+    locks.force_release("k").await.expect("works");
+    // While it is another client's, it is busy, in both modes.
+    server.cli(&["SET", LOCK, "mine", "NX", "PX", "60000"]);
+    assert!(is_busy(&locks, shared()).await && is_busy(&locks, options()).await);
+    let waiting = in_queue(&server, &locks, shared()).await;
+    let released = server.cli(&["EVAL", release, "1", LOCK, "mine"]);
+    assert_eq!(released, Value::Int(1));
+    waiting.await.expect("polled").release_held().await;
+}
+
+#[tokio::test]
+async fn a_forced_release_ends_every_share_of_a_key() {
+    let server = RedisServer::start();
+    let [one, other, operator] = connect_all(&server).await;
+    let (first, second) = (
+        one.acquire_free("k", shared()).await,
+        other.acquire_free("k", shared()).await,
+    );
+    operator.force_release("k").await.expect("works");
+    let alone = operator.acquire_free("k", impatient(options())).await;
+    for guard in [first, second] {
+        let lost = guard.lease().verify().await;
+        let is_taken_away = matches!(
+            lost,
+            Err(LockError::Lost {
+                reason: LeaseLost::TakenAway,
+                ..
+            })
+        );
+        assert!(is_taken_away, "{lost:?}");
+    }
+    alone.release_held().await;
+}
+
+/// An eviction takes one key, not all that belong together.
+#[tokio::test]
+async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_the_key() {
+    let server = RedisServer::start();
+    let [early, late, writer] = connect_all(&server).await;
+    let first = early.acquire_free("k", shared()).await;
+    server.cli(&["DEL", HOLDERS]);
+    let second = late.acquire_free("k", shared()).await;
+    let asked = is_busy(&writer, options()).await;
+    assert!(asked);
+    // Its share ends at once, since an exclusive request was refused.
+    second.release_held().await;
+    eventually(HANG, "the later one is gone", async || {
+        server.queue(HOLDERS).is_empty()
+    })
+    .await;
+    assert!(is_busy(&writer, options()).await, "the first one holds it");
+    drop(first);
+}
+
+#[tokio::test]
+async fn min_hold_and_max_hold_are_those_of_each_task_that_shares() {
+    let server = RedisServer::start();
+    let [locks, writer] = connect_all(&server).await;
+    let brief = shared().max_hold(Duration::from_millis(200));
+    let (short, long) = (
+        locks.acquire_free("k", brief).await,
+        locks.acquire_free("k", shared()).await,
+    );
+    assert_eq!(short.lease().lost().await, LeaseLost::MaxHold);
+    long.lease().verify().await.expect("another task's bound");
+    let left = short.release().await;
+    assert!(matches!(left, Err(LockError::Lost { .. })), "{left:?}");
+    long.lease().verify().await.expect("it is still shared");
+    long.release_held().await;
+    let kept = shared().min_hold(SECOND * 30);
+    locks.acquire_free("k", kept).await.release_held().await;
+    // It ends the kept share, and the server keeps the key.
+    assert!(is_busy(&writer, options()).await);
+    eventually(HANG, "the share is released", async || {
+        let left = server.pttl(LOCK).expect("kept");
+        left > SECOND * 20
+    })
+    .await;
+    assert!(is_busy(&writer, options()).await);
+}
+
+#[tokio::test]
+async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
+    let server = RedisServer::start();
+    let [locks] = connect_all(&server).await;
+    let short = LockOptions::new(Duration::from_millis(300)).shared();
+    let (one, other) = (
+        locks.acquire_free("k", short.clone()).await,
+        locks.acquire_free("k", short.clone()).await,
+    );
+    let started = server.calls("zadd");
+    eventually(HANG, "it is renewed", async || {
+        server.calls("zadd") > started + 6
+    })
+    .await;
+    one.lease().verify().await.expect("held");
+    server.cli(&["DEL", LOCK]);
+    assert_eq!(one.lease().lost().await, LeaseLost::TakenAway);
+    assert_eq!(other.lease().lost().await, LeaseLost::TakenAway);
+    let again = locks.acquire_free("k", short).await;
+    drop((one, other));
+    again.lease().verify().await.expect("another share");
+    again.release_held().await;
+}
