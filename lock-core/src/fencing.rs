@@ -1,8 +1,12 @@
-//! The number that grows with each acquisition of a key, and guards a store.
+//! The number that grows from one holder of a key to the next, and guards a store.
 
 use std::fmt;
 
-/// A number that grows with each acquisition of a key, to be handed to the store that the lock protects.
+/// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
+///
+/// All holders of one shared phase have the same. It is larger than that of the exclusive holder before them, and smaller than that of
+/// the next one. With permits it grows with each acquisition, too, but several holders are in their right at a time: a store
+/// compares for each seat by itself, see [`Fence::permit`].
 ///
 /// A store that remembers the largest token it has seen, and refuses smaller ones, is safe from a holder that was paused through
 /// the end of its lease. No lock alone can promise that. A store that refuses a token is right: never raise a token and try again.

@@ -3,12 +3,12 @@
 //! The set follows the task: through `join!` and nested calls, not into a spawned task, nor into a task of a `LocalSet` that is
 //! driven inside the body. It is a list from the innermost body outwards, as short as bodies are nested.
 //!
-//! Calls of one key by branches of one body (`join!`) have the key in turn: a call waits for the [`Turn`] of the innermost body that
+//! Calls of one key by branches of one body (`join!`) have the key in turn: a call waits for the [turn](Turns) of the innermost body that
 //! holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and goes on at once.
 //!
 //! A call that asks for the key shared needs a part of the turn only: such calls run together, and none beside one that asks for it
 //! exclusively. Its own body holds the key shared from then on, also where the lease is exclusive. An exclusive call inside of it is
-//! refused: with its sibling doing the same, each would wait for the other's part. So where the lease is shared, no call needs a turn.
+//! refused: with its sibling doing the same, each would wait for the other's part. So where the lease is shared, no call waits.
 
 use std::{future::Future, iter, mem, ptr, sync::Arc};
 
@@ -32,7 +32,7 @@ tokio::task_local! {
 /// What one of the bodies that run holds. Guards that take a key of it again share its lease.
 struct HeldByBody {
     leases: Leases,
-    /// Of its keys, those that the call asked for shared within a body that holds them exclusively.
+    /// Of its keys, those that it took again, shared: it holds them no more than that, whatever the lease.
     shared: Vec<LockKey>,
     /// Of its keys, those that calls inside the body took again: the calls in turn have its [`PARTS`], first come, first served.
     turns: Mutex<Vec<(LockKey, Arc<Semaphore>)>>,
@@ -54,7 +54,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Those keys of the call that its body is to hold no more than shared, whatever the lease. Once.
+    /// The keys that the body of the call is to hold no more than shared, whatever the lease. Once.
     pub(crate) fn shared(&mut self) -> Vec<LockKey> {
         mem::take(&mut self.shared)
     }
@@ -102,8 +102,8 @@ pub(crate) async fn scope<T>(
 }
 
 /// Waits until no other branch of the running body is in a call with one of these keys, but for shared calls beside shared ones, as
-/// long as the call may wait. The keys are
-/// taken in the order of their bytes, so that branches with keys in common do not wait for each other in a circle.
+/// long as the call may wait. The keys are taken in the order of their bytes, so that branches with keys in common do not wait for
+/// each other in a circle.
 ///
 /// The holder of a turn is a call under the same lease. It ends with the lease at the latest, unless it is told to continue.
 ///
@@ -118,17 +118,16 @@ pub(crate) async fn take_turns(
 ) -> Result<Turns, LockError> {
     let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
     for (key, asked) in keys {
-        let Some((lease, held)) = find_with_body(registry, key) else {
+        let Some((_, body)) = find_with_body(registry, key) else {
             continue;
         };
-        let is_shared = *asked == Mode::Shared;
-        if is_shared && lease.terms.mode != Mode::Shared {
+        let parts = if *asked == Mode::Shared {
             shared.push(key.clone());
-        }
-        if held.mode_of(&lease) != Mode::Shared {
-            let parts = if is_shared { 1 } else { PARTS };
-            order.push((key, parts, held.turns_of(key)));
-        }
+            1
+        } else {
+            PARTS
+        };
+        order.push((key, parts, body.turns_of(key)));
     }
     order.sort_by_key(|(key, ..)| *key);
     let mut taken = Vec::with_capacity(order.len());

@@ -202,13 +202,16 @@ impl LockManager {
     /// The returned guard keeps the lock, and its lease is renewed, until it is released or dropped. The guard does not stop your
     /// code when the lease is lost; [`run`](Self::run) does.
     ///
-    /// Inside a body that holds the key already, succeeds at once with the same lease.
+    /// Inside a body that holds the key already, succeeds at once with the same lease. A body that holds it shared cannot have it
+    /// exclusively: two such bodies would wait for each other.
     ///
     /// # Errors
     ///
     /// - [`LockError::Busy`] if another holder had it during the whole wait;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or the key holds something that is no lock;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, if the key holds something that is no lock, or if the
+    ///   running body, or others, have the key in a mode that does not allow this one: exclusive inside shared, and permits beside no
+    ///   permits;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
     ///
     /// The call outlives its wait by three command time-outs at most (of 1 s by default), while a reply is in flight; by more if
@@ -267,7 +270,8 @@ impl LockManager {
     ///
     /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
     /// the same key again succeeds at once; [`current_lease`] returns it. Calls of `run` with the body's key that run beside each other,
-    /// in branches of the body, have it in turn, first come, first served: each waits as long as its options say. The body is never polled once the lease has ended,
+    /// in branches of the body, have it in turn, first come, first served: each waits as long as its options say. Those that ask for it
+    /// [`shared`](LockOptions::shared) run together. The body is never polled once the lease has ended,
     /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns; or only
     /// handed over, with [`release_in_background`](LockOptions::release_in_background).
     ///
