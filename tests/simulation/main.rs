@@ -17,6 +17,7 @@
 
 mod chance;
 mod conformance;
+mod explore;
 mod faults;
 mod model;
 mod network;

@@ -94,6 +94,24 @@ impl Server {
         std::mem::take(&mut self.outbox)
     }
 
+    /// Runs a script that need not be known; returns its reply, and what goes to which client.
+    pub(crate) fn run_script(
+        &mut self,
+        script: (&str, &[u8]),
+        keys: &[Bytes],
+        arguments: &[Bytes],
+        now_us: i64,
+    ) -> (Reply, Vec<(u64, Bytes)>) {
+        let reply = script::run(self, script.0, script.1, keys, arguments, now_us);
+        (reply, std::mem::take(&mut self.outbox))
+    }
+
+    /// A client that listens to a channel.
+    pub(crate) fn listen(&mut self, client: u64, channel: &[u8]) {
+        self.connect(client);
+        let _confirmed = self.subscribe(client, channel);
+    }
+
     /// Executes a plain command for nobody in particular.
     pub(crate) fn command(&mut self, words: &[&str], now_us: i64) -> Reply {
         let words: Vec<Bytes> = words.iter().map(|word| Bytes::from(*word)).collect();

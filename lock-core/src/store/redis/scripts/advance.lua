@@ -70,9 +70,8 @@ local function advance(known, own, holder, was_held, kind)
     return holder
   end
   if waiting == 0 and not kind then
-    if holder then
-      redis.pcall('ZREM', beats, '#')
-    end
+    -- The cut has nothing to cut any more.
+    redis.pcall('ZREM', beats, '#')
     return holder
   end
   local now = microseconds()
@@ -133,10 +132,6 @@ local function advance(known, own, holder, was_held, kind)
       redis.call('SET', lock, holder, 'PXAT', latest)
       redis.call('ZADD', holders, '9007199254740991', '#', unpack(adds))
       redis.call('PEXPIREAT', holders, latest)
-      if contended == 0 then
-        -- Whatever cut there was is one of the past.
-        redis.pcall('ZREM', beats, '#')
-      end
     end
     return true
   end
@@ -293,6 +288,9 @@ local function advance(known, own, holder, was_held, kind)
     end
   end
 
+  if waiting == 0 then
+    redis.pcall('ZREM', beats, '#')
+  end
   -- A newcomer enters directly only if none waits.
   if kind and not mine and not refused and waiting == 0 then
     local n = tonumber(kind)

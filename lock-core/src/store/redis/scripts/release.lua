@@ -39,5 +39,8 @@ if not holder then
 elseif type(holder) == 'string' and string.sub(holder, 1, 4) == 'lc1+' then
   -- The entry may have been what the shared ones behind it had to wait for.
   advance(tonumber(ARGV[2]), nil, settle(holder))
+elseif ARGV[4] then
+  -- The phase is an exclusive one, also if its holder came past the queue.
+  redis.pcall('ZREM', KEYS[4], '#')
 end
 return 0

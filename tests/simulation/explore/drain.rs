@@ -1,0 +1,73 @@
+//! From any state, without faults: all requests get the lock, and the server ends with its counter alone.
+
+use super::{
+    server_view::FENCE,
+    state::{At, Scripts, State, Step},
+};
+
+/// Each takes all processes one step further at least.
+const ROUNDS: usize = 40;
+
+pub(super) fn drain(mut state: State, scripts: &Scripts) -> Result<(), String> {
+    state.faults = 0;
+    for _ in 0..ROUNDS {
+        for i in 0..state.processes.len() {
+            while let Some(step) = next(&state, i) {
+                let is_last = matches!(step, Step::Check(_) | Step::Acquire(_));
+                state = state.after(&step, scripts)?;
+                if is_last {
+                    break;
+                }
+            }
+        }
+        let over = state.view().all_holders().into_iter();
+        for holder in over.filter(|holder| !state.is_alive(*holder)).collect::<Vec<_>>() {
+            state = state.after(&Step::LeaseEnds(holder), scripts)?;
+        }
+        // A beat, within which all that wait have checked.
+        state.now += 1_100_000;
+        if state.processes.iter().all(is_done) {
+            return is_empty(&mut state);
+        }
+    }
+    Err(format!(
+        "without faults, it does not come to an end: {:?}\n{:?}",
+        state.processes,
+        state.view()
+    ))
+}
+
+fn is_done(process: &super::state::Process) -> bool {
+    process.at == At::Gone || process.at == At::Idle && process.acquisitions_left == 0
+}
+
+fn next(state: &State, i: usize) -> Option<Step> {
+    let process = &state.processes[i];
+    match process.at {
+        At::Idle => (process.acquisitions_left > 0).then_some(Step::Acquire(i)),
+        At::Waiting if !process.grants.is_empty() => Some(Step::Deliver(i, 0)),
+        At::Waiting | At::Unknown => Some(Step::Check(i)),
+        At::Held | At::Undoing | At::Leaving => Some(Step::Release(i)),
+        At::Gone => None,
+    }
+}
+
+fn is_empty(state: &mut State) -> Result<(), String> {
+    for holder in state.view().all_holders() {
+        state.end_lease(holder);
+    }
+    // The time of a queue that nothing joins, and of beats.
+    state.now += 31_000_000;
+    let left: Vec<String> = state
+        .server
+        .store
+        .alive(state.now)
+        .map(|(key, _)| String::from_utf8_lossy(key).into_owned())
+        .filter(|key| key != FENCE)
+        .collect();
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the server ends with {left:?}"))
+    }
+}

@@ -1,0 +1,194 @@
+//! All interleavings of a few requests for one key, with the shipped scripts on the modelled server, breadth first.
+//!
+//! A process is only what the protocol asks of it: it sends a request, believes a reply or a message, checks, renews, releases. What
+//! can happen to it is a step like any other: a reply that is lost, a message that is lost, a late copy of a request, a crash, a
+//! lease that ends, silence. The number of such faults is bounded; all else is not.
+//!
+//! Time is not: each call comes a microsecond after the one before, and no lease ends by itself. That a lease has ended, or that a
+//! process was silent for two beats, is a step. So states that differ in times alone are the same state.
+//!
+//! ```sh
+//! cargo test -p lock-tests --test simulation explore
+//! EXPLORE=large cargo test --profile simulation -p lock-tests --test simulation explore -- --nocapture
+//! ```
+//!
+//! - `server_view`: what the server holds;
+//! - `state`: the processes and the server, and what the steps do;
+//! - `rules`: what must hold after each step;
+//! - `drain`: that without faults all requests come to an end.
+
+mod drain;
+mod rules;
+mod server_view;
+mod state;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    env,
+    time::Instant,
+};
+
+use state::{
+    Kind::{self, Exclusive, FastPath, Foreign, Permits, Shared},
+    Scripts, State, Step,
+};
+
+/// From each of so many states, all requests are brought to an end.
+const DRAINED: usize = 7;
+
+/// What is explored: who is there, how often each of them acquires, and how many faults there are.
+struct Setup {
+    kinds: &'static [Kind],
+    faults: u8,
+    acquisitions: u8,
+    /// The batches, if not the shipped size.
+    part: Option<u8>,
+}
+
+const fn setup(kinds: &'static [Kind], faults: u8, acquisitions: u8) -> Setup {
+    Setup {
+        kinds,
+        faults,
+        acquisitions,
+        part: None,
+    }
+}
+
+const fn in_parts(kinds: &'static [Kind], faults: u8, acquisitions: u8) -> Setup {
+    Setup {
+        part: Some(1),
+        ..setup(kinds, faults, acquisitions)
+    }
+}
+
+const XSS: &[Kind] = &[Exclusive, Shared, Shared];
+const XXS: &[Kind] = &[Exclusive, Exclusive, Shared];
+const XXSS: &[Kind] = &[Exclusive, Exclusive, Shared, Shared];
+const XSSS: &[Kind] = &[Exclusive, Shared, Shared, Shared];
+const XS_FOREIGN: &[Kind] = &[Exclusive, Shared, Foreign];
+const XS_FAST: &[Kind] = &[FastPath, Exclusive, Shared];
+const SS_FAST: &[Kind] = &[FastPath, Shared, Shared];
+const FEW_PERMITS: &[Kind] = &[Permits(1), Permits(2), Permits(2)];
+const PERMITS: &[Kind] = &[Permits(2), Permits(3), Permits(2), Permits(2)];
+
+#[test]
+fn phases_are_exclusive_and_fair() {
+    explore_all(
+        &[setup(XSS, 1, 1), setup(XXS, 1, 1), setup(XXSS, 0, 1)],
+        &[
+            setup(XSS, 2, 1),
+            setup(XSS, 1, 2),
+            setup(XXS, 2, 1),
+            setup(XXS, 1, 2),
+            setup(XXSS, 1, 1),
+            setup(XXSS, 0, 2),
+            setup(XSSS, 0, 2),
+        ],
+    );
+}
+
+#[test]
+fn a_batch_that_is_granted_in_parts_is_one_phase() {
+    explore_all(
+        &[in_parts(XSSS, 0, 1), in_parts(XXSS, 0, 1)],
+        &[in_parts(XSSS, 1, 1), in_parts(XXSS, 1, 1)],
+    );
+}
+
+#[test]
+fn requests_that_come_past_the_queue_break_nothing() {
+    explore_all(
+        &[
+            setup(XS_FOREIGN, 1, 1),
+            setup(XS_FAST, 1, 1),
+            setup(SS_FAST, 1, 1),
+        ],
+        &[
+            setup(XS_FOREIGN, 1, 2),
+            setup(XS_FAST, 1, 2),
+            setup(SS_FAST, 1, 2),
+        ],
+    );
+}
+
+#[test]
+fn permits_are_counted_and_seated() {
+    explore_all(
+        &[setup(FEW_PERMITS, 1, 1), setup(PERMITS, 0, 1)],
+        &[setup(FEW_PERMITS, 1, 2), in_parts(PERMITS, 1, 1)],
+    );
+}
+
+fn explore_all(small: &[Setup], large: &[Setup]) {
+    let is_large = env::var("EXPLORE").is_ok_and(|size| size == "large");
+    for setup in if is_large { large } else { small } {
+        setup.explore();
+    }
+}
+
+/// How a state was reached.
+struct Found {
+    from: usize,
+    step: Option<Step>,
+}
+
+impl Setup {
+    #[expect(clippy::print_stdout, reason = "how much was explored")]
+    fn explore(&self) {
+        let start = Instant::now();
+        let scripts = Scripts::new(self.part);
+        let first = State::new(self.kinds, self.faults, self.acquisitions);
+        let mut known = HashSet::from([first.canonical()]);
+        let mut found = vec![Found {
+            from: 0,
+            step: None,
+        }];
+        let mut open = VecDeque::from([(0, first)]);
+        let mut steps = 0;
+        while let Some((at, state)) = open.pop_front() {
+            if at % DRAINED == 0 {
+                let drained = drain::drain(state.clone(), &scripts);
+                drained.unwrap_or_else(|offence| self.fail(&found, at, None, &offence));
+            }
+            for step in state.steps() {
+                steps += 1;
+                let next = state
+                    .after(&step, &scripts)
+                    .unwrap_or_else(|offence| self.fail(&found, at, Some(&step), &offence));
+                if known.insert(next.canonical()) {
+                    found.push(Found {
+                        from: at,
+                        step: Some(step),
+                    });
+                    open.push_back((found.len() - 1, next));
+                }
+            }
+        }
+        println!(
+            "{:?}, {} faults, {} acquisitions each, parts {:?}: {} states, {steps} steps, {:.1} s",
+            self.kinds,
+            self.faults,
+            self.acquisitions,
+            self.part,
+            found.len(),
+            start.elapsed().as_secs_f64(),
+        );
+        assert!(found.len() > 100, "nothing to explore");
+    }
+
+    fn fail(&self, found: &[Found], at: usize, last: Option<&Step>, offence: &str) -> ! {
+        let mut path: Vec<String> = last.map(|step| format!("{step:?}")).into_iter().collect();
+        let mut at = at;
+        while let Some(step) = &found[at].step {
+            path.push(format!("{step:?}"));
+            at = found[at].from;
+        }
+        path.reverse();
+        panic!(
+            "{:?}, parts {:?}: {offence}\nafter {}",
+            self.kinds,
+            self.part,
+            path.join(", ")
+        );
+    }
+}

@@ -1,0 +1,471 @@
+//! What must hold after each call.
+
+use super::{
+    server_view::{Lock, Queued, Request, ServerView},
+    state::{At, Kind, Process, Scripts, State},
+};
+use crate::model::Reply;
+
+/// Which call was made.
+pub(super) enum Call {
+    Acquire { by: usize, is_newcomer: bool },
+    Release,
+    Renew,
+}
+
+/// The messages of a call.
+#[derive(Default)]
+pub(super) struct Told {
+    /// The fencing tokens of the grants.
+    pub(super) tokens: Vec<i64>,
+    /// The processes that were asked to yield.
+    pub(super) to_yield: Vec<usize>,
+}
+
+/// The kind of the last phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Last {
+    #[default]
+    None,
+    Exclusive,
+    Shared,
+    Permits,
+    /// A request that came past the queue had the lock while others waited.
+    Past,
+}
+
+/// What is known of the phases so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    last: Last,
+    /// While the last phase is a shared one and an exclusive request waits: shared ones placed before it belong to the phase.
+    pub(super) cut: Option<i64>,
+    /// Since a request came past the queue, the beats may have a cut of an earlier phase, which the exclusive hand-off leaves there.
+    has_stale_cut: bool,
+    /// The largest fencing token.
+    pub(super) largest: i64,
+}
+
+/// How many phases a request has waited for, and for how many it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waited {
+    exclusive: u8,
+    shared: u8,
+    most_exclusive: u8,
+    most_shared: u8,
+}
+
+impl History {
+    pub(super) fn canonical(&self) -> impl std::fmt::Debug + use<> {
+        (self.last, self.cut.is_some(), self.has_stale_cut)
+    }
+
+    /// A client that does not queue took the lock, or let it go.
+    pub(super) fn past_the_queue(&mut self, before: &ServerView, after: &ServerView) {
+        self.has_stale_cut |= before.cut.is_some();
+        if after.lock != Lock::Free {
+            let last = if before.queue.is_empty() {
+                Last::Exclusive
+            } else {
+                Last::Past
+            };
+            self.last = last;
+            self.cut = None;
+        } else if !before.queue.is_empty() {
+            self.last = Last::Past;
+        }
+    }}
+
+/// From now on, nothing is said about how long those that wait may have to.
+pub(super) fn excuse_all(processes: &mut [Process]) {
+    for process in processes {
+        process.waited = None;
+    }
+}
+
+pub(super) fn check(
+    state: &mut State,
+    call: &Call,
+    reply: &Reply,
+    (before, after): (&ServerView, &ServerView),
+    told: &Told,
+    scripts: &Scripts,
+) -> Result<(), String> {
+    let granted: Vec<Request> = after
+        .all_holders()
+        .into_iter()
+        .filter(|request| !before.holds(*request))
+        .collect();
+    let was_shared = state.history.last == Last::Shared;
+    let result = representation(after)
+        .and_then(|()| no_barging(call, before, after, &granted))
+        .and_then(|()| first_come_first_served(before, after, &granted))
+        .and_then(|()| phases_alternate(state, before, after, &granted))
+        .and_then(|()| permits(state, before, after, &granted))
+        .and_then(|()| tokens(state, reply, before, after, told))
+        .and_then(|()| nothing_is_left_waiting(state, call, after, scripts))
+        .and_then(|()| holders_are_told(state, call, before, after, told, scripts));
+    if let Err(offence) = result {
+        return Err(format!("{offence}\nbefore {before:?}\nafter {after:?}"));
+    }
+    for (process, number) in &granted {
+        let process = &mut state.processes[*process];
+        if process.number == *number {
+            process.waited = None;
+        }
+    }
+    count_phases(state, before, after, was_shared)
+}
+
+/// The marker, its companions and the cut fit together.
+fn representation(after: &ServerView) -> Result<(), String> {
+    let is_beside = matches!(after.lock, Lock::Shared(_) | Lock::Permits);
+    if is_beside && (after.holders.is_empty() || !after.has_first_member) {
+        return Err("a marker without holders".to_owned());
+    }
+    if after.lock == Lock::Permits {
+        let mut seated: Vec<Request> = after.seats.iter().map(|(request, _)| *request).collect();
+        let mut holders = after.holders.clone();
+        seated.sort_unstable();
+        holders.sort_unstable();
+        if seated != holders {
+            return Err("seats and holders differ".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// S2: a newcomer enters directly only if nothing waits any more.
+fn no_barging(
+    call: &Call,
+    before: &ServerView,
+    after: &ServerView,
+    granted: &[Request],
+) -> Result<(), String> {
+    let Call::Acquire {
+        by,
+        is_newcomer: true,
+    } = call
+    else {
+        return Ok(());
+    };
+    let entered = granted.iter().find(|(process, _)| process == by);
+    let is_overtaking =
+        entered.is_some_and(|own| before.queued(*own).is_none() && !after.queue.is_empty());
+    if is_overtaking {
+        return Err(format!("S2: process {by} went ahead of the queue"));
+    }
+    Ok(())
+}
+
+fn first_come_first_served(
+    before: &ServerView,
+    after: &ServerView,
+    granted: &[Request],
+) -> Result<(), String> {
+    for request in granted {
+        let Some(entered) = before.queued(*request) else {
+            continue;
+        };
+        let overtaken = after.queue.iter().find(|queued| {
+            queued.is_shared == entered.is_shared
+                && queued.place < entered.place
+                && before.queued(queued.request).is_some()
+        });
+        if let Some(overtaken) = overtaken {
+            return Err(format!("{request:?} overtook {:?}", overtaken.request));
+        }
+    }
+    Ok(())
+}
+
+/// Those that waited before a call, and do so after it.
+fn still<'a>(
+    before: &'a ServerView,
+    after: &'a ServerView,
+) -> impl Iterator<Item = &'a Queued> + use<'a> {
+    let queue = after.queue.iter();
+    queue.filter(|queued| !queued.is_silent && before.queued(queued.request).is_some())
+}
+
+/// S3: a shared phase ends for requests behind its cut, and an exclusive one is followed by the shared requests.
+fn phases_alternate(
+    state: &mut State,
+    before: &ServerView,
+    after: &ServerView,
+    granted: &[Request],
+) -> Result<(), String> {
+    let now = state.now;
+    let history = &mut state.history;
+    let waits = after.queue.iter().any(|queued| !queued.is_shared);
+    match &after.lock {
+        Lock::Shared(token) => {
+            let is_new = before.lock != Lock::Shared(*token);
+            if history.last == Last::Shared {
+                for request in granted {
+                    let place = match before.queued(*request) {
+                        Some(queued) => queued.place,
+                        // It comes back to its place, or is new.
+                        None => Some(state.processes[request.0].place)
+                            .filter(|place| *place > 0)
+                            .unwrap_or(now),
+                    };
+                    if waits && history.cut.is_some_and(|cut| place >= cut) {
+                        return Err(format!("S3: {request:?} entered behind the cut"));
+                    }
+                }
+            } else if is_new {
+                history.cut = None;
+            }
+            if !waits {
+                history.cut = None;
+            } else if history.cut.is_none() {
+                history.cut = Some(now);
+            }
+            history.last = Last::Shared;
+        }
+        Lock::Exclusive(_) if before.lock != after.lock => {
+            let overtaken = still(before, after).find(|queued| {
+                queued.is_shared
+                    && match history.last {
+                        Last::Exclusive => true,
+                        Last::Shared => history.cut.is_some_and(|cut| queued.place < cut),
+                        _ => false,
+                    }
+            });
+            if let Some(overtaken) = overtaken {
+                return Err(format!(
+                    "S3: the shared {:?} was to come first",
+                    overtaken.request
+                ));
+            }
+            history.last = Last::Exclusive;
+            history.cut = None;
+        }
+        Lock::Permits => history.last = Last::Permits,
+        Lock::Free if !waits => history.cut = None,
+        _ => {}
+    }
+    history.has_stale_cut &= after.cut.is_some();
+    let is_given = matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
+    if after.cut.is_some() && is_given && !history.has_stale_cut {
+        return Err("a cut while an exclusive lock is given".to_owned());
+    }
+    Ok(())
+}
+
+fn permits(
+    state: &State,
+    before: &ServerView,
+    after: &ServerView,
+    granted: &[Request],
+) -> Result<(), String> {
+    if after.lock != Lock::Permits {
+        return Ok(());
+    }
+    let mut taken: Vec<i64> = after.seats.iter().map(|(_, seat)| *seat).collect();
+    taken.sort_unstable();
+    if taken.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(format!("a seat is taken twice: {taken:?}"));
+    }
+    // In the order in which they entered: that of their places, and the asking process last.
+    let mut entered = granted.to_vec();
+    entered.sort_by_key(|request| before.queued(*request).map_or(i64::MAX, |it| it.place));
+    let seat_of = |request: &Request| {
+        let seat = after.seats.iter().find(|(other, _)| other == request);
+        seat.map(|(_, seat)| *seat)
+    };
+    let mut held: Vec<i64> = after
+        .holders
+        .iter()
+        .filter(|holder| !granted.contains(holder))
+        .filter_map(seat_of)
+        .collect();
+    for request in &entered {
+        let Kind::Permits(n) = state.processes[request.0].kind else {
+            return Err("no request of permits".to_owned());
+        };
+        let seat = seat_of(request).expect("it is a holder");
+        let lowest = (0..).find(|seat| !held.contains(seat));
+        let count = i64::try_from(held.len()).expect("a few");
+        if count >= n || seat >= n || Some(seat) != lowest {
+            return Err(format!(
+                "{request:?}, one of {n}, got the seat {seat} beside {held:?}"
+            ));
+        }
+        held.push(seat);
+    }
+    Ok(())
+}
+
+/// S5: the tokens of exclusive requests and of permits grow, and a shared phase has one.
+fn tokens(
+    state: &mut State,
+    reply: &Reply,
+    before: &ServerView,
+    after: &ServerView,
+    told: &Told,
+) -> Result<(), String> {
+    let largest = state.history.largest;
+    let mut given = Vec::new();
+    match &after.lock {
+        Lock::Shared(token) => {
+            if before.lock != after.lock {
+                given.push(*token);
+            }
+            if told.tokens.iter().any(|told| told != token) {
+                return Err(format!("S5: other tokens than {token}: {:?}", told.tokens));
+            }
+        }
+        Lock::Free | Lock::Foreign(_) => {}
+        Lock::Exclusive(_) | Lock::Permits => {
+            match reply {
+                Reply::Array(words) => {
+                    if let [Reply::Int(1), Reply::Int(token), Reply::Int(_), ..] = &words[..] {
+                        given.push(*token);
+                    }
+                }
+                Reply::Int(token) if *token > 1 => given.push(*token),
+                _ => {}
+            }
+            given.extend(&told.tokens);
+        }
+    }
+    if let Some(token) = given.iter().find(|token| **token <= largest) {
+        return Err(format!(
+            "S5: the fencing token {token} is not larger than {largest}"
+        ));
+    }
+    let new_exclusive =
+        matches!(after.lock, Lock::Exclusive(_)) && after.lock != before.lock && given.is_empty();
+    if new_exclusive {
+        return Err("S5: an exclusive lock without a new fencing token".to_owned());
+    }
+    state.history.largest = given.into_iter().max().unwrap_or(0).max(largest);
+    Ok(())
+}
+
+/// What lets the lock go, or its place, lets those in that may enter now.
+fn nothing_is_left_waiting(
+    state: &State,
+    call: &Call,
+    after: &ServerView,
+    scripts: &Scripts,
+) -> Result<(), String> {
+    if !matches!(call, Call::Release) || scripts.is_in_parts {
+        return Ok(());
+    }
+    let is_there = |queued: &&Queued| {
+        !queued.is_silent && state.processes[queued.request.0].at != At::Gone
+    };
+    let mut alive = after.queue.iter().filter(is_there);
+    let waits_for_exclusive = after.queue.iter().any(|queued| !queued.is_shared);
+    let left = match after.lock {
+        Lock::Free => alive.next(),
+        Lock::Shared(_) if !waits_for_exclusive => alive.next(),
+        Lock::Permits => alive.next().filter(|queued| {
+            let count = i64::try_from(after.holders.len()).expect("a few");
+            queued.permits.is_some_and(|n| count < n)
+                && after.queue.first().is_some_and(|first| first == *queued)
+        }),
+        _ => None,
+    };
+    match left {
+        Some(queued) => Err(format!("{:?} was left waiting", queued.request)),
+        None => Ok(()),
+    }
+}
+
+/// The first exclusive waiter asks all holders of a shared phase to yield.
+fn holders_are_told(
+    state: &State,
+    call: &Call,
+    before: &ServerView,
+    after: &ServerView,
+    told: &Told,
+    scripts: &Scripts,
+) -> Result<(), String> {
+    let (Call::Acquire { by, .. }, Lock::Shared(_)) = (call, &after.lock) else {
+        return Ok(());
+    };
+    let own = state.request(*by);
+    let first = after.queue.iter().find(|queued| !queued.is_shared);
+    if first.is_none_or(|first| first.request != own) || after.holds(own) {
+        return Ok(());
+    }
+    let untold = after.holders.iter().find(|holder| {
+        before.holds(**holder)
+            && state.processes[holder.0].at != At::Gone
+            && !told.to_yield.contains(&holder.0)
+    });
+    match untold {
+        // A part of them is enough.
+        Some(holder) if !scripts.is_in_parts => {
+            Err(format!("{holder:?} was not asked to yield"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// S4: a shared request waits for one phase of each kind at most, and an exclusive one for those before it and the shared phases
+/// between.
+fn count_phases(
+    state: &mut State,
+    before: &ServerView,
+    after: &ServerView,
+    was_shared: bool,
+) -> Result<(), String> {
+    let is_new_exclusive =
+        matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
+    let is_new_shared = matches!(after.lock, Lock::Shared(_))
+        && !matches!(before.lock, Lock::Shared(_))
+        // The rest of a batch, whose first part has ended, is no other phase.
+        && !was_shared;
+    let cut = state.history.cut;
+    let mut ahead = 0;
+    let is_back =
+        |queued: &Queued| before.queued(queued.request).is_none() && queued.place != state.now;
+    if after.queue.iter().any(is_back) {
+        // One that was taken out overtakes the others, since it has its place.
+        excuse_all(&mut state.processes);
+    }
+    for queued in &after.queue {
+        let (process, number) = queued.request;
+        let process = &mut state.processes[process];
+        let is_current = process.number == number
+            && matches!(process.at, At::Waiting | At::Unknown);
+        if before.queued(queued.request).is_none() {
+            let (exclusive, shared) = match after.lock {
+                Lock::Exclusive(_) => (1, 0),
+                Lock::Shared(_) => (0, 1),
+                _ => (0, 0),
+            };
+            if is_current && !process.was_silent {
+                process.waited = Some(Waited {
+                    exclusive,
+                    shared,
+                    most_exclusive: if queued.is_shared { 1 } else { ahead + exclusive },
+                    most_shared: if queued.is_shared {
+                        1
+                    } else {
+                        ahead + exclusive + 1
+                    },
+                });
+            }
+        } else if let Some(waited) = &mut process.waited
+            && is_current
+        {
+            waited.exclusive += u8::from(is_new_exclusive);
+            let is_without_it = !queued.is_shared || cut.is_some_and(|cut| queued.place >= cut);
+            waited.shared += u8::from(is_new_shared && is_without_it);
+            if waited.exclusive > waited.most_exclusive || waited.shared > waited.most_shared {
+                return Err(format!(
+                    "S4: {:?} waits too long: {waited:?}",
+                    queued.request
+                ));
+            }
+        }
+        ahead += u8::from(!queued.is_shared);
+    }
+    Ok(())
+}

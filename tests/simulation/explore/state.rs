@@ -1,0 +1,853 @@
+//! The processes and the server, and what each step does.
+
+use super::{
+    rules::{self, Call, History},
+    server_view::{
+        BEATS, FENCE, HOLDERS, KEYS, LOCK, Lock, QUEUE, Request, SEATS, SILENT, ServerView,
+        request_of,
+    },
+};
+use crate::{
+    model::{Reply, Server},
+    scripts,
+};
+
+type Bytes = Vec<u8>;
+
+/// Longer than anything here.
+const TTL_MS: &str = "600000";
+const EPOCH_US: i64 = 1_700_000_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Exclusive,
+    Shared,
+    Permits(i64),
+    /// Exclusive, by plain commands first.
+    FastPath,
+    /// Another library: it never queues.
+    Foreign,
+}
+
+impl Kind {
+    pub(super) fn is_beside(self) -> bool {
+        matches!(self, Self::Shared | Self::Permits(_))
+    }
+
+    fn word(self) -> String {
+        match self {
+            Self::Shared => "s".to_owned(),
+            Self::Permits(n) => n.to_string(),
+            _ => "x".to_owned(),
+        }
+    }
+}
+
+/// A script by its hash.
+struct Script(String, Bytes);
+
+pub(super) struct Scripts {
+    acquire: Script,
+    release: Script,
+    renew: Script,
+    acquire_beside: Script,
+    release_beside: Script,
+    renew_beside: Script,
+    pub(super) is_in_parts: bool,
+}
+
+impl Scripts {
+    pub(super) fn new(part: Option<u8>) -> Self {
+        let script = |text: &str| {
+            let mut text = text.to_owned();
+            if let Some(part) = part {
+                let shipped = "local PART = 64";
+                text = text.replace(shipped, &format!("local PART = {part}"));
+            }
+            Script(
+                sha1_smol::Sha1::from(&text).digest().to_string(),
+                text.into(),
+            )
+        };
+        assert!(scripts::ACQUIRE_BESIDE.contains("local PART = 64"));
+        Self {
+            acquire: script(scripts::ACQUIRE),
+            release: script(scripts::RELEASE),
+            renew: script(scripts::RENEW),
+            acquire_beside: script(scripts::ACQUIRE_BESIDE),
+            release_beside: script(scripts::RELEASE_BESIDE),
+            renew_beside: script(scripts::RENEW_BESIDE),
+            is_in_parts: part.is_some(),
+        }
+    }
+}
+
+/// What a process believes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum At {
+    Idle,
+    Waiting,
+    /// The reply to its acquire was lost.
+    Unknown,
+    Held,
+    /// It came past the queue and has to give the lock back.
+    Undoing,
+    /// The reply to its release was lost.
+    Leaving,
+    Gone,
+}
+
+/// A grant that was published, and has not arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    fencing: i64,
+    stamp: i64,
+    /// The lease has ended since, counted from the last request.
+    is_over: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) kind: Kind,
+    pub(super) at: At,
+    /// Of its request; each has an owner token.
+    pub(super) number: u32,
+    pub(super) acquisitions_left: u8,
+    pub(super) has_tried: bool,
+    /// As the server told it.
+    pub(super) place: i64,
+    /// Of the last reply.
+    stamp: i64,
+    pub(super) grants: Vec<Grant>,
+    /// Its lease was given with this fencing token last.
+    pub(super) granted: i64,
+    /// It was silent in this request, so that others may have overtaken it.
+    pub(super) was_silent: bool,
+    pub(super) is_silent: bool,
+    /// The phases that it waited for.
+    pub(super) waited: Option<rules::Waited>,
+}
+
+/// One thing that happens, to one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Acquire(usize),
+    AcquireUnanswered(usize),
+    Try(usize),
+    Check(usize),
+    Deliver(usize, usize),
+    Lose(usize, usize),
+    Release(usize),
+    ReleaseUnanswered(usize),
+    Renew(usize),
+    Cancel(usize),
+    /// A copy of the first message of the last request arrives late.
+    Copy(usize),
+    /// A copy of a renewal that arrives late.
+    CopyOfRenewal(usize),
+    Crash(usize),
+    LeaseEnds(Request),
+    Silence(usize),
+}
+
+#[derive(Clone)]
+pub(super) struct State {
+    pub(super) server: Server,
+    pub(super) now: i64,
+    pub(super) faults: u8,
+    pub(super) processes: Vec<Process>,
+    pub(super) history: History,
+}
+
+impl State {
+    pub(super) fn new(kinds: &[Kind], faults: u8, acquisitions: u8) -> Self {
+        let mut server = Server::default();
+        for process in 0..kinds.len() {
+            server.listen(process as u64, channel_of(process).as_bytes());
+        }
+        let counter = (EPOCH_US - 1_000_000).to_string();
+        server.command(&["SET", FENCE, &counter], EPOCH_US);
+        let process = |kind: &Kind| Process {
+            kind: *kind,
+            at: At::Idle,
+            number: 0,
+            acquisitions_left: acquisitions,
+            has_tried: false,
+            place: 0,
+            stamp: 0,
+            grants: Vec::new(),
+            granted: 0,
+            was_silent: false,
+            is_silent: false,
+            waited: None,
+        };
+        Self {
+            server,
+            now: EPOCH_US,
+            faults,
+            processes: kinds.iter().map(process).collect(),
+            history: History::default(),
+        }
+    }
+
+    pub(super) fn view(&self) -> ServerView {
+        ServerView::new(&self.server, self.now)
+    }
+
+    pub(super) fn request(&self, process: usize) -> Request {
+        (process, self.processes[process].number)
+    }
+
+    /// All that can happen next.
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let view = self.view();
+        let mut steps = Vec::new();
+        for (i, process) in self.processes.iter().enumerate() {
+            let queues = process.kind != Kind::Foreign;
+            match process.at {
+                At::Idle => {
+                    if process.acquisitions_left > 0 {
+                        steps.push(Step::Acquire(i));
+                        if self.faults > 0 && queues {
+                            steps.push(Step::AcquireUnanswered(i));
+                        }
+                        if !process.has_tried && queues && process.kind != Kind::FastPath {
+                            steps.push(Step::Try(i));
+                        }
+                    }
+                }
+                At::Waiting => {
+                    steps.extend([Step::Check(i), Step::Cancel(i)]);
+                    for grant in 0..process.grants.len() {
+                        steps.push(Step::Deliver(i, grant));
+                        if self.faults > 0 {
+                            steps.push(Step::Lose(i, grant));
+                        }
+                    }
+                    if self.faults > 0 {
+                        steps.push(Step::Crash(i));
+                        if view.queued((i, process.number)).is_some() && !process.is_silent {
+                            steps.push(Step::Silence(i));
+                        }
+                    }
+                }
+                At::Unknown => steps.extend([Step::Check(i), Step::Cancel(i)]),
+                At::Held => {
+                    steps.push(Step::Release(i));
+                    if process.kind.is_beside() {
+                        steps.push(Step::Renew(i));
+                    }
+                    if self.faults > 0 {
+                        steps.push(Step::Crash(i));
+                        if queues {
+                            steps.extend([Step::ReleaseUnanswered(i), Step::Copy(i)]);
+                        }
+                    }
+                }
+                At::Undoing | At::Leaving => steps.push(Step::Release(i)),
+                At::Gone => {}
+            }
+            let is_over = matches!(process.at, At::Idle | At::Leaving | At::Gone);
+            if is_over && process.number > 0 && queues && self.faults > 0 {
+                steps.push(Step::Copy(i));
+                if process.kind.is_beside() {
+                    steps.push(Step::CopyOfRenewal(i));
+                }
+            }
+        }
+        for holder in view.all_holders() {
+            if self.faults > 0 || !self.is_alive(holder) {
+                steps.push(Step::LeaseEnds(holder));
+            }
+        }
+        steps
+    }
+
+    /// Whether a process would still renew the lease.
+    pub(super) fn is_alive(&self, (process, number): Request) -> bool {
+        let process = &self.processes[process];
+        number == process.number
+            && !matches!(process.at, At::Idle | At::Leaving | At::Gone)
+    }
+
+    /// The state after a step; or what it broke.
+    pub(super) fn after(&self, step: &Step, scripts: &Scripts) -> Result<Self, String> {
+        let mut next = self.clone();
+        next.now += 1;
+        next.take(step, scripts)?;
+        next.check_beliefs()?;
+        Ok(next)
+    }
+
+    fn take(&mut self, step: &Step, scripts: &Scripts) -> Result<(), String> {
+        match *step {
+            Step::Acquire(i) => {
+                self.begin(i);
+                self.acquire(i, scripts, true)
+            }
+            Step::AcquireUnanswered(i) => {
+                self.faults -= 1;
+                self.begin(i);
+                self.acquire(i, scripts, false)
+            }
+            Step::Try(i) => {
+                self.begin(i);
+                self.processes[i].has_tried = true;
+                let reply = self.send_acquire(i, "try", scripts)?;
+                if !self.believe_reply(i, &reply)? {
+                    self.processes[i].at = At::Idle;
+                }
+                Ok(())
+            }
+            Step::Check(i) => {
+                let process = &mut self.processes[i];
+                process.is_silent = false;
+                let place = process.place.to_string();
+                let reply = self.send_acquire(i, &place, scripts)?;
+                self.believe_reply(i, &reply).map(drop)
+            }
+            Step::Deliver(i, grant) => self.deliver(i, grant),
+            Step::Lose(i, grant) => {
+                self.faults -= 1;
+                self.processes[i].grants.remove(grant);
+                Ok(())
+            }
+            Step::Release(i) => self.release(i, scripts).map(|()| self.end(i)),
+            Step::ReleaseUnanswered(i) => {
+                self.faults -= 1;
+                self.release(i, scripts)?;
+                self.end(i);
+                self.processes[i].at = At::Leaving;
+                Ok(())
+            }
+            Step::Renew(i) => self.renew(i, scripts),
+            Step::Cancel(i) => {
+                self.send_release(i, true, scripts)?;
+                self.end(i);
+                Ok(())
+            }
+            Step::Copy(i) => {
+                self.faults -= 1;
+                self.send_acquire(i, "wait", scripts).map(drop)
+            }
+            Step::CopyOfRenewal(i) => {
+                self.faults -= 1;
+                let before = self.view();
+                self.send_renew(i, scripts)?;
+                let after = self.view();
+                let request = self.request(i);
+                if after.holds(request) && !before.holds(request) {
+                    return Err("a late renewal made a holder".to_owned());
+                }
+                Ok(())
+            }
+            Step::Crash(i) => {
+                self.faults -= 1;
+                self.end(i);
+                self.processes[i].at = At::Gone;
+                self.server.disconnect(i as u64);
+                Ok(())
+            }
+            Step::LeaseEnds(request) => {
+                self.end_lease(request);
+                Ok(())
+            }
+            Step::Silence(i) => {
+                self.faults -= 1;
+                self.be_silent(i);
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, i: usize) {
+        let process = &mut self.processes[i];
+        process.number += 1;
+        process.place = 0;
+        process.stamp = 0;
+        process.granted = 0;
+        process.was_silent = false;
+        process.waited = None;
+        process.at = At::Waiting;
+    }
+
+    /// Its request is over, in whatever way.
+    fn end(&mut self, i: usize) {
+        let process = &mut self.processes[i];
+        process.at = At::Idle;
+        process.grants.clear();
+        process.is_silent = false;
+        process.waited = None;
+    }
+
+    fn acquire(&mut self, i: usize, scripts: &Scripts, is_answered: bool) -> Result<(), String> {
+        let kind = self.processes[i].kind;
+        if kind == Kind::Foreign || kind == Kind::FastPath && !self.processes[i].has_tried {
+            // The next time by the script: it has learnt that others wait.
+            self.processes[i].has_tried = true;
+            let before = self.view();
+            if before.lock == Lock::Free {
+                return self.take_past_the_queue(i, &before, is_answered);
+            }
+            if kind == Kind::Foreign {
+                // It asks again some time.
+                self.processes[i].at = At::Idle;
+                return Ok(());
+            }
+        }
+        let reply = self.send_acquire(i, "wait", scripts)?;
+        if is_answered {
+            return self.believe_reply(i, &reply).map(drop);
+        }
+        self.processes[i].at = At::Unknown;
+        Ok(())
+    }
+
+    /// `SET NX`, `INCR` and `ZCARD` in one step.
+    fn take_past_the_queue(
+        &mut self,
+        i: usize,
+        before: &ServerView,
+        is_answered: bool,
+    ) -> Result<(), String> {
+        let kind = self.processes[i].kind;
+        let token = self.token(i);
+        let now = self.now;
+        self.server
+            .command(&["SET", LOCK, &token, "NX", "PX", TTL_MS], now);
+        let mut at = At::Held;
+        if kind == Kind::FastPath {
+            let counter = self.server.command(&["INCR", FENCE], now);
+            let Reply::Int(counter) = counter else {
+                return Err(format!("a counter that is none: {counter:?}"));
+            };
+            self.processes[i].granted = counter;
+            if !before.queue.is_empty() {
+                at = At::Undoing;
+            } else if counter <= self.history.largest {
+                return Err(format!("the fencing token {counter} is not larger"));
+            }
+            self.history.largest = counter;
+        }
+        let is_held = at == At::Held;
+        self.processes[i].at = if is_answered { at } else { At::Unknown };
+        if is_held && is_answered {
+            self.processes[i].acquisitions_left -= 1;
+        }
+        let after = self.view();
+        self.history.past_the_queue(before, &after);
+        if !before.queue.is_empty() {
+            rules::excuse_all(&mut self.processes);
+        }
+        Ok(())
+    }
+
+    fn send_acquire(&mut self, i: usize, mode: &str, scripts: &Scripts) -> Result<Reply, String> {
+        let kind = self.processes[i].kind;
+        let script = if kind.is_beside() {
+            &scripts.acquire_beside
+        } else {
+            &scripts.acquire
+        };
+        let count = if mode == "wait" { "0" } else { "1" };
+        let arguments = [
+            &self.token(i),
+            TTL_MS,
+            "0",
+            count,
+            mode,
+            &self.entry(i),
+        ];
+        let is_newcomer = matches!(mode, "wait" | "try");
+        let call = Call::Acquire { by: i, is_newcomer };
+        self.call(call, script, &KEYS, &arguments, scripts)
+    }
+
+    fn release(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
+        let process = &self.processes[i];
+        if process.kind == Kind::Foreign {
+            let before = self.view();
+            if before.lock == Lock::Foreign(self.request(i)) {
+                let now = self.now;
+                self.server.command(&["DEL", LOCK], now);
+                let after = self.view();
+                self.history.past_the_queue(&before, &after);
+            }
+            return Ok(());
+        }
+        let must_hold = process.at == At::Held;
+        let with_entry = process.at == At::Leaving;
+        let reply = self.send_release(i, with_entry, scripts)?;
+        if must_hold && reply != Reply::Int(1) {
+            return Err(format!("process {i} held nothing to release: {reply:?}"));
+        }
+        Ok(())
+    }
+
+    fn send_release(
+        &mut self,
+        i: usize,
+        with_entry: bool,
+        scripts: &Scripts,
+    ) -> Result<Reply, String> {
+        let (token, entry) = (self.token(i), self.entry(i));
+        let is_beside = self.processes[i].kind.is_beside();
+        let script = if is_beside {
+            &scripts.release_beside
+        } else {
+            &scripts.release
+        };
+        let arguments = [token.as_str(), "0", "0", &entry];
+        // A plain release says only what it has to.
+        let count = if is_beside || with_entry { 4 } else { 2 };
+        let call = Call::Release;
+        self.call(call, script, &KEYS, &arguments[..count], scripts)
+    }
+
+    fn renew(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
+        match self.send_renew(i, scripts)? {
+            Reply::Array(reply) if reply.first() == Some(&Reply::Int(1)) => Ok(()),
+            Reply::Int(1) => Ok(()),
+            reply => Err(format!("process {i} held nothing to renew: {reply:?}")),
+        }
+    }
+
+    fn send_renew(&mut self, i: usize, scripts: &Scripts) -> Result<Reply, String> {
+        let (token, entry) = (self.token(i), self.entry(i));
+        if self.processes[i].kind.is_beside() {
+            let arguments = [&token, TTL_MS, "0", &entry];
+            let script = &scripts.renew_beside;
+            return self.call(Call::Renew, script, &KEYS, &arguments, scripts);
+        }
+        let arguments = [&token, TTL_MS];
+        self.call(
+            Call::Renew,
+            &scripts.renew,
+            &KEYS[..1],
+            &arguments,
+            scripts,
+        )
+    }
+
+    /// Runs a script, hands its messages out, and looks at what it did.
+    fn call(
+        &mut self,
+        call: Call,
+        script: &Script,
+        keys: &[&str],
+        arguments: &[&str],
+        scripts: &Scripts,
+    ) -> Result<Reply, String> {
+        let before = self.view();
+        let bytes = |words: &[&str]| words.iter().map(|word| Bytes::from(*word)).collect();
+        let (keys, arguments): (Vec<Bytes>, Vec<Bytes>) = (bytes(keys), bytes(arguments));
+        let run = (script.0.as_str(), script.1.as_slice());
+        let (reply, messages) = self.server.run_script(run, &keys, &arguments, self.now);
+        if let Reply::Error(error) = &reply {
+            return Err(format!("a script failed: {error}"));
+        }
+        let mut told = rules::Told::default();
+        for (to, bytes) in messages {
+            for message in String::from_utf8_lossy(&bytes).split("*3\r\n").skip(1) {
+                let text = message.split("\r\n").nth(5).expect("a message");
+                self.hand_out(to, text, &mut told)?;
+            }
+        }
+        let after = self.view();
+        rules::check(self, &call, &reply, (&before, &after), &told, scripts)?;
+        Ok(reply)
+    }
+
+    /// Puts a message to those that are on their way.
+    fn hand_out(&mut self, to: u64, text: &str, told: &mut rules::Told) -> Result<(), String> {
+        let to = usize::try_from(to).expect("a few");
+        let (rest, proof) = text.rsplit_once(' ').expect("a proof");
+        let (number, body) = rest.split_once(' ').expect("a number");
+        let number: u32 = number.parse().expect("a number");
+        let proven = format!("{} {body}", owner_token(Kind::Shared, to, number));
+        if sha1_smol::Sha1::from(proven).digest().to_string() != proof {
+            return Err(format!("a message without a proof: {text}"));
+        }
+        if body.starts_with("yield ") {
+            told.to_yield.push(to);
+            return Ok(());
+        }
+        let words: Vec<i64> = body
+            .split(' ')
+            .map(|word| word.parse().expect("a number"))
+            .collect();
+        told.tokens.push(words[0]);
+        let process = &mut self.processes[to];
+        if number == process.number {
+            process.granted = words[0];
+            if matches!(process.at, At::Waiting | At::Unknown) {
+                process.grants.push(Grant {
+                    fencing: words[0],
+                    stamp: words.get(1).copied().unwrap_or(words[0]),
+                    is_over: false,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a reply in; returns whether it is a grant.
+    fn believe_reply(&mut self, i: usize, reply: &Reply) -> Result<bool, String> {
+        let process = &mut self.processes[i];
+        let numbers: Vec<i64> = match reply {
+            Reply::Int(token) => vec![1, *token],
+            Reply::Array(words) => words
+                .iter()
+                .filter_map(|word| match word {
+                    Reply::Int(number) => Some(*number),
+                    _ => None,
+                })
+                .collect(),
+            _ => return Err(format!("a strange reply: {reply:?}")),
+        };
+        if numbers[0] == 1 {
+            process.granted = numbers[1];
+            return self.hold(i, numbers[1]).map(|()| true);
+        }
+        process.at = At::Waiting;
+        // A process counts a lease from its last request. So it cannot tell any more by its clock.
+        for grant in &mut process.grants {
+            grant.is_over = false;
+        }
+        if numbers[2] > 0 {
+            process.place = numbers[2];
+        }
+        // The first one has the place only, which is the time.
+        let stamp = match numbers.get(5) {
+            Some(stamp) => *stamp,
+            None if process.kind == Kind::Shared => process.place,
+            None => 0,
+        };
+        process.stamp = process.stamp.max(stamp);
+        Ok(false)
+    }
+
+    fn deliver(&mut self, i: usize, grant: usize) -> Result<(), String> {
+        let process = &mut self.processes[i];
+        let grant = process.grants.remove(grant);
+        process.is_silent = false;
+        if grant.is_over || grant.stamp <= process.stamp {
+            // Of before the last reply: it is over, too.
+            return Ok(());
+        }
+        self.hold(i, grant.fencing)
+    }
+
+    fn hold(&mut self, i: usize, fencing: i64) -> Result<(), String> {
+        let lock = self.view().lock;
+        let process = &mut self.processes[i];
+        process.at = At::Held;
+        process.grants.clear();
+        process.is_silent = false;
+        process.waited = None;
+        process.acquisitions_left -= 1;
+        if fencing < process.granted {
+            return Err(format!(
+                "process {i} holds with {fencing}, and the lock was given with {} since",
+                process.granted
+            ));
+        }
+        match lock {
+            Lock::Shared(token) if process.kind == Kind::Shared && token != fencing => Err(
+                format!("process {i} holds with {fencing} in a phase of {token}"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// No process is thrown out that believes to hold the lock.
+    fn check_beliefs(&self) -> Result<(), String> {
+        let view = self.view();
+        for (i, process) in self.processes.iter().enumerate() {
+            if process.at == At::Held && !view.holds((i, process.number)) {
+                return Err(format!(
+                    "process {i} believes to hold, and the server has {view:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease is over; the others were renewed meanwhile.
+    pub(super) fn end_lease(&mut self, request: Request) {
+        if self.is_alive(request) {
+            self.faults -= 1;
+            let process = &mut self.processes[request.0];
+            for grant in &mut process.grants {
+                grant.is_over = true;
+            }
+            if matches!(process.at, At::Held | At::Undoing) {
+                self.end(request.0);
+            }
+        }
+        let now = self.now;
+        let view = self.view();
+        let is_last = view.all_holders() == [request];
+        if is_last {
+            self.server.command(&["DEL", LOCK, HOLDERS, SEATS], now);
+        } else {
+            let ended = (now / 1000 - 1).to_string();
+            for member in members(&self.server, HOLDERS, now) {
+                if request_of(&member) == request && member != "#" {
+                    self.server.command(&["ZADD", HOLDERS, &ended, &member], now);
+                }
+            }
+        }
+    }
+
+    /// Two beats pass, in which all others that wait check, except for those that were silent before.
+    fn be_silent(&mut self, i: usize) {
+        let process = &mut self.processes[i];
+        process.is_silent = true;
+        process.was_silent = true;
+        let span = SILENT + 1000;
+        let now = self.now + span;
+        let now_text = now.to_string();
+        let mut someone_checks = false;
+        for entry in members(&self.server, QUEUE, self.now) {
+            let (other, number) = request_of(&entry);
+            let process = &self.processes[other];
+            let waits = matches!(process.at, At::Waiting | At::Unknown);
+            if waits && number == process.number && !process.is_silent {
+                self.server
+                    .command(&["ZADD", BEATS, &now_text, &entry], self.now);
+                someone_checks = true;
+            }
+        }
+        if someone_checks {
+            self.server.command(&["PEXPIRE", BEATS, "4400"], self.now);
+        }
+        self.server.command(&["PEXPIRE", QUEUE, "30000"], self.now);
+        self.now = now;
+        self.server.command(&["PEXPIRE", BEATS, "2200"], now);
+        // Where it comes back to its place, it overtakes.
+        rules::excuse_all(&mut self.processes);
+    }
+
+    fn token(&self, i: usize) -> String {
+        let process = &self.processes[i];
+        owner_token(process.kind, i, process.number)
+    }
+
+    fn entry(&self, i: usize) -> String {
+        let process = &self.processes[i];
+        let channel = format!("c{i}");
+        format!("{channel} {} {TTL_MS} {}", process.number, process.kind.word())
+    }
+
+    /// The same for states that differ only in times, in what is over, or in which of like processes is which.
+    pub(super) fn canonical(&self) -> Bytes {
+        let view = self.view();
+        let mut records: Vec<String> = (0..self.processes.len())
+            .map(|i| self.canonical_process(i, &view))
+            .collect();
+        records.sort_unstable();
+        let lock = match view.lock {
+            Lock::Free => "-",
+            Lock::Exclusive(_) => "x",
+            Lock::Shared(_) => "s",
+            Lock::Permits => "p",
+            Lock::Foreign(_) => "f",
+        };
+        format!(
+            "{lock}{}{:?}{}{} {}",
+            u8::from(view.has_first_member),
+            self.history.canonical(),
+            u8::from(view.cut.is_some()),
+            self.faults,
+            records.join(" ")
+        )
+        .into()
+    }
+
+    fn canonical_process(&self, i: usize, view: &ServerView) -> String {
+        let process = &self.processes[i];
+        let mut numbers: Vec<u32> = view
+            .queue
+            .iter()
+            .map(|queued| queued.request)
+            .chain(view.all_holders())
+            .chain(view.seats.iter().map(|(request, _)| *request))
+            .filter(|(other, _)| *other == i)
+            .map(|(_, number)| number)
+            .chain([process.number])
+            .collect();
+        numbers.sort_unstable_by(|one, other| other.cmp(one));
+        numbers.dedup();
+        let there: Vec<_> = numbers
+            .iter()
+            .map(|number| {
+                let request = (i, *number);
+                let queued = view.queue.iter().position(|it| it.request == request);
+                let is_before = |cut: Option<i64>| {
+                    queued.is_some_and(|at| cut.is_some_and(|cut| view.queue[at].place < cut))
+                };
+                let seat = view.seats.iter().find(|(other, _)| *other == request);
+                (
+                    *number == process.number,
+                    queued,
+                    queued.is_some_and(|at| view.queue[at].is_silent),
+                    is_before(view.cut),
+                    is_before(self.history.cut),
+                    view.holds(request),
+                    seat.map(|(_, seat)| *seat),
+                )
+            })
+            .collect();
+        let grants: Vec<_> = process
+            .grants
+            .iter()
+            .map(|grant| {
+                (
+                    grant.is_over,
+                    grant.stamp > process.stamp,
+                    grant.fencing >= process.granted,
+                    view.lock == Lock::Shared(grant.fencing),
+                )
+            })
+            .collect();
+        let would_return = view
+            .queue
+            .iter()
+            .filter(|queued| queued.place < process.place)
+            .count();
+        let is_waiting = matches!(process.at, At::Waiting | At::Unknown);
+        format!(
+            "{:?}",
+            (
+                (process.kind, process.at, process.number > 0),
+                (process.acquisitions_left, process.has_tried),
+                (is_waiting && process.place > 0).then_some(would_return),
+                grants,
+                (process.was_silent, process.is_silent),
+                process.waited,
+                there,
+            )
+        )
+    }
+}
+
+fn channel_of(process: usize) -> String {
+    format!("__lock_core__:grants:c{process}")
+}
+
+fn owner_token(kind: Kind, process: usize, number: u32) -> String {
+    let front = if kind == Kind::Foreign { "other" } else { "lc1" };
+    format!("{front}:h:{process}:{number}")
+}
+
+pub(super) fn members(server: &Server, key: &str, now: i64) -> Vec<String> {
+    let entry = server.store.entry(key.as_bytes(), now);
+    match entry.map(|entry| &entry.value) {
+        Some(crate::model::Value::Sorted(all)) => all
+            .iter()
+            .map(|(_, member)| String::from_utf8_lossy(member).into_owned())
+            .collect(),
+        _ => Vec::new(),
+    }
+}
