@@ -21,7 +21,10 @@ pub(super) fn drain(mut state: State, scripts: &Scripts) -> Result<(), String> {
             }
         }
         let over = state.view().all_holders().into_iter();
-        for holder in over.filter(|holder| !state.is_alive(*holder)).collect::<Vec<_>>() {
+        for holder in over
+            .filter(|holder| !state.is_alive(*holder))
+            .collect::<Vec<_>>()
+        {
             state = state.after(&Step::LeaseEnds(holder), scripts)?;
         }
         // A beat, within which all that wait have checked.

@@ -15,9 +15,11 @@
 //! - `server_view`: what the server holds;
 //! - `state`: the processes and the server, and what the steps do;
 //! - `rules`: what must hold after each step;
-//! - `drain`: that without faults all requests come to an end.
+//! - `drain`: that without faults all requests come to an end;
+//! - `eviction`: what the exploration leaves out: a server that drops keys.
 
 mod drain;
+mod eviction;
 mod rules;
 mod server_view;
 mod state;

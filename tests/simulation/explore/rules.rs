@@ -74,7 +74,8 @@ impl History {
         } else if !before.queue.is_empty() {
             self.last = Last::Past;
         }
-    }}
+    }
+}
 
 /// From now on, nothing is said about how long those that wait may have to.
 pub(super) fn excuse_all(processes: &mut [Process]) {
@@ -198,6 +199,12 @@ fn phases_alternate(
     let now = state.now;
     let history = &mut state.history;
     let waits = after.queue.iter().any(|queued| !queued.is_shared);
+    let is_old = |queued: &Queued| !queued.is_shared && before.queued(queued.request).is_some();
+    let is_exclusive = matches!(after.lock, Lock::Exclusive(_));
+    if !is_exclusive && !after.queue.iter().any(is_old) {
+        // Those for which the phase was cut have left, or were taken out as silent, before a newcomer came.
+        history.cut = None;
+    }
     match &after.lock {
         Lock::Shared(token) => {
             let is_new = before.lock != Lock::Shared(*token);
@@ -210,16 +217,14 @@ fn phases_alternate(
                             .filter(|place| *place > 0)
                             .unwrap_or(now),
                     };
-                    if waits && history.cut.is_some_and(|cut| place >= cut) {
+                    if history.cut.is_some_and(|cut| place >= cut) {
                         return Err(format!("S3: {request:?} entered behind the cut"));
                     }
                 }
             } else if is_new {
                 history.cut = None;
             }
-            if !waits {
-                history.cut = None;
-            } else if history.cut.is_none() {
+            if waits && history.cut.is_none() {
                 history.cut = Some(now);
             }
             history.last = Last::Shared;
@@ -243,11 +248,10 @@ fn phases_alternate(
             history.cut = None;
         }
         Lock::Permits => history.last = Last::Permits,
-        Lock::Free if !waits => history.cut = None,
         _ => {}
     }
     history.has_stale_cut &= after.cut.is_some();
-    let is_given = matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
+    let is_given = is_exclusive && before.lock != after.lock;
     if after.cut.is_some() && is_given && !history.has_stale_cut {
         return Err("a cut while an exclusive lock is given".to_owned());
     }
@@ -355,9 +359,8 @@ fn nothing_is_left_waiting(
     if !matches!(call, Call::Release) || scripts.is_in_parts {
         return Ok(());
     }
-    let is_there = |queued: &&Queued| {
-        !queued.is_silent && state.processes[queued.request.0].at != At::Gone
-    };
+    let is_there =
+        |queued: &&Queued| !queued.is_silent && state.processes[queued.request.0].at != At::Gone;
     let mut alive = after.queue.iter().filter(is_there);
     let waits_for_exclusive = after.queue.iter().any(|queued| !queued.is_shared);
     let left = match after.lock {
@@ -400,9 +403,7 @@ fn holders_are_told(
     });
     match untold {
         // A part of them is enough.
-        Some(holder) if !scripts.is_in_parts => {
-            Err(format!("{holder:?} was not asked to yield"))
-        }
+        Some(holder) if !scripts.is_in_parts => Err(format!("{holder:?} was not asked to yield")),
         _ => Ok(()),
     }
 }
@@ -415,8 +416,7 @@ fn count_phases(
     after: &ServerView,
     was_shared: bool,
 ) -> Result<(), String> {
-    let is_new_exclusive =
-        matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
+    let is_new_exclusive = matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
     let is_new_shared = matches!(after.lock, Lock::Shared(_))
         && !matches!(before.lock, Lock::Shared(_))
         // The rest of a batch, whose first part has ended, is no other phase.
@@ -432,8 +432,8 @@ fn count_phases(
     for queued in &after.queue {
         let (process, number) = queued.request;
         let process = &mut state.processes[process];
-        let is_current = process.number == number
-            && matches!(process.at, At::Waiting | At::Unknown);
+        let is_current =
+            process.number == number && matches!(process.at, At::Waiting | At::Unknown);
         if before.queued(queued.request).is_none() {
             let (exclusive, shared) = match after.lock {
                 Lock::Exclusive(_) => (1, 0),
@@ -444,7 +444,11 @@ fn count_phases(
                 process.waited = Some(Waited {
                     exclusive,
                     shared,
-                    most_exclusive: if queued.is_shared { 1 } else { ahead + exclusive },
+                    most_exclusive: if queued.is_shared {
+                        1
+                    } else {
+                        ahead + exclusive
+                    },
                     most_shared: if queued.is_shared {
                         1
                     } else {

@@ -266,8 +266,7 @@ impl State {
     /// Whether a process would still renew the lease.
     pub(super) fn is_alive(&self, (process, number): Request) -> bool {
         let process = &self.processes[process];
-        number == process.number
-            && !matches!(process.at, At::Idle | At::Leaving | At::Gone)
+        number == process.number && !matches!(process.at, At::Idle | At::Leaving | At::Gone)
     }
 
     /// The state after a step; or what it broke.
@@ -450,14 +449,7 @@ impl State {
             &scripts.acquire
         };
         let count = if mode == "wait" { "0" } else { "1" };
-        let arguments = [
-            &self.token(i),
-            TTL_MS,
-            "0",
-            count,
-            mode,
-            &self.entry(i),
-        ];
+        let arguments = [&self.token(i), TTL_MS, "0", count, mode, &self.entry(i)];
         let is_newcomer = matches!(mode, "wait" | "try");
         let call = Call::Acquire { by: i, is_newcomer };
         self.call(call, script, &KEYS, &arguments, scripts)
@@ -520,13 +512,7 @@ impl State {
             return self.call(Call::Renew, script, &KEYS, &arguments, scripts);
         }
         let arguments = [&token, TTL_MS];
-        self.call(
-            Call::Renew,
-            &scripts.renew,
-            &KEYS[..1],
-            &arguments,
-            scripts,
-        )
+        self.call(Call::Renew, &scripts.renew, &KEYS[..1], &arguments, scripts)
     }
 
     /// Runs a script, hands its messages out, and looks at what it did.
@@ -694,7 +680,8 @@ impl State {
             let ended = (now / 1000 - 1).to_string();
             for member in members(&self.server, HOLDERS, now) {
                 if request_of(&member) == request && member != "#" {
-                    self.server.command(&["ZADD", HOLDERS, &ended, &member], now);
+                    self.server
+                        .command(&["ZADD", HOLDERS, &ended, &member], now);
                 }
             }
         }
@@ -737,7 +724,11 @@ impl State {
     fn entry(&self, i: usize) -> String {
         let process = &self.processes[i];
         let channel = format!("c{i}");
-        format!("{channel} {} {TTL_MS} {}", process.number, process.kind.word())
+        format!(
+            "{channel} {} {TTL_MS} {}",
+            process.number,
+            process.kind.word()
+        )
     }
 
     /// The same for states that differ only in times, in what is over, or in which of like processes is which.
@@ -837,7 +828,11 @@ fn channel_of(process: usize) -> String {
 }
 
 fn owner_token(kind: Kind, process: usize, number: u32) -> String {
-    let front = if kind == Kind::Foreign { "other" } else { "lc1" };
+    let front = if kind == Kind::Foreign {
+        "other"
+    } else {
+        "lc1"
+    };
     format!("{front}:h:{process}:{number}")
 }
 

@@ -1,0 +1,111 @@
+//! A server that is short of memory drops one of the keys, and the others stay.
+
+use super::server_view::{HOLDERS, KEYS, LOCK, SEATS};
+use crate::{
+    model::{Reply, Server},
+    scripts::{ACQUIRE, ACQUIRE_BESIDE, RELEASE_BESIDE, RENEW_BESIDE},
+};
+
+const START_US: i64 = 1_700_000_000_000_000;
+
+/// A server, and its time.
+struct Evicting(Server, i64);
+
+impl Evicting {
+    fn new() -> Self {
+        Self(Server::default(), START_US)
+    }
+
+    fn run(&mut self, text: &str, arguments: &[&str]) -> Reply {
+        let hash = sha1_smol::Sha1::from(text).digest().to_string();
+        let bytes = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let (keys, arguments): (Vec<_>, Vec<_>) = (bytes(&KEYS), bytes(arguments));
+        self.1 += 1000;
+        let script = (hash.as_str(), text.as_bytes());
+        self.0.run_script(script, &keys, &arguments, self.1).0
+    }
+
+    fn acquire(&mut self, token: &str, ttl: &str, kind: &str) -> Reply {
+        let text = if kind == "x" { ACQUIRE } else { ACQUIRE_BESIDE };
+        let entry = format!("c 1 {ttl} {kind}");
+        self.run(text, &[token, ttl, "0", "1", "try", &entry])
+    }
+
+    fn release(&mut self, token: &str, ttl: &str, kind: &str) -> Reply {
+        let entry = format!("c 1 {ttl} {kind}");
+        self.run(RELEASE_BESIDE, &[token, "0", "0", &entry])
+    }
+
+    fn evict(&mut self, key: &str) {
+        let gone = self.0.command(&["DEL", key], self.1);
+        assert_eq!(gone, Reply::Int(1), "{key} was there");
+    }
+
+    fn remaining(&mut self) -> i64 {
+        match self.0.command(&["PTTL", LOCK], self.1) {
+            Reply::Int(remaining) => remaining,
+            other => panic!("no number: {other:?}"),
+        }
+    }
+}
+
+fn is_granted(reply: &Reply) -> bool {
+    matches!(reply, Reply::Array(words) if words.first() == Some(&Reply::Int(1)))
+}
+
+/// The first reader does not know that the server has forgotten it. A later one comes and goes.
+#[test]
+fn a_reader_that_was_evicted_excludes_writers_until_its_lease_ends() {
+    let mut server = Evicting::new();
+    assert!(is_granted(&server.acquire("lc1:a:1", "60000", "s")));
+    server.evict(HOLDERS);
+    assert!(is_granted(&server.acquire("lc1:a:2", "5000", "s")));
+    let before = server.remaining();
+    assert!(before > 59_000, "the marker is not shortened: {before}");
+    assert_eq!(server.release("lc1:a:2", "5000", "s"), Reply::Int(1));
+    let after = server.remaining();
+    assert!(
+        after > 59_000,
+        "the marker is neither shortened nor deleted: {after}"
+    );
+    assert!(!is_granted(&server.acquire("lc1:a:3", "1000", "x")));
+    server.1 += 61_000_000;
+    assert!(is_granted(&server.acquire("lc1:a:3", "1000", "x")));
+}
+
+#[test]
+fn permits_whose_seats_were_evicted_admit_nobody_until_they_are_let_go() {
+    for evicted in [SEATS, HOLDERS] {
+        let mut server = Evicting::new();
+        assert!(is_granted(&server.acquire("lc1:a:1", "60000", "3")));
+        server.evict(evicted);
+        assert!(!is_granted(&server.acquire("lc1:a:2", "60000", "3")));
+        let _released = server.release("lc1:a:1", "60000", "3");
+        let enters = is_granted(&server.acquire("lc1:a:2", "60000", "3"));
+        // Which holders there were is known only by the holders.
+        assert_eq!(enters, evicted == SEATS, "{evicted}");
+        server.1 += 61_000_000;
+        assert!(
+            is_granted(&server.acquire("lc1:a:3", "60000", "3")),
+            "{evicted}"
+        );
+    }
+}
+
+/// Deleted by hand, for one: then the lock is free, and what its holders have left counts for nothing in a later phase.
+#[test]
+fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
+    for kind in ["s", "1"] {
+        let mut server = Evicting::new();
+        assert!(is_granted(&server.acquire("lc1:a:1", "60000", kind)));
+        server.evict(LOCK);
+        assert!(
+            is_granted(&server.acquire("lc1:a:2", "5000", kind)),
+            "{kind}"
+        );
+        let entry = format!("c 1 60000 {kind}");
+        let renewed = server.run(RENEW_BESIDE, &["lc1:a:1", "60000", "0", &entry]);
+        assert_eq!(renewed, Reply::Array(vec![Reply::Int(0)]), "{kind}");
+        assert!(server.remaining() <= 5000, "{kind}");
+    }
+}
