@@ -222,10 +222,11 @@ fn phases_alternate(
                     }
                 }
             } else if is_new {
-                history.cut = None;
+                history.cut = waits.then_some(now);
             }
-            if waits && history.cut.is_none() {
-                history.cut = Some(now);
+            if history.cut.is_none() {
+                let first = after.queue.iter().find(|queued| !queued.is_shared);
+                history.cut = first.map(|first| first.place.min(now));
             }
             history.last = Last::Shared;
         }

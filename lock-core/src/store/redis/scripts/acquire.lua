@@ -95,8 +95,9 @@ if type(added) == 'table' then
 end
 redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
 if is_shared then
-  -- The first exclusive entry ends the phase for shared ones that come behind it.
-  redis.pcall('ZADD', beats, 'NX', BAND + now, '#')
+  -- The first exclusive entry ends the phase for shared ones that come behind it, also if it comes back to its place.
+  local cut = place > 0 and place + BAND or redis.call('ZSCORE', queue, own)
+  redis.pcall('ZADD', beats, 'NX', cut, '#')
   redis.pcall('PEXPIRE', beats, '2200')
   if redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own then
     ask_to_yield()
