@@ -17,11 +17,11 @@ async fn prometheus_sees_each_shelf_by_one_template() {
         text = asked.answer().await.expect("answered").body;
         [
             "# HELP lock_wait_seconds",
-            "lock_wait_seconds_bucket{key=\"shelf:{shelf}\",le=\"0.1\"}",
-            "lock_hold_seconds_count{key=\"shelf:{shelf}\"}",
-            "lock_waiting{key=\"shelf:{shelf}\"}",
-            "lock_held{key=\"shelf:{shelf}\"} 3",
-            "lock_acquired_total{key=\"shelf:{shelf}\"}",
+            "lock_wait_seconds_bucket{key=\"shelf:{shelf}\",mode=\"exclusive\",le=\"0.1\"}",
+            "lock_hold_seconds_count{key=\"shelf:{shelf}\",mode=\"exclusive\"}",
+            "lock_waiting{key=\"shelf:{shelf}\",mode=\"exclusive\"}",
+            "lock_held{key=\"shelf:{shelf}\",mode=\"exclusive\"} 3",
+            "lock_acquired_total{key=\"shelf:{shelf}\",mode=\"exclusive\"}",
         ]
         .iter()
         .all(|figure| text.contains(figure))

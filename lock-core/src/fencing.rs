@@ -28,7 +28,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
-#[cfg(feature = "redis")]
+#[cfg(all(test, feature = "redis"))]
 impl FencingToken {
     pub(crate) const fn new(value: u64) -> Self {
         Self(value)

@@ -44,8 +44,9 @@
 //! By `metrics`, if that feature is on: the histograms `lock_wait_seconds` and `lock_hold_seconds`, the gauges `lock_waiting` and
 //! `lock_held`, and the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total`, `lock_abandoned_total`,
 //! `lock_lost_total` (with its `reason`) and `lock_handoffs_total` (of the `kind` `local`, from task to task, or `remote`, from
-//! another process). Each has the template as its label `key`, or `other` for a key that was made from a text. The label is never
-//! a value of a key, so there are only as many series as the program has templates.
+//! another process). Each has the mode as its label `mode` (`exclusive`, `shared` or `permits`), and the template as its label `key`, or
+//! `other` for a key that was made from a text. The label is never a value of a key, so there are at most three series for each
+//! template of the program.
 //!
 //! Without a subscriber, `tracing` costs one check of a level. Without its feature, `metrics` is not compiled in.
 //!

@@ -77,6 +77,15 @@ pub enum LockMode {
 
 impl LockMode {
     pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
+
+    /// In figures and spans.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Permits => "permits",
+        }
+    }
 }
 
 impl Mode {

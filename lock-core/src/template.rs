@@ -3,6 +3,9 @@
 #[cfg(feature = "metrics")]
 use metrics::Label;
 
+#[cfg(feature = "metrics")]
+use crate::options::LockMode;
+
 /// What a key was made from: a text of the program, with names where the key has values.
 #[derive(Debug)]
 pub struct Template {
@@ -27,25 +30,48 @@ impl Template {
     }
 }
 
-/// The labels of a template, made where it is compiled, so that no figure has to make them.
+/// The labels of a template, made where it is compiled, so that no figure has to make them. By mode.
 #[cfg(feature = "metrics")]
 #[derive(Debug)]
 pub(crate) struct Labels {
-    pub(crate) alone: [Label; 1],
-    pub(crate) local: [Label; 2],
-    pub(crate) remote: [Label; 2],
+    pub(crate) alone: [[Label; 2]; 3],
+    pub(crate) local: [[Label; 3]; 3],
+    pub(crate) remote: [[Label; 3]; 3],
 }
 
 #[cfg(feature = "metrics")]
 impl Labels {
     const fn new(template: &'static str) -> Self {
-        const fn label(template: &'static str) -> Label {
-            Label::from_static_parts("key", template)
+        const fn label(name: &'static str, value: &'static str) -> Label {
+            Label::from_static_parts(name, value)
         }
+        const fn alone(template: &'static str, mode: LockMode) -> [Label; 2] {
+            [label("key", template), label("mode", mode.label())]
+        }
+        const fn kind(template: &'static str, mode: LockMode, kind: &'static str) -> [Label; 3] {
+            [
+                label("key", template),
+                label("mode", mode.label()),
+                label("kind", kind),
+            ]
+        }
+        let [exclusive, shared, permits] = LockMode::ALL;
         Self {
-            alone: [label(template)],
-            local: [label(template), Label::from_static_parts("kind", "local")],
-            remote: [label(template), Label::from_static_parts("kind", "remote")],
+            alone: [
+                alone(template, exclusive),
+                alone(template, shared),
+                alone(template, permits),
+            ],
+            local: [
+                kind(template, exclusive, "local"),
+                kind(template, shared, "local"),
+                kind(template, permits, "local"),
+            ],
+            remote: [
+                kind(template, exclusive, "remote"),
+                kind(template, shared, "remote"),
+                kind(template, permits, "remote"),
+            ],
         }
     }
 }

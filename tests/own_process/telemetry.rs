@@ -76,15 +76,33 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
     assert_figures(
         &figures(&recorder.snapshotter()),
         &[
-            ("#lock_wait_seconds{key=order:{order_id}}", 4.0),
-            ("lock_wait_seconds{key=order:{order_id}}", 0.030),
-            ("#lock_hold_seconds{key=order:{order_id}}", 4.0),
-            ("lock_hold_seconds{key=order:{order_id}}", 0.020),
-            ("lock_acquired_total{key=order:{order_id}}", 4.0),
-            ("lock_waiting{key=order:{order_id}}", 0.0),
-            ("lock_held{key=order:{order_id}}", 0.0),
+            (
+                "#lock_wait_seconds{key=order:{order_id},mode=exclusive}",
+                4.0,
+            ),
+            (
+                "lock_wait_seconds{key=order:{order_id},mode=exclusive}",
+                0.030,
+            ),
+            (
+                "#lock_hold_seconds{key=order:{order_id},mode=exclusive}",
+                4.0,
+            ),
+            (
+                "lock_hold_seconds{key=order:{order_id},mode=exclusive}",
+                0.020,
+            ),
+            (
+                "lock_acquired_total{key=order:{order_id},mode=exclusive}",
+                4.0,
+            ),
+            ("lock_waiting{key=order:{order_id},mode=exclusive}", 0.0),
+            ("lock_held{key=order:{order_id},mode=exclusive}", 0.0),
             // The second one asks for tokens for those behind it, who then need no word of the backend.
-            ("lock_handoffs_total{key=order:{order_id},kind=local}", 2.0),
+            (
+                "lock_handoffs_total{key=order:{order_id},mode=exclusive,kind=local}",
+                2.0,
+            ),
         ],
     );
 }
@@ -102,8 +120,8 @@ async fn gauges_tell_who_waits_and_who_holds_now() {
     assert_figures(
         &figures(&recorder.snapshotter()),
         &[
-            ("lock_waiting{key=order:{order_id}}", 2.0),
-            ("lock_held{key=order:{order_id}}", 1.0),
+            ("lock_waiting{key=order:{order_id},mode=exclusive}", 2.0),
+            ("lock_held{key=order:{order_id},mode=exclusive}", 1.0),
         ],
     );
 }
@@ -134,14 +152,14 @@ async fn each_way_to_go_without_is_counted_once() {
     assert_figures(
         &figures,
         &[
-            ("lock_busy_total{key=stock}", 2.0),
-            ("lock_abandoned_total{key=stock}", 2.0),
-            ("lock_unavailable_total{key=stock}", 1.0),
-            ("lock_acquired_total{key=stock}", 1.0),
-            ("lock_waiting{key=stock}", 0.0),
-            ("lock_held{key=stock}", 0.0),
-            ("#lock_wait_seconds{key=stock}", 4.0),
-            ("lock_wait_seconds{key=stock}", 1.5),
+            ("lock_busy_total{key=stock,mode=exclusive}", 2.0),
+            ("lock_abandoned_total{key=stock,mode=exclusive}", 2.0),
+            ("lock_unavailable_total{key=stock,mode=exclusive}", 1.0),
+            ("lock_acquired_total{key=stock,mode=exclusive}", 1.0),
+            ("lock_waiting{key=stock,mode=exclusive}", 0.0),
+            ("lock_held{key=stock,mode=exclusive}", 0.0),
+            ("#lock_wait_seconds{key=stock,mode=exclusive}", 4.0),
+            ("lock_wait_seconds{key=stock,mode=exclusive}", 1.5),
         ],
     );
 }
@@ -162,8 +180,11 @@ async fn there_are_as_many_labels_as_templates_whatever_the_keys() {
     assert_figures(
         &figures,
         &[
-            ("lock_acquired_total{key=order:{order_id}}", 100.0),
-            ("lock_acquired_total{key=other}", 100.0),
+            (
+                "lock_acquired_total{key=order:{order_id},mode=exclusive}",
+                100.0,
+            ),
+            ("lock_acquired_total{key=other,mode=exclusive}", 100.0),
         ],
     );
     let labels = figures
@@ -191,8 +212,14 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
     assert_figures(
         &figures(&recorder.snapshotter()),
         &[
-            ("lock_lost_total{key=report,reason=taken_away}", 1.0),
-            ("lock_lost_total{key=report,reason=max_hold}", 1.0),
+            (
+                "lock_lost_total{key=report,mode=exclusive,reason=taken_away}",
+                1.0,
+            ),
+            (
+                "lock_lost_total{key=report,mode=exclusive,reason=max_hold}",
+                1.0,
+            ),
         ],
     );
 }
@@ -272,12 +299,15 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
     assert_figures(
         &figures,
         &[
-            ("lock_waiting{key=other}", 0.0),
-            ("lock_held{key=other}", 0.0),
+            ("lock_waiting{key=other,mode=exclusive}", 0.0),
+            ("lock_held{key=other,mode=exclusive}", 0.0),
         ],
     );
-    let holds = figures["lock_acquired_total{key=other}"];
-    assert_figures(&figures, &[("#lock_hold_seconds{key=other}", holds)]);
+    let holds = figures["lock_acquired_total{key=other,mode=exclusive}"];
+    assert_figures(
+        &figures,
+        &[("#lock_hold_seconds{key=other,mode=exclusive}", holds)],
+    );
 }
 
 /// Panics as soon as it is told of one of these.
@@ -379,10 +409,13 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
     assert_figures(
         &figures(all),
         &[
-            ("lock_handoffs_total{key=shared,kind=remote}", 1.0),
-            ("lock_acquired_total{key=shared}", 1.0),
-            ("lock_held{key=shared}", 0.0),
-            ("lock_waiting{key=shared}", 0.0),
+            (
+                "lock_handoffs_total{key=shared,mode=exclusive,kind=remote}",
+                1.0,
+            ),
+            ("lock_acquired_total{key=shared,mode=exclusive}", 1.0),
+            ("lock_held{key=shared,mode=exclusive}", 0.0),
+            ("lock_waiting{key=shared,mode=exclusive}", 0.0),
         ],
     );
 }

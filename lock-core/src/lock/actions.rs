@@ -85,7 +85,7 @@ impl Registry {
                 Action::End { lease, reason } => {
                     lease.end(reason);
                 }
-                Action::HandedOn(how) => telemetry::handed_on(key, how),
+                Action::HandedOn(how) => telemetry::handed_on(key, kind, how),
                 Action::Arm(_) | Action::TakeOverRequest => {}
             }
         }

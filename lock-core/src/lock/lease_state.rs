@@ -237,7 +237,7 @@ impl LeaseState {
         }
         self.rouse();
         if reason != LeaseLost::Released {
-            telemetry::lost(&self.key, reason);
+            telemetry::lost(&self.key, self.kind(), reason);
             // A guard of a lost lease keeps no other task from the lock.
             self.registry.lose(self, reason);
             self.end_siblings(reason);

@@ -85,7 +85,8 @@ impl WaitFuture {
 
     /// Has telemetry tell of the wait, from now on.
     pub(crate) fn watched(mut self) -> Self {
-        self.watch = telemetry::WatchedWait::begin(&self.key, &self.registry.context.clock);
+        self.watch =
+            telemetry::WatchedWait::begin(&self.key, self.kind, &self.registry.context.clock);
         self
     }
 

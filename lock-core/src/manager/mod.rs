@@ -408,7 +408,7 @@ impl LockManager {
     ) -> Result<WaitFuture, LockError> {
         let wait = WaitFuture::join(&self.inner.registry, key, terms, deadline, waker);
         wait.map(WaitFuture::watched)
-            .inspect_err(|error| telemetry::refused(key, error))
+            .inspect_err(|error| telemetry::refused(key, terms.mode.kind(), error))
     }
 
     /// Starts an acquire: returns when its wait is over.

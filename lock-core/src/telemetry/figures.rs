@@ -1,7 +1,7 @@
 //! Figures for metrics recorders, through the facade of the crate `metrics`.
 //!
-//! Each has one label, the template of the key, which is a text of the program: there are never more of them than the
-//! program has templates, whatever its keys.
+//! Each has the template of the key and the mode as its labels. A template is a text of the program: there are never more series than
+//! three for each of its templates, whatever its keys.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Level, Metadata, Unit};
 use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
+    options::LockMode,
     telemetry::HandOff,
     template::Template,
 };
@@ -41,39 +42,39 @@ static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Som
 /// The template of keys that were not made from one.
 static OTHER: Template = Template::new("other");
 
-pub(super) fn wait_begins(key: &LockKey) {
-    gauge(WAITING, key).increment(1.0);
+pub(super) fn wait_begins(key: &LockKey, mode: LockMode) {
+    gauge(WAITING, key, mode).increment(1.0);
 }
 
-pub(super) fn wait_ends(key: &LockKey, waited: Duration) {
-    gauge(WAITING, key).decrement(1.0);
-    histogram(WAIT, key).record(waited.as_secs_f64());
+pub(super) fn wait_ends(key: &LockKey, mode: LockMode, waited: Duration) {
+    gauge(WAITING, key, mode).decrement(1.0);
+    histogram(WAIT, key, mode).record(waited.as_secs_f64());
 }
 
-pub(super) fn hold_begins(key: &LockKey) {
-    counter(ACQUIRED, key).increment(1);
-    gauge(HELD, key).increment(1.0);
+pub(super) fn hold_begins(key: &LockKey, mode: LockMode) {
+    counter(ACQUIRED, key, mode).increment(1);
+    gauge(HELD, key, mode).increment(1.0);
 }
 
-pub(super) fn hold_ends(key: &LockKey, held: Duration) {
-    gauge(HELD, key).decrement(1.0);
-    histogram(HOLD, key).record(held.as_secs_f64());
+pub(super) fn hold_ends(key: &LockKey, mode: LockMode, held: Duration) {
+    gauge(HELD, key, mode).decrement(1.0);
+    histogram(HOLD, key, mode).record(held.as_secs_f64());
 }
 
-pub(super) fn refused(key: &LockKey, error: &LockError) {
+pub(super) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     match error {
-        LockError::Busy { .. } => counter(BUSY, key).increment(1),
-        LockError::Unavailable { .. } => counter(UNAVAILABLE, key).increment(1),
+        LockError::Busy { .. } => counter(BUSY, key, mode).increment(1),
+        LockError::Unavailable { .. } => counter(UNAVAILABLE, key, mode).increment(1),
         // A mistake in the program, and a loss that was counted when it happened.
         LockError::Invalid { .. } | LockError::NotConfigured | LockError::Lost { .. } => {}
     }
 }
 
-pub(super) fn abandoned(key: &LockKey) {
-    counter(ABANDONED, key).increment(1);
+pub(super) fn abandoned(key: &LockKey, mode: LockMode) {
+    counter(ABANDONED, key, mode).increment(1);
 }
 
-pub(super) fn lost(key: &LockKey, reason: LeaseLost) {
+pub(super) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
     let reason = match reason {
         LeaseLost::Expired => "expired",
         LeaseLost::TakenAway => "taken_away",
@@ -83,14 +84,18 @@ pub(super) fn lost(key: &LockKey, reason: LeaseLost) {
         // The second is reported to the forked child only, and the lease has not ended.
         LeaseLost::Released | LeaseLost::Forked => return,
     };
-    let labels = [("key", template(key).text()), ("reason", reason)];
+    let labels = [
+        ("key", template(key).text()),
+        ("mode", mode.label()),
+        ("reason", reason),
+    ];
     counted(&Key::from_parts(LOST, &labels)).increment(1);
 }
 
-pub(super) fn handed_on(key: &LockKey, how: HandOff) {
+pub(super) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
     let labels = match how {
-        HandOff::Local => &template(key).labels.local,
-        HandOff::Remote => &template(key).labels.remote,
+        HandOff::Local => &template(key).labels.local[mode as usize],
+        HandOff::Remote => &template(key).labels.remote[mode as usize],
     };
     counted(&Key::from_static_parts(HANDOFFS, labels)).increment(1);
 }
@@ -142,23 +147,23 @@ fn template(key: &LockKey) -> &'static Template {
     key.made_from().unwrap_or(&OTHER)
 }
 
-fn of(name: &'static str, key: &LockKey) -> Key {
-    Key::from_static_parts(name, &template(key).labels.alone)
+fn of(name: &'static str, key: &LockKey, mode: LockMode) -> Key {
+    Key::from_static_parts(name, &template(key).labels.alone[mode as usize])
 }
 
 // Registered each time: a recorder may be installed at any time, and tests have one each.
-fn counter(name: &'static str, key: &LockKey) -> Counter {
-    counted(&of(name, key))
+fn counter(name: &'static str, key: &LockKey, mode: LockMode) -> Counter {
+    counted(&of(name, key, mode))
 }
 
 fn counted(key: &Key) -> Counter {
     metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
 }
 
-fn gauge(name: &'static str, key: &LockKey) -> Gauge {
-    metrics::with_recorder(|recorder| recorder.register_gauge(&of(name, key), &METADATA))
+fn gauge(name: &'static str, key: &LockKey, mode: LockMode) -> Gauge {
+    metrics::with_recorder(|recorder| recorder.register_gauge(&of(name, key, mode), &METADATA))
 }
 
-fn histogram(name: &'static str, key: &LockKey) -> Histogram {
-    metrics::with_recorder(|recorder| recorder.register_histogram(&of(name, key), &METADATA))
+fn histogram(name: &'static str, key: &LockKey, mode: LockMode) -> Histogram {
+    metrics::with_recorder(|recorder| recorder.register_histogram(&of(name, key, mode), &METADATA))
 }

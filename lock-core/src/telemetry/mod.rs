@@ -15,6 +15,7 @@ use crate::{
     error::{LeaseLost, LockError},
     fencing::FencingToken,
     key::LockKey,
+    options::LockMode,
     runtime::{
         catch_panic::catch_panic,
         clock::{Clock, Moment},
@@ -46,6 +47,7 @@ type Watched = Option<Box<Watch>>;
 
 struct Watch {
     key: LockKey,
+    mode: LockMode,
     span: Span,
     since: Moment,
     clock: Clock,
@@ -70,14 +72,15 @@ fn listened_to() -> bool {
 }
 
 impl WatchedWait {
-    pub(crate) fn begin(key: &LockKey, clock: &Clock) -> Self {
+    pub(crate) fn begin(key: &LockKey, mode: LockMode, clock: &Clock) -> Self {
         if !listened_to() {
             return Self(None);
         }
-        figures::wait_begins(key);
+        figures::wait_begins(key, mode);
         Self(Some(Box::new(Watch {
             key: key.clone(),
-            span: tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template()),
+            mode,
+            span: tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template(), mode = mode.label()),
             since: clock.now(),
             clock: clock.clone(),
         })))
@@ -97,13 +100,16 @@ impl WatchedWait {
         watch.span.in_scope(
             || tracing::debug!(key = %watch.key.shown(), ?waited, fencing_token, "acquired"),
         );
-        let Watch { key, clock, .. } = *watch;
-        figures::wait_ends(&key, waited);
-        figures::hold_begins(&key);
+        let Watch {
+            key, mode, clock, ..
+        } = *watch;
+        figures::wait_ends(&key, mode, waited);
+        figures::hold_begins(&key, mode);
         WatchedHold(Some(Box::new(Watch {
-            span: tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), fencing_token),
+            span: tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), mode = mode.label(), fencing_token),
             since: clock.now(),
             key,
+            mode,
             clock,
         })))
     }
@@ -115,8 +121,8 @@ impl WatchedWait {
             watch.span.in_scope(
                 || tracing::debug!(key = %watch.key.shown(), ?waited, %error, "not acquired"),
             );
-            figures::wait_ends(&watch.key, waited);
-            figures::refused(&watch.key, error);
+            figures::wait_ends(&watch.key, watch.mode, waited);
+            figures::refused(&watch.key, watch.mode, error);
         }
     }
 }
@@ -130,8 +136,8 @@ impl Drop for WatchedWait {
                 watch.span.in_scope(
                     || tracing::debug!(key = %watch.key.shown(), ?waited, "stopped waiting"),
                 );
-                figures::wait_ends(&watch.key, waited);
-                figures::abandoned(&watch.key);
+                figures::wait_ends(&watch.key, watch.mode, waited);
+                figures::abandoned(&watch.key, watch.mode);
                 drop(watch);
             });
         }
@@ -153,7 +159,7 @@ impl Drop for WatchedHold {
                 watch
                     .span
                     .in_scope(|| tracing::debug!(key = %watch.key.shown(), ?held, "released"));
-                figures::hold_ends(&watch.key, held);
+                figures::hold_ends(&watch.key, watch.mode, held);
                 // The span closes here, and subscribers may be called.
                 drop(watch);
             });
@@ -162,21 +168,21 @@ impl Drop for WatchedHold {
 }
 
 /// A task was refused before it could wait.
-pub(crate) fn refused(key: &LockKey, error: &LockError) {
+pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     tracing::debug!(key = %key.shown(), %error, "not acquired");
-    figures::refused(key, error);
+    figures::refused(key, mode, error);
 }
 
 /// A lease ended before it was released.
-pub(crate) fn lost(key: &LockKey, reason: LeaseLost) {
+pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
     catch_panic(|| {
         tracing::warn!(key = %key.shown(), %reason, "lease lost");
-        figures::lost(key, reason);
+        figures::lost(key, mode, reason);
     });
 }
 
-pub(crate) fn handed_on(key: &LockKey, how: HandOff) {
-    catch_panic(|| figures::handed_on(key, how));
+pub(crate) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
+    catch_panic(|| figures::handed_on(key, mode, how));
 }
 
 /// Describes the figures once, to a recorder that is installed already.
