@@ -21,6 +21,7 @@ pub struct Deployment {
     // In PEM.
     authority: Option<String>,
     waiting: Waiting,
+    runs_scripts: bool,
 }
 
 #[derive(Debug)]
@@ -72,6 +73,7 @@ impl Deployment {
         server.add_user_without_scripts();
         Self {
             waiting: Waiting::Polling,
+            runs_scripts: false,
             ..Self::for_user(server, "plain", "word")
         }
     }
@@ -160,6 +162,11 @@ impl Deployment {
     pub fn without_messages(self) -> Self {
         let waiting = Waiting::Polling;
         Self { waiting, ..self }
+    }
+
+    /// Returns whether clients may run scripts.
+    pub fn runs_scripts(&self) -> bool {
+        self.runs_scripts
     }
 
     /// Returns the command by which a waiter is told of its grant; `None` where waiters poll.
@@ -259,6 +266,7 @@ impl Deployment {
             url: None,
             authority: None,
             waiting: Waiting::InLine,
+            runs_scripts: true,
         }
     }
 

@@ -49,6 +49,11 @@ macro_rules! neighbours {
                     super::neither_deletes_the_others_key(NEIGHBOUR).await;
                 }
 
+                #[tokio::test]
+                async fn a_lock_that_is_not_exclusive_is_busy_for_the_other() {
+                    super::a_lock_that_is_not_exclusive_is_busy_for_the_other(NEIGHBOUR).await;
+                }
+
                 #[test]
                 fn together_they_lose_no_increment() {
                     super::together_they_lose_no_increment(NEIGHBOUR);
@@ -190,6 +195,41 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
     assert!(!is_free(&locks).await);
     assert_eq!(theirs.ask("release"), "released");
     assert_eq!(server.get(&key), None);
+}
+
+/// Shared, and with permits.
+async fn a_lock_that_is_not_exclusive_is_busy_for_the_other(neighbour: Neighbour) {
+    let server = RedisServer::start();
+    let locks = neighbour.manager(&server).await;
+    let mut theirs = neighbour.start(&server.url(), &[]);
+    let key = neighbour.full_key();
+    for options in [options().shared(), options().permits(2)] {
+        assert_eq!(theirs.ask("try"), "held");
+        let busy = locks.try_acquire(KEY, options.clone()).await;
+        assert!(busy.expect("an answer").is_none());
+        let waiting = tokio::spawn({
+            let (locks, options) = (locks.clone(), options.clone());
+            async move { locks.acquire(KEY, options).await.expect("free, or soon") }
+        });
+        assert_eq!(theirs.ask("release"), "released");
+        let guard = timeout(HANG, waiting).await.expect("no hang");
+        let guard = guard.expect("no panic");
+        assert_eq!(theirs.ask("try"), "busy");
+        guard.lease().verify().await.expect("it is ours still");
+
+        // As when their lease had run out, and they did not notice.
+        server.cli(&["DEL", &key]);
+        assert_eq!(theirs.ask("try"), "held");
+        let lost = guard.lease().verify().await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        server.cli(&["DEL", &key]);
+        let next = locks.acquire(KEY, options).await;
+        let next = next.expect("free, or soon");
+        theirs.ask("release");
+        next.lease().verify().await.expect("it is ours still");
+        drop((guard, next));
+        locks.force_release(KEY).await.expect("an answer");
+    }
 }
 
 async fn neither_deletes_the_others_key(neighbour: Neighbour) {

@@ -21,6 +21,8 @@ macro_rules! the_suite_on {
             verifying_gives_a_lease_its_expiry_back
             fencing_tokens_grow_though_the_data_are_lost
             the_next_try_behind_a_release_in_the_background_finds_the_lock_free
+            a_key_is_shared_until_an_exclusive_request_comes
+            as_many_hold_as_there_are_permits
         }
     };
     (@claims $module:ident $start:expr => $($claim:ident)*) => {
@@ -172,6 +174,84 @@ async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
     }
     second.lease().verify().await.expect("held");
     second.release_held().await;
+}
+
+/// Whether shared locks and permits are refused, as they are where scripts may not run.
+async fn is_refused(servers: &Deployment, locks: &LockManager, options: LockOptions) -> bool {
+    if servers.runs_scripts() {
+        return false;
+    }
+    let refused = locks.acquire("k", options).await;
+    let Err(LockError::Invalid { reason, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(reason.contains("need scripts"), "{reason}");
+    assert_eq!(servers.get("lock:k"), None);
+    true
+}
+
+async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) {
+    let (one, other) = (connect(servers).await, connect(servers).await);
+    if is_refused(servers, &one, patient().shared()).await {
+        return;
+    }
+    let first = acquire(&one, patient().shared()).await;
+    let second = acquire(&other, patient().shared()).await;
+    assert_eq!(fencing_token(&first), fencing_token(&second));
+    let before = fencing_token(&first);
+    let waiting = tokio::spawn({
+        let other = other.clone();
+        async move { acquire(&other, patient()).await }
+    });
+    let is_refused = async |options: LockOptions| {
+        let tried = one.try_acquire("k", options).await;
+        tried.expect("an answer").is_none()
+    };
+    // A client that polls is not waited for.
+    if servers.grants_by().is_some() {
+        eventually(HANG, "no task is admitted", async || {
+            is_refused(patient().shared()).await
+        })
+        .await;
+    }
+    first.release_held().await;
+    assert!(!waiting.is_finished());
+    second.release_held().await;
+    let alone = waiting.await.expect("granted");
+    assert!(fencing_token(&alone) > before);
+    assert!(is_refused(patient().shared()).await && is_refused(patient()).await);
+    let reading = tokio::spawn({
+        let one = one.clone();
+        async move { acquire(&one, patient().shared()).await }
+    });
+    alone.release_held().await;
+    let reader = reading.await.expect("granted");
+    assert!(fencing_token(&reader) > before);
+    reader.lease().verify().await.expect("held");
+    reader.release_held().await;
+}
+
+async fn as_many_hold_as_there_are_permits(servers: &Deployment) {
+    let (one, other) = (connect(servers).await, connect(servers).await);
+    let permits = || patient().permits(2);
+    if is_refused(servers, &one, permits()).await {
+        return;
+    }
+    let first = acquire(&one, permits()).await;
+    let second = acquire(&other, permits()).await;
+    assert_eq!(first.lease().permit(), Some(0));
+    assert_eq!(second.lease().permit(), Some(1));
+    let third = one.try_acquire("k", permits()).await;
+    assert!(third.expect("an answer").is_none());
+    let waiting = tokio::spawn(async move { acquire(&one, permits()).await });
+    second.lease().verify().await.expect("held");
+    second.release_held().await;
+    let next = waiting.await.expect("granted");
+    assert_eq!(next.lease().permit(), Some(1));
+    assert!(fencing_token(&next) > fencing_token(&first));
+    first.release_held().await;
+    next.release_held().await;
+    assert_eq!(servers.get("lock:k"), None);
 }
 
 async fn it_waits(servers: &Deployment) {
