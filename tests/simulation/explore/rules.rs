@@ -7,6 +7,7 @@ use super::{
 use crate::model::Reply;
 
 /// Which call was made.
+#[derive(Clone, Copy)]
 pub(super) enum Call {
     Acquire { by: usize, is_newcomer: bool },
     Release,
@@ -291,8 +292,8 @@ fn permits(
             return Err("no request of permits".to_owned());
         };
         let seat = seat_of(request).expect("it is a holder");
-        let lowest = (0..).find(|seat| !held.contains(seat));
         let count = i64::try_from(held.len()).expect("a few");
+        let lowest = (0..=count).find(|seat| !held.contains(seat));
         if count >= n || seat >= n || Some(seat) != lowest {
             return Err(format!(
                 "{request:?}, one of {n}, got the seat {seat} beside {held:?}"

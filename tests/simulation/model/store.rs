@@ -378,18 +378,15 @@ impl Store {
         let mut all = self.sorted(&words[0])?.to_vec();
         let (mut added, mut is_changed) = (0, false);
         for (score, member) in new {
-            match all.iter_mut().find(|(_, other)| other == member) {
-                Some((known, _)) => {
-                    let moves = !only_new && *known != score && (!only_greater || *known < score);
-                    if moves {
-                        *known = score;
-                    }
-                    is_changed |= moves;
+            if let Some((known, _)) = all.iter_mut().find(|(_, other)| other == member) {
+                let moves = !only_new && *known != score && (!only_greater || *known < score);
+                if moves {
+                    *known = score;
                 }
-                None => {
-                    all.push((score, member.clone()));
-                    added += 1;
-                }
+                is_changed |= moves;
+            } else {
+                all.push((score, member.clone()));
+                added += 1;
             }
         }
         if is_changed || added > 0 {

@@ -79,8 +79,9 @@ local function take_tokens(known, count)
   return last - count + 1, count
 end
 
--- One, or nothing and the error. The same for a lock that its last holder passes on, without asking for the time: who held it last knows the largest token
--- that was given out for it, so one more is enough, unless the counter was lost. Nobody else knows it.
+-- Takes one token; returns it, or nothing and the error. For a lock that its last holder passes on, without asking for the time:
+-- the last holder knows the largest token that was given out for it, and no other process does. So one more is enough, unless the
+-- counter was lost.
 local function next_token(known, was_held)
   local token = was_held and redis.pcall('INCR', KEYS[2])
   if type(token) == 'number' and token > known and token < 9007199254740992 then

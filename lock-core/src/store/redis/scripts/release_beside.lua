@@ -30,7 +30,7 @@ if is_marker then
     end
     local keep = tonumber(ARGV[3] or 0)
     if held == 1 and keep > 0 then
-      -- It is held by nobody any more: a renewal, or a copy of the acquire, that comes behind must not prolong it.
+      -- It is no lease any more: a renewal, or a copy of the acquire, that comes behind must not prolong it.
       redis.call('ZADD', holders, now_ms + keep, own .. '.')
       if seat then
         redis.call('ZADD', seats, seat, own .. '.')
