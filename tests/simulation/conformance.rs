@@ -52,9 +52,7 @@ fn the_modelled_server_answers_as_a_real_one() {
                     "seed {seed}, after\n{}\nthe model says {modelled:?}\na server says {answered:?}",
                     log[log.len().saturating_sub(12)..].join("\n")
                 );
-                if command.ends_soon {
-                    thread::sleep(Duration::from_millis(8));
-                }
+                thread::sleep(command.pause);
             }
         }
         compared += asked;
@@ -64,8 +62,9 @@ fn the_modelled_server_answers_as_a_real_one() {
 
 struct Command {
     words: Vec<String>,
-    /// Some time to live is over soon.
-    ends_soon: bool,
+    /// Some time to live is over soon. Or holders may have entered, which are sorted by milliseconds: in the same order on both, if
+    /// those of the next command come in a later one.
+    pause: Duration,
 }
 
 impl Command {
@@ -83,7 +82,7 @@ impl Command {
     fn of(words: &[&str]) -> Self {
         Self {
             words: words.iter().map(|word| (*word).to_owned()).collect(),
-            ends_soon: false,
+            pause: Duration::ZERO,
         }
     }
 
@@ -138,7 +137,7 @@ impl Command {
         };
         let ends_soon = ends_soon && words.contains(&ttl);
         Self {
-            ends_soon,
+            pause: Duration::from_millis(if ends_soon { 8 } else { 0 }),
             ..Self::of(words)
         }
     }
@@ -292,8 +291,14 @@ impl Command {
         } else {
             ["EVAL", text]
         };
+        let may_enter = keys.contains(&"holders");
+        let pause = match (ends_soon, may_enter) {
+            (true, _) => 8,
+            (false, true) => 2,
+            (false, false) => 0,
+        };
         Self {
-            ends_soon,
+            pause: Duration::from_millis(pause),
             ..Self::of(&[&name[..], keys, arguments].concat())
         }
     }
