@@ -1,6 +1,6 @@
 //! A server that is short of memory drops one of the keys, and the others stay.
 
-use super::server_view::{HOLDERS, KEYS, LOCK, SEATS};
+use super::server_view::{HOLDERS, KEYS, LOCK, QUEUE, SEATS};
 use crate::{
     model::{Reply, Server},
     scripts::{ACQUIRE, ACQUIRE_BESIDE, RELEASE_BESIDE, RENEW_BESIDE},
@@ -108,4 +108,24 @@ fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
         assert_eq!(renewed, Reply::Array(vec![Reply::Int(0)]), "{kind}");
         assert!(server.remaining() <= 5000, "{kind}");
     }
+}
+
+/// An entry whose kind is not that of its score could let a writer in beside readers.
+#[test]
+fn what_no_process_of_ours_has_queued_is_passed_over() {
+    let mut server = Evicting::new();
+    server.0.listen(1, b"__lock_core__:grants:c");
+    for (entry, score) in [
+        ("c 1 60000 x lc1:a:1", "1700000000000000"),
+        ("c 2 60000 s lc1:a:2", "6200000000000000"),
+        ("c 3 60000 y lc1:a:3", "6200000000000001"),
+        ("c 4 lc1:a:4", "5"),
+    ] {
+        server.0.command(&["ZADD", QUEUE, score, entry], server.1);
+    }
+    assert!(is_granted(&server.acquire("lc1:a:5", "60000", "s")));
+    let left = server.0.command(&["ZCARD", QUEUE], server.1);
+    assert_eq!(left, Reply::Int(0));
+    let held = server.0.command(&["ZCARD", HOLDERS], server.1);
+    assert_eq!(held, Reply::Int(2), "the reader, and the first member");
 }

@@ -81,7 +81,7 @@ impl Scope {
 
 /// In the order of `docs/operations.md`.
 const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +psetex +exists +incr +pttl +pexpire +del +zadd +zrange \
-                       +zrem +zcard +zpopmin +zscore +zremrangebyscore";
+                       +zrem +zcard +zpopmin +zscore +zremrangebyscore +zmscore +zcount +zrangebyscore +zrevrange +pexpireat";
 const COMMANDS: &str = "+ping +info +time +get +set +pttl +del";
 
 /// Extends a failure for lack of rights by the line that grants them.

@@ -78,12 +78,14 @@ local function advance(known, own, holder, was_held, kind)
   local now_ms = math.floor(now / 1000)
   local left, mine, refused, unsettled = PART, nil, nil, false
 
-  -- The first exclusive or permits entry. Silent ones before it go.
+  -- The first exclusive or permits entry. Silent ones before it go, and what was not written by us.
   local function first_other()
     while true do
       local found = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
       local entry = found[1]
-      if not entry or entry == own or string.match(entry, ENTRY) and not is_silent(entry, tonumber(found[2]) - BAND) then
+      local _, _, _, kind_there = string.match(entry or '', ENTRY)
+      local is_other = kind_there == 'x' or tonumber(kind_there)
+      if not entry or entry == own or is_other and not is_silent(entry, tonumber(found[2]) - BAND) then
         return entry
       end
       redis.call('ZREM', queue, entry)
@@ -148,7 +150,9 @@ local function advance(known, own, holder, was_held, kind)
     for i, entry in ipairs(all) do
       local beat = tonumber(known_beats[i] or 0) or 0
       local heard = math.max(tonumber(found[2 * i]), beat)
-      if entry == own or string.match(entry, ENTRY) and heard > now - SILENT then
+      -- What is no shared entry was not written by us, and is passed over.
+      local _, _, _, kind_there = string.match(entry, ENTRY)
+      if entry == own or kind_there == 's' and heard > now - SILENT then
         alive[#alive + 1] = entry
       end
     end
