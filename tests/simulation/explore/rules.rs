@@ -226,8 +226,7 @@ fn phases_alternate(
                 history.cut = waits.then_some(now);
             }
             if history.cut.is_none() {
-                let first = after.queue.iter().find(|queued| !queued.is_shared);
-                history.cut = first.map(|first| first.place.min(now));
+                history.cut = waits.then_some(now);
             }
             history.last = Last::Shared;
         }

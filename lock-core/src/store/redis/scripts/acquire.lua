@@ -95,8 +95,9 @@ if type(added) == 'table' then
 end
 redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
 if is_shared then
-  -- The first exclusive entry ends the phase for shared ones that come behind it, also if it comes back to its place.
-  local cut = place > 0 and place + BAND or redis.call('ZSCORE', queue, own)
+  -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue all the time, the cut was lost
+  -- with the beats, since all waiters were silent: then those are behind it that are placed behind it.
+  local cut = added == 1 and now + BAND or redis.call('ZSCORE', queue, own)
   redis.pcall('ZADD', beats, 'NX', cut, '#')
   redis.pcall('PEXPIRE', beats, '2200')
   if redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own then
