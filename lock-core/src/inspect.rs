@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::options::LockMode;
+use crate::mode::LockMode;
 
 /// The holder of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
 #[derive(Clone, Debug)]

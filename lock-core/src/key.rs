@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     error::HeldBy,
-    options::{Mode, PermitCount},
+    mode::{Mode, PermitCount},
     template::Template,
 };
 

@@ -72,6 +72,7 @@ mod fenced;
 mod fencing;
 mod inspect;
 mod key;
+mod mode;
 mod options;
 mod template;
 #[cfg(feature = "tls")]
@@ -139,7 +140,8 @@ pub use manager::{
     AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
-pub use options::{LockMode, LockOptions, OnLost, PermitCount};
+pub use mode::{LockMode, PermitCount};
+pub use options::{LockOptions, OnLost};
 #[cfg(feature = "testing")]
 pub use testing::Faults;
 #[cfg(feature = "tls")]

@@ -1,8 +1,12 @@
 //! How a lock is to be taken, and the one place where values are checked.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use crate::{error::LockError, key::LockKey};
+use crate::{
+    error::LockError,
+    key::LockKey,
+    mode::{Mode, PermitCount},
+};
 
 /// The shortest and the longest time that a lease may last without being renewed.
 const TTL_RANGE: (Duration, Duration) = (
@@ -50,65 +54,6 @@ pub struct LockOptions {
     release: Option<ReleaseMode>,
     mode: Mode,
 }
-
-/// Which other holders a holder admits beside itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Mode {
-    /// None.
-    #[default]
-    Exclusive,
-    /// Those that are shared, too.
-    Shared,
-    /// As many as there are permits.
-    Permits(u16),
-}
-
-/// The mode in which a lock is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum LockMode {
-    /// One holder alone. The default.
-    Exclusive,
-    /// Any number of holders that share it: see [`LockOptions::shared`].
-    Shared,
-    /// As many holders as it has permits: see [`LockOptions::permits`].
-    Permits,
-}
-
-impl LockMode {
-    pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
-
-    /// In figures and spans.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-            Self::Permits => "permits",
-        }
-    }
-}
-
-impl Mode {
-    pub(crate) fn kind(self) -> LockMode {
-        match self {
-            Self::Exclusive => LockMode::Exclusive,
-            Self::Shared => LockMode::Shared,
-            Self::Permits(_) => LockMode::Permits,
-        }
-    }
-}
-
-/// A number of permits: any integer. Whether it is in range is checked when a lock is acquired.
-///
-/// The trait exists for its error message, and cannot be implemented by hand.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is no number of permits",
-    label = "expected an integer from 1 to 1,000"
-)]
-pub trait PermitCount: TryInto<i64> {}
-
-#[diagnostic::do_not_recommend]
-impl<T: TryInto<i64>> PermitCount for T {}
 
 /// How long an acquire may wait for a busy lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -437,7 +382,7 @@ impl Terms {
     fn check(&self) -> Result<(), LockError> {
         check_range("ttl", self.ttl)?;
         check_wait(self.wait)?;
-        self.mode.check()?;
+        check_permits(self.mode)?;
         if let Some(max_hold) = self.max_hold {
             check_range("max_hold", max_hold)?;
         }
@@ -453,40 +398,19 @@ impl Terms {
     }
 }
 
-impl Mode {
-    /// With a number out of all bounds as one that [`check`](Self::check) refuses.
-    pub(crate) fn permits(n: impl PermitCount) -> Self {
-        // What does not fit is taken for too many: only an `i128` can be below all of an `i64`.
-        let n = n.try_into().unwrap_or(i64::MAX).max(0);
-        Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
-    }
-
-    fn check(self) -> Result<(), LockError> {
-        let (least, most) = PERMITS_RANGE;
-        match self {
-            Self::Permits(n) if n < least => Err(LockError::invalid(
-                "permits is 0 or less, and the least is 1: nothing could hold the lock, so choose how many may hold it at a time",
-            )),
-            Self::Permits(n) if n > most => {
-                let or_more = if n == u16::MAX { " or more" } else { "" };
-                Err(LockError::invalid(format!(
-                    "permits is {n}{or_more}, and the most is 1,000: split what is locked into several keys, with fewer permits each"
-                )))
-            }
-            _ => Ok(()),
+fn check_permits(mode: Mode) -> Result<(), LockError> {
+    let (least, most) = PERMITS_RANGE;
+    match mode {
+        Mode::Permits(n) if n < least => Err(LockError::invalid(
+            "permits is 0 or less, and the least is 1: nothing could hold the lock, so choose how many may hold it at a time",
+        )),
+        Mode::Permits(n) if n > most => {
+            let or_more = if n == u16::MAX { " or more" } else { "" };
+            Err(LockError::invalid(format!(
+                "permits is {n}{or_more}, and the most is 1,000: split what is locked into several keys, with fewer permits each"
+            )))
         }
-    }
-}
-
-/// How a key is held or asked for.
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exclusive => f.write_str("exclusively"),
-            Self::Shared => f.write_str("shared"),
-            Self::Permits(1) => f.write_str("with one permit"),
-            Self::Permits(n) => write!(f, "with {n} permits"),
-        }
+        _ => Ok(()),
     }
 }
 

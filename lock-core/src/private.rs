@@ -17,7 +17,8 @@ use crate::{
     key::{IntoLockKey, KeyInMode, KeyPart, LockKey, join},
     lease::Lease,
     manager::{LockManager, LockSource, release_now},
-    options::{Mode, Terms},
+    mode::Mode,
+    options::Terms,
     runtime::mutex::Mutex,
 };
 

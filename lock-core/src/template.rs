@@ -4,7 +4,7 @@
 use metrics::Label;
 
 #[cfg(feature = "metrics")]
-use crate::options::LockMode;
+use crate::mode::LockMode;
 
 /// What a key was made from: a text of the program, with names where the key has values.
 #[derive(Debug)]

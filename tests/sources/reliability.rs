@@ -115,11 +115,19 @@ fn is_there(test: &str) -> bool {
     };
     let name = name.split("::").filter(|part| !part.is_empty()).last();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(room);
-    let files = fs::read_dir(folder).expect("a folder");
-    let files = files.map(|entry| entry.expect("an entry").path());
-    files.filter(|path| path.is_file()).any(|path| {
+    name.is_some_and(|name| is_named_in(&folder, name))
+}
+
+/// Whether a name is in a file of a folder, or of one below it.
+fn is_named_in(folder: &Path, name: &str) -> bool {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.any(|path| {
+        if path.is_dir() {
+            return is_named_in(&path, name);
+        }
         let source = fs::read_to_string(path).expect("text");
-        name.is_some_and(|name| source.contains(name))
+        source.contains(name)
     })
 }
 

@@ -17,7 +17,7 @@ use crate::{
         release_in_flight::ReleaseInFlight,
         renewal::RenewalDue,
     },
-    options::LockMode,
+    mode::LockMode,
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
     store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
     telemetry,

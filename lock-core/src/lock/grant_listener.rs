@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     key::LockKey,
     lock::registry::Registry,
-    options::LockMode,
+    mode::LockMode,
     runtime::clock::Moment,
     store::{
         PushedGrant,

@@ -21,7 +21,8 @@ use crate::{
     error::{HeldBy, LockError},
     key::{Busy, IntoLockKey, LockKey},
     lock::{hold::Leases, lease_state::LeaseState, registry::Registry},
-    options::{Mode, Wait},
+    mode::Mode,
+    options::Wait,
     runtime::{clock::Moment, mutex::Mutex},
 };
 

@@ -30,7 +30,8 @@ use crate::{
         release_in_flight::{ReleaseInFlight, ReleaseListener},
         renewal::Renewal,
     },
-    options::{LockMode, Mode, Terms},
+    mode::{LockMode, Mode},
+    options::Terms,
     runtime::{
         clock::Moment,
         jitter::jittered,

@@ -344,7 +344,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{lock::outage::Outage, options::Mode};
+    use crate::{lock::outage::Outage, mode::Mode};
 
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3600);

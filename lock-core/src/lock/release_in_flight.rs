@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use crate::{
     key::LockKey,
     lock::context::Context,
-    options::LockMode,
+    mode::LockMode,
     runtime::{
         catch_panic::catch_panic,
         clock::Moment,

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::{
     key::LockKey,
     lock::context::Context,
-    options::LockMode,
+    mode::LockMode,
     runtime::{clock::Moment, mutex::Mutex, timer_queue::TimerQueue},
     store::owner::Owner,
 };

@@ -20,7 +20,8 @@ use crate::{
         outage::Outage,
         registry::{Registry, Waiting},
     },
-    options::{LockMode, Terms},
+    mode::LockMode,
+    options::Terms,
     runtime::{clock::Moment, tally::Open},
     telemetry,
 };

@@ -16,7 +16,8 @@ use crate::{
         registry::Registry,
         waiting::WaitFuture,
     },
-    options::{Defaults, LockOptions, Mode, OnLost, ReleaseMode, Terms, Wait},
+    mode::Mode,
+    options::{Defaults, LockOptions, OnLost, ReleaseMode, Terms, Wait},
     runtime::{clock::Moment, executor::Executor},
     telemetry,
 };

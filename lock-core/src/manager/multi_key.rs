@@ -15,7 +15,8 @@ use crate::{
         reentry,
     },
     manager::{LockManager, acquire::AcquireFuture, release_now},
-    options::{AutoRenew, LockOptions, MOST_KEYS, Mode, Terms, Wait, check_key},
+    mode::Mode,
+    options::{AutoRenew, LockOptions, MOST_KEYS, Terms, Wait, check_key},
     runtime::clock::Moment,
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     key::LockKey,
-    options::{LockMode, Mode},
+    mode::{LockMode, Mode},
     runtime::{clock::Moment, mutex::Mutex},
     store::{
         Entry, PushedGrant,

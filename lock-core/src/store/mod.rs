@@ -12,7 +12,7 @@ use std::{
 use crate::{
     fencing::FencingBlock,
     inspect::{Health, Sighting},
-    options::Mode,
+    mode::Mode,
     store::{
         grants::EntryNumber,
         in_flight::{ConnectionId, InFlight},

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     key::LockKey,
-    options::Mode,
+    mode::Mode,
     store::{
         Acquired, Failure, Renew,
         grants::{Grants, QueueEntry},

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     inspect::{Holder, Sighting},
     key::Shown,
-    options::LockMode,
+    mode::LockMode,
     runtime::mutex::Mutex,
 };
 

@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Level, Metadata, Unit};
 use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
-    options::LockMode,
+    mode::LockMode,
     telemetry::HandOff,
     template::Template,
 };

@@ -15,7 +15,7 @@ use crate::{
     error::{LeaseLost, LockError},
     fencing::FencingToken,
     key::LockKey,
-    options::LockMode,
+    mode::LockMode,
     runtime::{
         catch_panic::catch_panic,
         clock::{Clock, Moment},

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
-    options::LockMode,
+    mode::LockMode,
     telemetry::HandOff,
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     inspect::{Health, Holder, Sighting},
-    options::LockMode,
+    mode::LockMode,
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,

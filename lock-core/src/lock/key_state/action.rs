@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    error::LeaseLost, fencing::FencingToken, options::Mode, runtime::clock::Moment,
-    store::QueueMode, telemetry::HandOff,
+    error::LeaseLost, fencing::FencingToken, mode::Mode, runtime::clock::Moment, store::QueueMode,
+    telemetry::HandOff,
 };
 
 /// How long a task that was woken for a grant, or for the reply to its request, may take to poll.

@@ -19,7 +19,8 @@ use crate::{
         context::Context, hold::Hold, key_state::Limits, outage::Outage, registry::Registry,
         waiting::WaitFuture,
     },
-    options::{Defaults, LockMode, LockOptions, Terms},
+    mode::LockMode,
+    options::{Defaults, LockOptions, Terms},
     runtime::{
         clock::Clock,
         executor::Executor,

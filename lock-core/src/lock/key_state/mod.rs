@@ -37,7 +37,8 @@ use crate::{
         server_lease::ServerLease,
         wait_queue::{WaitQueue, Waiter},
     },
-    options::{LockMode, Terms, Wait},
+    mode::LockMode,
+    options::{Terms, Wait},
     runtime::clock::Moment,
 };
 

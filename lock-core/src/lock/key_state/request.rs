@@ -10,7 +10,7 @@ use crate::{
         action::{Action, POLL_WITHIN, ReleaseAction, TaskId},
         refusal::Refusal,
     },
-    options::Mode,
+    mode::Mode,
     runtime::clock::Moment,
     store::{AcquireOutcome, Failure, Grant, PushedGrant, QueueMode},
 };

@@ -11,7 +11,8 @@
 use std::time::Duration;
 
 use crate::{
-    options::{AutoRenew, LockMode, Terms, Wait},
+    mode::LockMode,
+    options::{AutoRenew, Terms, Wait},
     runtime::clock::Moment,
 };
 

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::options::Mode;
+use crate::mode::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
     fencing_counter::LastToken,

@@ -10,7 +10,7 @@ use redis::Value;
 
 use crate::{
     inspect::{Health, Sighting},
-    options::Mode,
+    mode::Mode,
     runtime::executor::Executor,
     store::{
         Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 
-use crate::options::Mode;
+use crate::mode::Mode;
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{

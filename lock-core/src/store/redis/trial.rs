@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
-    options::Mode,
+    mode::Mode,
     runtime::clock::Clock,
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,

@@ -17,7 +17,7 @@ use crate::{
         server_lease::{RenewalPlan, ServerLease},
         share::Admits,
     },
-    options::Mode,
+    mode::Mode,
     runtime::clock::Moment,
     store::{AcquireOutcome, Prefetched, PushedGrant},
 };

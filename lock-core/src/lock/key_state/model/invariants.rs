@@ -11,7 +11,7 @@ use crate::{
         request::RequestStep,
         server_lease::{RenewalPlan, ServerLease},
     },
-    options::Mode,
+    mode::Mode,
 };
 
 fn must(holds: bool, otherwise: &str) -> Found {

@@ -13,7 +13,7 @@ use std::{
 
 use world::{Scenario, World};
 
-use crate::options::Mode;
+use crate::mode::Mode;
 
 mod canonical;
 mod invariants;

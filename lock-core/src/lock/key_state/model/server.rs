@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     fencing::FencingBlock,
     lock::key_state::AcquireAction,
-    options::Mode,
+    mode::Mode,
     runtime::clock::Moment,
     store::{
         AcquireOutcome, Busy, Contended, Expiry, Grant, Prefetched, PushedGrant, QueueMode,

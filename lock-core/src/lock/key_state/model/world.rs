@@ -15,7 +15,8 @@ use crate::{
         Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition, request::AcquireReply,
         server_lease::ServerLease,
     },
-    options::{AutoRenew, Mode, OnLost, ReleaseMode, Terms, Wait},
+    mode::Mode,
+    options::{AutoRenew, OnLost, ReleaseMode, Terms, Wait},
     runtime::clock::Moment,
     store::{AcquireOutcome, Failure, Prefetched},
 };

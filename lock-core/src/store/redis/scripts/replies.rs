@@ -8,7 +8,7 @@ use crate::{
     fencing::FencingBlock,
     inspect::{Holder, Sighting},
     key::Shown,
-    options::LockMode,
+    mode::LockMode,
     store::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,

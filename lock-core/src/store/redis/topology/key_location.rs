@@ -4,7 +4,7 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use redis::Value;
 
-use crate::options::Mode;
+use crate::mode::Mode;
 use crate::store::{
     Acquire, Entry, Failure, QueueMode, Release, Renew,
     in_flight::{ConnectionId, InFlight},

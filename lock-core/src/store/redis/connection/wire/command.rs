@@ -4,7 +4,7 @@ use std::{io::Write, time::Duration};
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
-use crate::{options::Mode, store::Entry};
+use crate::{mode::Mode, store::Entry};
 
 /// A word of a command.
 #[derive(Clone, Copy)]

@@ -1,0 +1,81 @@
+//! The modes in which a lock is held: alone, shared, or by permits.
+
+use std::fmt;
+
+/// The mode in which a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LockMode {
+    /// One holder alone. The default.
+    Exclusive,
+    /// Any number of holders that share it: see [`LockOptions::shared`](crate::LockOptions::shared).
+    Shared,
+    /// As many holders as it has permits: see [`LockOptions::permits`](crate::LockOptions::permits).
+    Permits,
+}
+
+impl LockMode {
+    pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
+
+    /// In figures and spans.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Permits => "permits",
+        }
+    }
+}
+
+/// A number of permits: any integer. Whether it is in range is checked when a lock is acquired.
+///
+/// The trait exists for its error message, and cannot be implemented by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no number of permits",
+    label = "expected an integer from 1 to 1,000"
+)]
+pub trait PermitCount: TryInto<i64> {}
+
+#[diagnostic::do_not_recommend]
+impl<T: TryInto<i64>> PermitCount for T {}
+
+/// Which other holders a holder admits beside itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Mode {
+    /// None.
+    #[default]
+    Exclusive,
+    /// Those that are shared, too.
+    Shared,
+    /// As many as there are permits.
+    Permits(u16),
+}
+
+impl Mode {
+    /// With a number out of all bounds as one that is refused where options are checked.
+    pub(crate) fn permits(n: impl PermitCount) -> Self {
+        // What does not fit is taken for too many: only an `i128` can be below all of an `i64`.
+        let n = n.try_into().unwrap_or(i64::MAX).max(0);
+        Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
+    }
+
+    pub(crate) fn kind(self) -> LockMode {
+        match self {
+            Self::Exclusive => LockMode::Exclusive,
+            Self::Shared => LockMode::Shared,
+            Self::Permits(_) => LockMode::Permits,
+        }
+    }
+}
+
+/// How a key is held or asked for.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusively"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits(1) => f.write_str("with one permit"),
+            Self::Permits(n) => write!(f, "with {n} permits"),
+        }
+    }
+}
