@@ -241,6 +241,9 @@ async fn suite(server: &RedisServer, user: &str, by: By) -> Outcome {
     let other = connect(server, user).await?;
     a_lock_is_taken_again_and_again(&one, &other).await?;
     a_lock_is_waited_for(server, &one, &other, by).await?;
+    if by == By::Scripts {
+        a_lock_is_held_by_several(server, &one, &other).await?;
+    }
     a_lease_is_renewed_kept_and_lost(server, &one).await?;
     operators_look_and_take_away(&one, by).await?;
     one_task_holds_several_and_the_same(&one).await?;
@@ -338,6 +341,48 @@ async fn a_lock_is_waited_for(
     until("it asks again", async || !waiting.is_finished()).await?;
     release(guard).await?;
     release(joined(waiting).await?).await
+}
+
+/// Shared, and with permits.
+async fn a_lock_is_held_by_several(
+    server: &RedisServer,
+    one: &LockManager,
+    other: &LockManager,
+) -> Outcome {
+    let waits_for = |options: LockOptions| {
+        let other = other.clone();
+        tokio::spawn(async move { other.acquire("k", options.wait(HANG)).await })
+    };
+    let shared = || LockOptions::new(TTL).shared();
+    let guard = acquire(one, "k").await?;
+    let reader = waits_for(shared());
+    until("it stands in line", async || in_line(server) == 1).await?;
+    release(guard).await?;
+    let reader = joined(reader).await?;
+    let second = acquire_with(one, "k", shared()).await?;
+    let writer = wait_for(one, "k");
+    until("it stands in line", async || in_line(server) == 1).await?;
+    reader
+        .lease()
+        .verify()
+        .await
+        .map_err(told("cannot verify"))?;
+    release(second).await?;
+    release(reader).await?;
+    release(joined(writer).await?).await?;
+
+    let permits = || LockOptions::new(TTL).permits(2);
+    let first = acquire_with(one, "k", permits()).await?;
+    let second = acquire_with(one, "k", permits()).await?;
+    let third = waits_for(permits());
+    until("it stands in line", async || in_line(server) == 1).await?;
+    let seen = one.inspect("k").await.map_err(told("cannot inspect"))?;
+    if seen.is_none_or(|seen| seen.holders != 2) {
+        return Err("not two holders".to_owned());
+    }
+    release(first).await?;
+    release(joined(third).await?).await?;
+    release(second).await
 }
 
 fn wait_for(locks: &LockManager, key: &'static str) -> JoinHandle<Result<LockGuard, LockError>> {

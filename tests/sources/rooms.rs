@@ -532,8 +532,8 @@ fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
 /// How high a room is: it may use its own room and what is lower.
 fn height(room: &str) -> u8 {
     match room {
-        "credentials.rs" | "error.rs" | "fencing.rs" | "inspect.rs" | "key.rs" | "options.rs"
-        | "template.rs" | "tls.rs" => 0,
+        "credentials.rs" | "error.rs" | "fencing.rs" | "inspect.rs" | "key.rs" | "mode.rs"
+        | "options.rs" | "template.rs" | "tls.rs" => 0,
         "runtime" => 1,
         "store" => 2,
         "lock" => 3,

@@ -213,8 +213,8 @@ impl Commands {
         if seen.first() == Some(&Value::Nil) {
             return Ok(None);
         }
-        // There is no queue.
-        seen.push(Value::Int(0));
+        // There is no queue, and one holder.
+        seen.extend([Value::Int(0), Value::Int(1), Value::BulkString(Vec::new())]);
         read_sighting(&Value::Array(seen))
     }
 
