@@ -23,6 +23,8 @@ pub(crate) enum Keys {
     Own,
     /// All the same, which the holder keeps for one turn of the scheduler; what is timed is the wait.
     Same,
+    /// All the same, which several hold at a time; what is timed is the whole of acquire and release.
+    Together,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,7 @@ async fn all(locker: &impl Locker, load: Load) -> Vec<Work> {
         running.spawn(async move {
             match load.keys {
                 Keys::Own => alone(&locker, &format!("own:{number}"), window).await,
+                Keys::Together => alone(&locker, "hot", window).await,
                 Keys::Same => {
                     let while_held = || async {
                         tokio::task::yield_now().await;

@@ -16,7 +16,7 @@ use lock_core::{LockGuard, LockManager, LockOptions};
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script, aio::MultiplexedConnection};
 use tokio::{
     runtime::{self, Handle},
-    sync::{Mutex, MutexGuard, oneshot},
+    sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, oneshot},
     task::coop,
 };
 
@@ -65,6 +65,58 @@ impl Locker for LockCore {
 
     async fn release(&self, _key: &str, guard: LockGuard) {
         guard.release().await.expect("a lock that was not lost");
+    }
+}
+
+/// The same in shared mode.
+#[derive(Clone)]
+pub(crate) struct Shared(LockManager);
+
+/// The same with four permits.
+#[derive(Clone)]
+pub(crate) struct Permits(LockManager);
+
+macro_rules! in_mode {
+    ($locker:ident: $($mode:tt)*) => {
+        impl $locker {
+            pub(crate) async fn connect(url: &str) -> Self {
+                let LockCore(manager) = LockCore::connect(url).await;
+                Self(manager)
+            }
+        }
+
+        impl Locker for $locker {
+            type Held<'a> = LockGuard;
+
+            async fn acquire(&self, key: &str) -> LockGuard {
+                let options = LockCore::options().$($mode)*;
+                let guard = self.0.acquire(key, options).await;
+                guard.expect("a lock within the wait")
+            }
+
+            async fn release(&self, _key: &str, guard: LockGuard) {
+                guard.release().await.expect("a lock that was not lost");
+            }
+        }
+    };
+}
+
+in_mode! { Shared: shared() }
+in_mode! { Permits: permits(4) }
+
+/// Readers of one.
+#[derive(Clone, Default)]
+pub(crate) struct TokioRwLock(Arc<RwLock<()>>);
+
+impl Locker for TokioRwLock {
+    type Held<'a> = RwLockReadGuard<'a, ()>;
+
+    async fn acquire<'a>(&'a self, _key: &'a str) -> RwLockReadGuard<'a, ()> {
+        self.0.read().await
+    }
+
+    async fn release<'a>(&'a self, _key: &'a str, held: RwLockReadGuard<'a, ()>) {
+        drop(held);
     }
 }
 

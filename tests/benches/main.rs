@@ -1,7 +1,7 @@
 //! How fast it is, beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [attribute] [telemetry] [--plot <path>] [--unpinned]]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>] [--unpinned]]
 //! ```
 //!
 //! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
@@ -15,6 +15,7 @@ mod hot_key;
 mod last_holder;
 mod load;
 mod lockers;
+mod modes;
 mod pairs;
 mod plot;
 mod queue;
@@ -31,13 +32,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "pairs",
     "hot_key",
     "storm",
     "queue",
     "held",
     "stall",
+    "modes",
     "attribute",
     "telemetry",
 ];
@@ -70,6 +72,7 @@ fn main() -> Result<(), String> {
             "queue" => queue::run(),
             "held" => held::run(),
             "stall" => stall::run(),
+            "modes" => modes::run(),
             "attribute" => attribute::run(),
             _ => telemetry::run(),
         }
