@@ -340,3 +340,86 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
     again.lease().verify().await.expect("another share");
     again.release_held().await;
 }
+
+const ACQUIRE: &str = concat!(
+    include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/acquire_beside.lua"),
+);
+
+const RENEW: &str = concat!(
+    include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/renew_beside.lua"),
+);
+
+/// A server must not stand still while it grants a phase to all that wait for it.
+#[tokio::test]
+async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
+    const READERS: usize = 2_000;
+    let server = RedisServer::start();
+    let [locks, writer] = connect_all(&server).await;
+    let keys = [
+        LOCK,
+        "__lock_core__:fence",
+        "__lock_core__:waiters:lock:k",
+        "__lock_core__:beats:lock:k",
+        HOLDERS,
+        "__lock_core__:seats:lock:k",
+    ];
+    let mut client = redis::Client::open(server.url())
+        .and_then(|client| client.get_connection())
+        .expect("it is up");
+    let mut call = |script: &str, number: usize, mode: Option<&str>| -> Value {
+        let mut call = redis::cmd("EVAL");
+        call.arg(script).arg(6).arg(&keys);
+        call.arg(format!("lc1:web/{number}:00")).arg(60_000).arg(0);
+        if let Some(mode) = mode {
+            call.arg(1).arg(mode);
+        }
+        call.arg(format!("ch {number} 60000 s"));
+        call.query(&mut client).expect("an answer")
+    };
+    let mut listener = redis::Client::open(server.url())
+        .and_then(|client| client.get_connection())
+        .expect("it is up");
+    let mut listener = listener.as_pubsub();
+    listener.subscribe("__lock_core__:grants:ch").expect("up");
+
+    let guard = locks.acquire_free("k", patient()).await;
+    for number in 1..=READERS {
+        call(ACQUIRE, number, Some("wait"));
+    }
+    let writing = in_queue(&server, &writer, options()).await;
+    guard.release_held().await;
+    let mut tokens = std::collections::BTreeSet::new();
+    let mut granted = 0;
+    while granted < READERS {
+        let holders = server.queue(HOLDERS).len() - 1;
+        let part = holders - granted;
+        assert!((1..=64).contains(&part), "{part} after {granted}");
+        let mut last = 0;
+        for _ in 0..part {
+            let message: String = listener
+                .get_message()
+                .and_then(|message| Ok(message.get_payload()?))
+                .expect("a grant");
+            let words: Vec<_> = message.split(' ').collect();
+            let [number, token, _, contended, _, more, _] = words[..] else {
+                panic!("{message}");
+            };
+            tokens.insert(token.to_owned());
+            assert_eq!(contended, "1", "{message}");
+            granted += 1;
+            let is_last = granted == holders && granted < READERS;
+            assert_eq!(more == "1", is_last, "{message}: {granted} of {holders}");
+            last = number.parse().expect("a number");
+        }
+        if granted < READERS {
+            call(RENEW, last, None);
+        }
+    }
+    assert_eq!(tokens.len(), 1, "one phase has one token");
+    assert!(!writing.is_finished());
+    writing.abort();
+}
