@@ -42,6 +42,7 @@ use crate::{
     store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
 };
 
+type LiveLease = ServerLease<Waker, Arc<LeaseState>, Arc<Owner>>;
 type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
 type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
@@ -201,12 +202,7 @@ impl Registry {
         self: &Arc<Self>,
         key: &LockKey,
         now: Moment,
-    ) -> impl FnOnce(
-        &ServerLease<Waker, Arc<LeaseState>, Arc<Owner>>,
-        TaskId,
-        &Terms,
-        FencingToken,
-    ) -> Arc<LeaseState> {
+    ) -> impl FnOnce(&LiveLease, TaskId, &Terms, FencingToken) -> Arc<LeaseState> {
         move |held, id, terms, fencing| {
             Arc::new(LeaseState::new(self, key, held, (id, terms, fencing), now))
         }

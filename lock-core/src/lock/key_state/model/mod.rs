@@ -117,12 +117,11 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
     explore_all(&[
         Scenario {
             other_rounds: 1,
-            moments: Some(1),
+            moments: Some(2),
             ..shared
         },
-        // One share is let go after the other.
+        // Long enough for a share to be let go.
         Scenario {
-            rounds: 2,
             moments: Some(5),
             ..shared
         },
