@@ -85,6 +85,13 @@ fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
         },
         #[cfg(not(debug_assertions))]
         Scenario {
+            faults: 1,
+            other_rounds: 1,
+            moments: Some(3),
+            ..once()
+        },
+        #[cfg(not(debug_assertions))]
+        Scenario {
             rounds: 2,
             ..once()
         },
@@ -144,6 +151,7 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
         Scenario {
             faults: 1,
             other_rounds: 1,
+            moments: Some(2),
             ..shared
         },
     ]);
