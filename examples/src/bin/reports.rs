@@ -1,0 +1,147 @@
+//! A catalog that many read at a time, an import that replaces it alone, and exports of which three run at a time.
+//!
+//! ```text
+//! cargo run -p examples --bin reports
+//! ```
+//!
+//! The catalog has ten pages. A report reads them from the first one on, an import writes them from the last one on. A report must
+//! not see pages of two imports. So reports share a lock, and an import has it alone. Exports take much memory, so they have permits
+//! of another lock.
+//!
+//! `LOCK_URL=redis://127.0.0.1` and `DATABASE_URL=sqlite:catalog.db` are for more than one process; without them, locks are in
+//! memory and the catalog is in a temporary file. `PORT` is 3000 if unset. `STEP_MS` is how long a page takes, 200 if unset.
+#![expect(clippy::print_stdout, reason = "an example shows what to try")]
+
+use std::{collections::BTreeSet, env, io, str::FromStr as _, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::StatusCode,
+    response::IntoResponse,
+    routing::{get, post},
+};
+use lock_core::{LockManager, distributed_lock};
+use sqlx::{SqlitePool, sqlite::SqliteConnectOptions};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+
+const PAGES: i64 = 10;
+/// How long what is under way may take after the signal to end.
+const GRACE: Duration = Duration::from_secs(5);
+const SCHEMA: &str =
+    "CREATE TABLE IF NOT EXISTS page (number INTEGER PRIMARY KEY, edition INTEGER NOT NULL)";
+
+#[derive(Clone)]
+struct App {
+    locks: LockManager,
+    pages: SqlitePool,
+    step: Duration,
+}
+
+/// Reads all pages. Any number of reports run at a time, in all processes together, and none beside an import.
+#[distributed_lock(key = "catalog", mode = shared, wait = "30s", locks = app.locks)]
+async fn report(State(app): State<App>) -> impl IntoResponse {
+    let mut editions = BTreeSet::new();
+    for number in 1..=PAGES {
+        let sql = "SELECT edition FROM page WHERE number = $1";
+        let edition = sqlx::query_scalar::<_, i64>(sql).bind(number);
+        editions.extend(edition.fetch_optional(&app.pages).await.map_err(failed)?);
+        sleep(app.step).await;
+    }
+    // The lock is no transaction: an import whose client hung up, or that was killed, leaves the pages of two.
+    let edition = editions.first().copied().unwrap_or_default();
+    let is_whole = editions.len() <= 1;
+    let catalog = is_whole.then(|| format!("the catalog of edition {edition}\n"));
+    catalog.ok_or(StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// Writes all pages, alone. The edition is the fencing token. So an import that was stopped for longer than its lease, and then
+/// goes on, is refused at each page that a later one wrote.
+#[distributed_lock(key = "catalog", wait = "30s", lease = lease, locks = app.locks)]
+async fn import(State(app): State<App>) -> impl IntoResponse {
+    let edition = i64::try_from(u64::from(lease.fencing_token())).map_err(failed)?;
+    for number in (1..=PAGES).rev() {
+        let sql = "INSERT INTO page (number, edition) VALUES ($1, $2) \
+                   ON CONFLICT (number) DO UPDATE SET edition = $2 WHERE edition <= $2";
+        let write = sqlx::query(sql).bind(number).bind(edition);
+        let done = write.execute(&app.pages).await.map_err(failed)?;
+        if done.rows_affected() == 0 {
+            return Err(StatusCode::CONFLICT);
+        }
+        sleep(app.step).await;
+    }
+    Ok(format!("imported edition {edition}\n"))
+}
+
+/// One of three at a time, in all processes together. A fourth that waits for longer than two seconds is told 409.
+#[distributed_lock(key = "export", permits = 3, wait = "2s", lease = lease, locks = app.locks)]
+async fn export(State(app): State<App>) -> impl IntoResponse {
+    for _ in 1..=PAGES {
+        sleep(app.step).await;
+    }
+    // From 0 to 2, and of no other export at this time: as the name of a working folder, say.
+    let permit = lease.permit().unwrap_or_default();
+    format!("exported with permit {permit}\n")
+}
+
+/// The reason is for whoever runs it, not for its clients.
+fn failed(error: impl std::fmt::Display) -> StatusCode {
+    eprintln!("reports: {error}");
+    StatusCode::INTERNAL_SERVER_ERROR
+}
+
+/// Kubernetes and systemd send SIGTERM, a terminal sends SIGINT.
+async fn told_to_end() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
+    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let file = tempfile::NamedTempFile::new()?;
+    let temporary = format!("sqlite:{}", file.path().display());
+    let database_url = env::var("DATABASE_URL").unwrap_or(temporary);
+    let database = SqliteConnectOptions::from_str(&database_url)?.create_if_missing(true);
+    let app = App {
+        locks: LockManager::connect(&lock_url).await?,
+        pages: SqlitePool::connect_with(database).await?,
+        step: Duration::from_millis(number("STEP_MS", 200)?),
+    };
+    sqlx::raw_sql(SCHEMA).execute(&app.pages).await?;
+    let locks = app.locks.clone();
+    let router = Router::new()
+        .route("/report", get(report))
+        .route("/import", post(import))
+        .route("/export", post(export))
+        .with_state(app);
+
+    let port = number("PORT", 3000)?;
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    println!("reports on {url}");
+    println!("  seq 20 | xargs -P 20 -I{{}} curl -s {url}/report & curl -X POST {url}/import");
+    println!("  seq 5 | xargs -P 5 -I{{}} curl -s -X POST {url}/export");
+
+    // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
+    let server = axum::serve(listener, router).with_graceful_shutdown(async {
+        if let Err(error) = told_to_end().await {
+            eprintln!("reports: {error}");
+        }
+    });
+    let shutdown = async {
+        told_to_end().await?;
+        locks.shutdown(GRACE).await;
+        Ok(())
+    };
+    tokio::try_join!(server.into_future(), shutdown)?;
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! The example of shared locks and permits, as two processes on one Redis and one database file.
+
+use std::{process::Command, time::Duration};
+
+use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use tempfile::TempDir;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// A lock that was not let go is renewed, and so stays held for longer than this.
+const SOON: Duration = Duration::from_secs(30);
+
+struct Instance {
+    process: Process,
+    url: String,
+}
+
+impl Instance {
+    fn send(&self, method: &'static str, path: &str) -> JoinHandle<HttpAnswer> {
+        let url = format!("{}{path}", self.url);
+        tokio::spawn(async move {
+            let sent = HttpRequest::send(method, &url, "").await;
+            let answer = sent.expect("a listening server").answer().await;
+            answer.expect("an answer")
+        })
+    }
+
+    async fn ask(&self, method: &'static str, path: &str) -> HttpAnswer {
+        self.send(method, path).await.expect("no panic")
+    }
+}
+
+struct Service {
+    redis: RedisServer,
+    instances: [Instance; 2],
+    _folder: TempDir,
+}
+
+impl Service {
+    fn start(step_ms: &str) -> Self {
+        let redis = RedisServer::start();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let database = format!("sqlite:{}", folder.path().join("catalog.db").display());
+        let instances = [(); 2].map(|()| {
+            let variables = [
+                ("LOCK_URL", &*redis.url()),
+                ("DATABASE_URL", &*database),
+                ("STEP_MS", step_ms),
+                ("PORT", "0"),
+            ];
+            let program = env!("CARGO_BIN_EXE_reports");
+            let mut process = Process::spawn(program, &[], &variables);
+            let line = process.line();
+            let url = line.strip_prefix("reports on ").expect("its address first");
+            let url = url.to_owned();
+            Instance { process, url }
+        });
+        Self {
+            redis,
+            instances,
+            _folder: folder,
+        }
+    }
+
+    /// How many leases hold the key, in all processes.
+    fn holders(&self, key: &str) -> usize {
+        // One member is no holder.
+        let holders = format!("__lock_core__:holders:lock:{key}");
+        self.redis.queue(&holders).len().saturating_sub(1)
+    }
+
+    fn is_held(&self, key: &str) -> bool {
+        self.redis.get(&format!("lock:{key}")).is_some()
+    }
+}
+
+#[tokio::test]
+async fn reports_run_together_and_see_one_edition_whatever_is_imported() {
+    let service = Service::start("5");
+    let [one, other] = &service.instances;
+    let first = one.ask("POST", "/import").await;
+    assert_eq!(first.status, 200, "{first:?}");
+    let mut answers = JoinSet::new();
+    let mut editions = Vec::new();
+    for _ in 0..4 {
+        for instance in &service.instances {
+            for _ in 0..10 {
+                answers.spawn(instance.send("GET", "/report"));
+            }
+        }
+        let imported = other.ask("POST", "/import").await;
+        assert_eq!(imported.status, 200, "{imported:?}");
+        editions.push(imported.body);
+    }
+    for answer in answers.join_all().await {
+        let answer = answer.expect("no panic");
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert!(editions.is_sorted(), "{editions:?}");
+    let last = one.ask("GET", "/report").await;
+    let edition = last.body.rsplit_once(' ').expect("an edition").1;
+    assert!(editions[3].ends_with(edition), "{last:?} {editions:?}");
+}
+
+#[tokio::test]
+async fn reports_of_both_processes_run_at_a_time_and_keep_an_import_out() {
+    let service = Service::start("100");
+    let [one, other] = &service.instances;
+    let first = one.ask("POST", "/import").await;
+    assert_eq!(first.status, 200, "{first:?}");
+    let reports = [one.send("GET", "/report"), other.send("GET", "/report")];
+    eventually(SOON, "both share the catalog", async || {
+        service.holders("catalog") == 2
+    })
+    .await;
+    let import = one.send("POST", "/import");
+    for report in reports {
+        let read = report.await.expect("no panic");
+        assert_eq!(read.status, 200, "{read:?}");
+        assert!(!import.is_finished());
+    }
+    assert_eq!(import.await.expect("no panic").status, 200);
+}
+
+#[tokio::test]
+async fn three_exports_run_at_a_time_and_each_has_its_permit() {
+    let service = Service::start("600");
+    let [one, other] = &service.instances;
+    let exports = [one, other, one].map(|instance| instance.send("POST", "/export"));
+    eventually(SOON, "all permits are taken", async || {
+        service.holders("export") == 3
+    })
+    .await;
+    let fourth = other.ask("POST", "/export").await;
+    assert_eq!(fourth.status, 409, "{fourth:?}");
+    assert!(fourth.head.contains("retry-after: "), "{fourth:?}");
+    let mut permits = Vec::new();
+    for export in exports {
+        permits.push(export.await.expect("no panic").body);
+    }
+    permits.sort();
+    let expected = [0, 1, 2].map(|permit| format!("exported with permit {permit}\n"));
+    assert_eq!(permits, expected);
+}
+
+#[tokio::test]
+async fn after_sigterm_it_finishes_what_is_under_way_and_lets_go() {
+    let service = Service::start("100");
+    let [one, _] = &service.instances;
+    let (report, export) = (one.send("GET", "/report"), one.send("POST", "/export"));
+    eventually(SOON, "both are under way", async || {
+        service.is_held("catalog") && service.is_held("export")
+    })
+    .await;
+    let kill = Command::new("kill")
+        .args(["-TERM", &one.process.id().to_string()])
+        .status();
+    assert!(kill.expect("a shell's command").success());
+    for answer in [report, export] {
+        assert_eq!(answer.await.expect("no panic").status, 200);
+    }
+    let Service {
+        redis,
+        instances: [mut one, _other],
+        ..
+    } = service;
+    eventually(SOON, "it ends", async || one.process.ended().is_some()).await;
+    one.process.join();
+    assert_eq!(redis.keys("lock:*"), [""; 0]);
+    assert_eq!(redis.keys("*holders*"), [""; 0]);
+}
