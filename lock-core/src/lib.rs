@@ -16,6 +16,13 @@
 //! Without the attribute: [`LockManager::run`] drops its body when the lease is lost, [`LockManager::acquire`] returns a
 //! [`LockGuard`].
 //!
+//! # Shared locks and permits
+//!
+//! A lock is exclusive unless options say otherwise. [`LockOptions::shared`] is for readers: any number of them hold the key at a
+//! time, and none beside an exclusive holder. Readers and writers take turns. [`LockOptions::permits`] is for what stands only so
+//! many at a time: each holder has a lease and a number of its own, [`Lease::permit`]. Both need one primary, sentinels or a cluster,
+//! and a user that may run scripts. In the attribute they are `mode = shared` and `permits = 3`.
+//!
 //! # What happens if …
 //!
 //! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if it comes back in time. If not, they are lost
@@ -34,6 +41,9 @@
 //! that it writes to can refuse the write: give it the [`FencingToken`], and have it refuse smaller ones than it has seen. A
 //! server that loses its data has forgotten its locks; fencing tokens grow all the same. With several servers
 //! ([`LockManager::redlock`]) a majority must lose them.
+//!
+//! Clients that do not queue, as other libraries, have no turn among processes that share a key: while the shares of several overlap, such
+//! a client finds it busy.
 //!
 //! # Telemetry
 //!
