@@ -20,8 +20,8 @@
 //!
 //! A lock is exclusive unless options say otherwise. [`LockOptions::shared`] is for readers: any number of them hold the key at a
 //! time, and none beside an exclusive holder. Readers and writers take turns. [`LockOptions::permits`] is for what stands only so
-//! many at a time: each holder has a lease and a number of its own, [`Lease::permit`]. Both need one primary, sentinels or a cluster,
-//! and a user that may run scripts. In the attribute they are `mode = shared` and `permits = 3`.
+//! many at a time: each holder has a lease and a number of its own, [`Lease::permit`]. Several independent servers, and users who may
+//! not run scripts, have exclusive locks only. In the attribute they are `mode = shared` and `permits = 3`.
 //!
 //! # What happens if …
 //!
