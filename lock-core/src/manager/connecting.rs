@@ -83,8 +83,9 @@ impl LockManagerBuilder {
     #[must_use]
     pub fn in_memory(self) -> LockManager {
         let clock = Clock::tokio();
-        let store = Arc::new(MemoryStore::new(clock.clone()));
-        self.with_the_caller(store, clock)
+        let grants = Arc::<Grants>::default();
+        let store = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));
+        self.with_the_caller(store, grants, clock)
     }
 
     /// Makes a manager whose locks are inside this process, and a handle that injects faults; see
@@ -95,9 +96,10 @@ impl LockManagerBuilder {
         use crate::testing::{Faults, faulty_store::FaultyStore};
 
         let clock = Clock::tokio();
-        let store = FaultyStore::new(clock.clone(), self.timing.command_timeout);
-        let store = Arc::new(store);
-        let manager = self.with_the_caller(store.clone(), clock);
+        let grants = Arc::<Grants>::default();
+        let timeout = self.timing.command_timeout;
+        let store = Arc::new(FaultyStore::new(clock.clone(), timeout, grants.clone()));
+        let manager = self.with_the_caller(store.clone(), grants, clock);
         let faults = Faults::new(manager.inner.registry.clone(), store);
         (manager, faults)
     }
@@ -203,9 +205,14 @@ impl LockManagerBuilder {
     }
 
     /// A manager that works on its caller's runtime.
-    fn with_the_caller(self, store: Arc<dyn Store>, clock: Clock) -> LockManager {
+    fn with_the_caller(
+        self,
+        store: Arc<dyn Store>,
+        grants: Arc<Grants>,
+        clock: Clock,
+    ) -> LockManager {
         let timer = Timer::of_the_caller(clock.clone());
-        self.finish(store, Arc::default(), Executor::Caller, clock, timer)
+        self.finish(store, grants, Executor::Caller, clock, timer)
     }
 
     /// A manager with a thread of its own.

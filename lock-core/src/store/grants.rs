@@ -22,7 +22,8 @@ use crate::{
 /// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
 pub(crate) type EntryNumber = u64;
 
-/// Receives the messages and connection changes of a store. Called on the manager's thread, with no mutex held.
+/// Receives the messages and connection changes of a store. Called with no mutex held, on the manager's thread. In memory: on the
+/// thread of the request that caused it, and within it.
 pub(crate) trait GrantListener: Send + Sync {
     /// The server granted the lock to this entry.
     fn granted(
@@ -206,6 +207,41 @@ impl Grants {
         }
     }
 
+    /// The lock was granted to an entry, by a store that needs no proof of it: see [`deliver`](Self::deliver) for an entry that is gone.
+    pub(crate) fn granted(&self, number: EntryNumber, granted: PushedGrant) {
+        self.tell(number, |listener, key, kind| {
+            listener.granted(key, kind, number, granted);
+        });
+    }
+
+    /// The same for an exclusive request that waits for the share of an entry.
+    pub(crate) fn contended(&self, number: EntryNumber) {
+        self.tell(number, |listener, key, kind| {
+            listener.contended(key, kind, number);
+        });
+    }
+
+    /// Whether an entry has an owner.
+    pub(crate) fn is_alive(&self, number: EntryNumber) -> bool {
+        self.entries.lock().contains_key(&number)
+    }
+
+    fn tell(
+        &self,
+        number: EntryNumber,
+        tell: impl FnOnce(Arc<dyn GrantListener>, &LockKey, LockMode),
+    ) {
+        let entries = self.entries.lock();
+        let record = entries.get(&number);
+        let told = record.map(|record| (record.key.clone(), record.mode.kind()));
+        drop(entries);
+        if let Some((key, kind)) = told
+            && let Some(listener) = self.listener()
+        {
+            tell(listener, &key, kind);
+        }
+    }
+
     /// There is a new connection, and messages may have been missed.
     #[cfg(feature = "redis")]
     pub(crate) fn note_connected(&self, now: Moment) {
@@ -233,7 +269,6 @@ impl Grants {
         }
     }
 
-    #[cfg(feature = "redis")]
     fn listener(&self) -> Option<Arc<dyn GrantListener>> {
         self.listener.get()?.upgrade()
     }

@@ -39,6 +39,10 @@ pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>>
 /// The failure of a request whose runtime ends first.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
+/// The reason of a request that is refused since a lock has permits, or has not.
+pub(crate) const OTHER_MODE: &str =
+    "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";
+
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Takes the key if it is free, or if it already holds this very token (an earlier request whose reply was lost). Otherwise
     /// joins the key's queue, or checks on its position, as the request says.

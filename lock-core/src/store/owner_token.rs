@@ -38,6 +38,12 @@ impl Scheme {
 }
 
 impl OwnerToken {
+    /// That of no manager.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of_none() -> Self {
+        Self("".into())
+    }
+
     /// The value itself, for the backend only.
     pub(crate) fn expose(&self) -> &str {
         &self.0

@@ -18,8 +18,8 @@ use crate::{
     },
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, Release,
-        Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode, in_flight::ConnectionId,
-        memory::MemoryStore,
+        Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode, grants::Grants,
+        in_flight::ConnectionId, memory::MemoryStore,
     },
 };
 
@@ -51,27 +51,32 @@ enum Fate {
 }
 
 impl FaultyStore {
-    pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
+    pub(crate) fn new(clock: Clock, command_timeout: Duration, grants: Arc<Grants>) -> Self {
         Self {
-            memory: MemoryStore::new(clock.clone()),
+            memory: MemoryStore::new(clock.clone(), grants),
             clock,
             command_timeout,
             plan: Mutex::default(),
         }
     }
 
-    /// The key has no holder any more.
-    pub(crate) fn take_away(&self, full_key: Arc<str>) {
-        self.lock().elsewhere.remove(&full_key);
-        drop(self.memory.force_release(full_key, 0));
+    /// The key has no holder any more. Its waiters get it from [`serve`](Self::serve), or when they ask.
+    pub(crate) fn take_away(&self, full_key: &Arc<str>) {
+        self.lock().elsewhere.remove(full_key);
+        self.memory.evict(full_key, None);
+    }
+
+    /// Lets the waiters of a key in.
+    pub(crate) fn serve(&self, full_key: &Arc<str>) {
+        self.memory.serve(full_key);
     }
 
     /// A holder elsewhere has the key from now on, whether or not it was held.
-    pub(crate) fn occupy(&self, full_key: Arc<str>, span: Option<Duration>) {
+    pub(crate) fn occupy(&self, full_key: &Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
         self.lock().elsewhere.insert(full_key.clone(), until);
-        // After the insertion: no waiter gets the key in between.
-        drop(self.memory.force_release(full_key, 0));
+        // The store is told, too: what is released there meanwhile is not granted to those that are in its queue.
+        self.memory.evict(full_key, Some(until));
     }
 
     pub(crate) fn go_away(&self, span: Option<Duration>) {
@@ -84,7 +89,10 @@ impl FaultyStore {
     }
 
     pub(crate) fn heal(&self) {
-        *self.lock() = Plan::default();
+        let plan = std::mem::take(&mut *self.lock());
+        for full_key in plan.elsewhere.into_keys() {
+            self.memory.serve(&full_key);
+        }
     }
 
     fn end_of(&self, span: Option<Duration>) -> Moment {

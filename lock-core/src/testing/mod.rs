@@ -213,13 +213,15 @@ impl Faults {
             self.registry.is_held(key),
             "nobody holds the lock `{key}` through this manager"
         );
-        // Before the holder is notified: then the next waiter finds it free.
-        self.store.take_away(self.registry.full_key(key));
+        let full_key = self.registry.full_key(key);
+        // Before the holder is notified: then the next waiter finds it free. Those in the queue get it after that: else they lost it, too.
+        self.store.take_away(&full_key);
         self.registry.lose_key(key, reason);
+        self.store.serve(&full_key);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
-        self.store.occupy(self.registry.full_key(key), span);
+        self.store.occupy(&self.registry.full_key(key), span);
         // After the store: a task that took it in between has lost it too.
         self.registry.lose_key(key, LeaseLost::TakenAway);
     }

@@ -27,7 +27,7 @@ use crate::{
         mutex::interleaved::{explore, point},
         timer::Timer,
     },
-    store::{memory::MemoryStore, timing::Timing},
+    store::{grants::Grants, memory::MemoryStore, timing::Timing},
 };
 
 const SCHEDULES: usize = 1500;
@@ -45,10 +45,11 @@ struct Contended {
 impl Contended {
     fn new() -> Self {
         let clock = Clock::tokio();
-        let store = Arc::new(MemoryStore::new(clock.clone()));
+        let grants = Arc::<Grants>::default();
+        let store = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));
         let context = Context::new(
             store.clone(),
-            Arc::default(),
+            grants,
             Executor::Caller,
             clock.clone(),
             Timer::of_the_caller(clock),

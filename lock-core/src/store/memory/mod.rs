@@ -1,42 +1,48 @@
 //! Locks inside one process: for development, for tests, and for programs that run once.
+//!
+//! `lock_table.rs` decides, for one key, which of the requests of this process have it. Here is the map of the keys, and what the
+//! tables cannot do: reading the clock, and telling entries what became of them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map},
     fmt,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    fencing::FencingBlock,
     inspect::{Health, Sighting},
     runtime::{
-        clock::{Clock, Moment, wall_clock},
+        clock::{Clock, Moment},
         mutex::Mutex,
     },
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Prefetch, Prefetched,
-        Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture, WakeUpMode,
-        in_flight::ConnectionId, owner_token::sighting_of,
+        Acquire, Acquired, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed, Store,
+        StoreFuture,
+        grants::{EntryNumber, Grants},
+        in_flight::ConnectionId,
+        memory::{
+            counters::MemoryCounters,
+            lock_table::{LockTable, Notice, TableUpdate},
+        },
     },
 };
 
+mod counters;
+mod lock_table;
+
 pub(crate) struct MemoryStore {
     clock: Clock,
-    state: Mutex<Locks>,
+    grants: Arc<Grants>,
+    locks: Mutex<Locks>,
 }
 
 #[derive(Default)]
 struct Locks {
-    entries: HashMap<Arc<str>, HeldLock>,
+    tables: HashMap<Arc<str>, LockTable>,
     /// Expired entries are swept when the map has grown to this size, so it holds at most twice what is alive.
     sweep_at: usize,
-    last_token: u64,
-}
-
-struct HeldLock {
-    token: String,
-    expires: Moment,
+    counters: MemoryCounters,
 }
 
 const SMALLEST_SWEEP: usize = 64;
@@ -49,122 +55,137 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, grants: Arc<Grants>) -> Self {
         Self {
             clock,
-            state: Mutex::default(),
+            grants,
+            locks: Mutex::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Locks> {
-        self.state.lock()
+    /// The key has no holder any more; or one elsewhere has it until then, whatever becomes of others. Lets no waiter in.
+    #[cfg(feature = "testing")]
+    pub(crate) fn evict(&self, full_key: &Arc<str>, elsewhere_until: Option<Moment>) {
+        self.update(full_key, 0, |table, _| table.evict(elsewhere_until));
+    }
+
+    /// The key has no holder elsewhere any more. Lets those in that may enter now.
+    #[cfg(feature = "testing")]
+    pub(crate) fn serve(&self, full_key: &Arc<str>) {
+        self.update(full_key, 0, LockTable::serve);
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().entries.is_empty()
+        self.locks.lock().tables.is_empty()
     }
 
-    fn take(&self, request: &Acquire) -> Acquired {
+    fn take(&self, request: &Acquire) -> Result<Acquired, Failure> {
         request.in_flight.note_sent_on(ConnectionId::LOCAL);
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let token = request.token.expose();
-        let outcome = match state.alive(&request.full_key, now) {
-            Some(entry) if entry.token != token => AcquireOutcome::Busy(Busy {
-                expiry: Expiry::In(entry.expires.since(now)),
-                position: None,
-                // All possible holders are in the same registry. The remaining case is a lock that is kept for its `min_hold`.
-                wake_up: WakeUpMode::Push,
-                is_next: true,
-                holder: None,
-                stamp: None,
-            }),
-            _ => {
-                let tokens = state.take_fencing(request.known_fencing, request.tokens);
-                let entry = HeldLock {
-                    token: token.to_owned(),
-                    expires: now.after(request.ttl),
-                };
-                state.sweep(now);
-                state.entries.insert(request.full_key.clone(), entry);
-                AcquireOutcome::Granted(tokens.into())
-            }
-        };
-        drop(state);
-        Acquired {
-            outcome,
-            connection: ConnectionId::LOCAL,
+        let known = request.known_fencing;
+        let outcome = self.update(&request.full_key, known, |table, update| {
+            table.acquire(request, update)
+        });
+        if outcome.is_err() {
+            // It was not executed, and each one before has its reply.
+            request.in_flight.note_all_answered();
         }
+        Ok(Acquired {
+            outcome: outcome?,
+            connection: ConnectionId::LOCAL,
+        })
     }
 
     fn let_go(&self, request: &Release) -> Released {
         request.in_flight.note_sent_on(ConnectionId::LOCAL);
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let outcome = match state.alive(&request.full_key, now) {
-            Some(entry) if entry.token == request.token.expose() => {
-                match request.keep {
-                    Some(keep) => {
-                        entry.expires = now.after(keep);
-                        // It has no owner any more: a later renewal must not prolong it.
-                        entry.token.push('.');
-                    }
-                    None => drop(state.entries.remove(&request.full_key)),
-                }
-                ReleaseOutcome::Released
-            }
-            _ => ReleaseOutcome::NotOurs,
-        };
-        drop(state);
+        let known = request.known_fencing;
         Released {
-            outcome,
+            outcome: self.update(&request.full_key, known, |table, update| {
+                table.release(request, update)
+            }),
             connection: ConnectionId::LOCAL,
         }
     }
 
-    fn renew_one(&self, request: &Renew) -> Renewed {
+    /// One operation on the table of a key, and the notices that come of it. A table with nothing in it is not kept.
+    fn update<T>(
+        &self,
+        full_key: &Arc<str>,
+        known_fencing: u64,
+        operation: impl FnOnce(&mut LockTable, &mut TableUpdate<'_>) -> T,
+    ) -> T {
         let now = self.clock.now();
-        match self.lock().alive(&request.full_key, now) {
-            Some(entry) if entry.token == request.token.expose() => {
-                entry.expires = entry.expires.max(now.after(request.ttl));
-                Renewed::Extended
+        // Under the mutex of the tables: that of the entries is held by nothing that takes another one.
+        let is_alive = |number| self.grants.is_alive(number);
+        let mut locks = self.locks.lock();
+        locks.sweep(now, &is_alive);
+        let Locks {
+            tables, counters, ..
+        } = &mut *locks;
+        let mut update = TableUpdate {
+            now,
+            known_fencing,
+            counters,
+            is_alive: &is_alive,
+            notices: Vec::new(),
+        };
+        let result = match tables.entry(full_key.clone()) {
+            hash_map::Entry::Occupied(mut table) => {
+                let result = operation(table.get_mut(), &mut update);
+                if table.get().is_empty() {
+                    table.remove();
+                }
+                result
             }
-            _ => Renewed::NotOurs,
+            hash_map::Entry::Vacant(vacant) => {
+                let mut table = LockTable::default();
+                let result = operation(&mut table, &mut update);
+                if !table.is_empty() {
+                    vacant.insert(table);
+                }
+                result
+            }
+        };
+        let notices = update.notices;
+        drop(locks);
+        self.deliver(notices);
+        result
+    }
+
+    /// Tells entries what became of them, by calls into their state machines, with no mutex held: the registry carries its actions out
+    /// without its own, and a request is executed before its future is polled. A notice that comes while its request has not read its
+    /// reply is kept for after that, as a message of a server would be, and is told apart by its stamp.
+    ///
+    /// A state that is told may make requests of its own, within the call. That ends. A grant takes an entry out of the queue, and a
+    /// state with a waiter for it keeps the lock. One without a waiter gives it back, and asks again only when a task polls. One
+    /// whose first waiter asks for another ttl or number of permits gives it back, and asks again once, for what that waiter wants. A
+    /// share that is told that it is contended is closed, once. So a chain has at most two grants for each of the three states of
+    /// the key, and one release for each share.
+    fn deliver(&self, notices: Vec<Notice>) {
+        for notice in notices {
+            match notice {
+                Notice::Granted(number, granted) => self.grants.granted(number, granted),
+                Notice::Contended(number) => self.grants.contended(number),
+            }
         }
     }
 }
 
 impl Locks {
-    fn alive(&mut self, full_key: &str, now: Moment) -> Option<&mut HeldLock> {
-        self.entries
-            .get_mut(full_key)
-            .filter(|entry| entry.expires > now)
-    }
-
-    /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that outlives the
-    /// process accepts the tokens of the next run. As on a server, no more tokens are given out than the clock is ahead.
-    fn take_fencing(&mut self, known: u64, count: u32) -> FencingBlock {
-        let since_epoch = wall_clock();
-        let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(0);
-        let counter = self.last_token.max(known);
-        let ahead = u32::try_from(micros.saturating_sub(counter)).unwrap_or(u32::MAX);
-        let count = count.min(ahead).max(1);
-        self.last_token = micros.max(counter + u64::from(count));
-        FencingBlock::new(self.last_token + 1 - u64::from(count), count)
-    }
-
-    fn sweep(&mut self, now: Moment) {
-        if self.entries.len() >= self.sweep_at.max(SMALLEST_SWEEP) {
-            self.entries.retain(|_, entry| entry.expires > now);
-            self.sweep_at = self.entries.len() * 2;
+    fn sweep(&mut self, now: Moment, is_alive: &dyn Fn(EntryNumber) -> bool) {
+        if self.tables.len() >= self.sweep_at.max(SMALLEST_SWEEP) {
+            self.tables.retain(|_, table| {
+                table.sweep(now, is_alive);
+                !table.is_empty()
+            });
+            self.sweep_at = self.tables.len() * 2;
         }
     }
 }
 
 /// Every reply is ready at once.
-fn at_once<T: Send + 'static>(answer: T) -> StoreFuture<T> {
-    Box::pin(std::future::ready(Ok::<T, Failure>(answer)))
+fn at_once<T: Send + 'static>(answer: Result<T, Failure>) -> StoreFuture<T> {
+    Box::pin(std::future::ready(answer))
 }
 
 impl Store for MemoryStore {
@@ -177,51 +198,44 @@ impl Store for MemoryStore {
         batch: Vec<Renew>,
         _within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
-        at_once(
-            batch
-                .iter()
-                .map(|request| Ok(self.renew_one(request)))
-                .collect(),
-        )
+        let renewed = batch.iter().map(|request| {
+            Ok(self.update(&request.full_key, 0, |table, update| {
+                table.renew(request, update)
+            }))
+        });
+        at_once(Ok(renewed.collect()))
     }
 
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let ahead = match state.alive(&request.full_key, now) {
-            Some(entry) if entry.token == request.token.expose() => {
-                entry.expires = entry.expires.max(now.after(request.ttl));
-                Prefetched::Tokens {
-                    tokens: state.take_fencing(request.known_fencing, request.tokens),
-                    contended: Contended::NoneWaiting,
-                }
-            }
-            _ => Prefetched::NotOurs,
-        };
-        at_once(ahead)
+        let known = request.known_fencing;
+        at_once(Ok(self.update(
+            &request.full_key,
+            known,
+            |table, update| table.prefetch(&request, update),
+        )))
     }
 
     fn release(&self, request: Release) -> StoreFuture<Released> {
-        at_once(self.let_go(&request))
+        at_once(Ok(self.let_go(&request)))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         let now = self.clock.now();
-        let mut state = self.lock();
-        let entry = state.alive(&full_key, now);
-        at_once(entry.map(|entry| sighting_of(&entry.token, Some(entry.expires.since(now)), 0)))
+        let locks = self.locks.lock();
+        let table = locks.tables.get(&full_key);
+        at_once(Ok(table.and_then(|table| table.inspect(now))))
     }
 
-    fn force_release(&self, full_key: Arc<str>, _known_fencing: u64) -> StoreFuture<()> {
-        self.lock().entries.remove(&full_key);
-        at_once(())
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+        self.update(&full_key, known_fencing, LockTable::force_release);
+        at_once(Ok(()))
     }
 
     fn check(&self, _: u64) -> StoreFuture<Health> {
-        at_once(Health {
+        at_once(Ok(Health {
             round_trip: Duration::ZERO,
             warnings: Vec::new(),
-        })
+        }))
     }
 
     fn round_trip(&self) -> Duration {

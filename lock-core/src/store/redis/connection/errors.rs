@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::store::{
-    Failure, Source,
+    Failure, OTHER_MODE, Source,
     in_flight::{ConnectionId, InFlight},
     owner_token::redact,
     redis::{
@@ -238,10 +238,6 @@ pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
         in_flight.note_all_answered();
     }
 }
-
-/// A lock has permits, or it has not.
-pub(crate) const OTHER_MODE: &str =
-    "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";
 
 /// The message about a key of another type.
 pub(crate) const NO_LOCK: &str =
