@@ -104,6 +104,8 @@ async fn a_call_that_asks_for_no_more_than_its_body_has_gets_the_same_lease_at_o
             assert_eq!(call.await.expect("held"), token);
         });
         body.await.expect("free");
+        // A share is kept for a second.
+        tokio::time::sleep(SECOND * 2).await;
     }
 }
 
@@ -378,4 +380,70 @@ async fn the_attribute_takes_the_mode_that_it_names() {
     assert_eq!(several, [SHARED, EXCLUSIVE, SHARED]);
     let (_, reason) = invalid(has_a_permit(&locks, 70_000).await);
     assert!(reason.starts_with("permits is 65535 or more"), "{reason}");
+}
+
+/// Readers and writers of one process, that never pause: each finds what its mode promises, and all get their turns.
+#[tokio::test(start_paused = true)]
+async fn in_memory_readers_and_writers_take_turns() {
+    let locks = LockManager::in_memory();
+    let writers = Arc::<AtomicUsize>::default();
+    let readers = Arc::<Inside>::default();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..12 {
+        let (locks, writers, readers) = (locks.clone(), writers.clone(), readers.clone());
+        tasks.spawn(async move {
+            for _ in 0..20 {
+                if number % 4 == 0 {
+                    let body = async |_| {
+                        assert_eq!(writers.fetch_add(1, SeqCst), 0, "it is alone");
+                        assert_eq!(readers.now.load(SeqCst), 0, "it is alone");
+                        tokio::time::sleep(SECOND / 10).await;
+                        writers.fetch_sub(1, SeqCst);
+                    };
+                    let run = locks.run("k", options().wait_forever(), body);
+                    run.await.expect("a turn");
+                } else {
+                    let body = async |_| {
+                        assert_eq!(writers.load(SeqCst), 0, "no writer beside it");
+                        readers.stay().await;
+                    };
+                    let run = locks.run("k", shared().wait_forever(), body);
+                    run.await.expect("a turn");
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert!(readers.most.load(SeqCst) > 1, "they share it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_memory_as_many_hold_as_there_are_permits() {
+    let locks = LockManager::in_memory();
+    let inside = Arc::<Inside>::default();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let (locks, inside) = (locks.clone(), inside.clone());
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                let body = async |lease: lock_core::Lease| {
+                    assert!(lease.permit().is_some_and(|number| number < 3));
+                    inside.stay().await;
+                };
+                let run = locks.run("k", permits(3).wait_forever(), body);
+                run.await.expect("a turn");
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(inside.most.load(SeqCst), 3);
+    let seen = locks.inspect("k").await.expect("works");
+    assert!(seen.is_none(), "{seen:?}");
+    let other = invalid_while_held(&locks).await;
+    assert!(other.contains("another mode"), "{other}");
+}
+
+async fn invalid_while_held(locks: &LockManager) -> Arc<str> {
+    let _guard = locks.acquire("k", permits(3)).await.expect("free");
+    invalid(locks.acquire("k", shared()).await).1
 }

@@ -23,7 +23,7 @@ use std::{num::NonZeroU64, slice, time::Duration};
 use crate::{
     fencing::FencingBlock,
     inspect::Sighting,
-    options::{LockMode, Mode},
+    mode::{LockMode, Mode},
     runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Busy, Contended, Entry, Expiry, Failure, Grant, OTHER_MODE,
