@@ -157,6 +157,11 @@ impl LockOptions {
     /// holders before it have ended, so the slowest of them counts. All holders of one shared phase have one
     /// [fencing token](crate::Lease::fencing_token), which does not tell them apart.
     ///
+    /// A process keeps its share for up to a second after the last of its tasks, so that the next one needs no round trip. The first
+    /// exclusive request ends that, and so does the drop of the last manager. A process that is killed in that second blocks exclusive
+    /// requests for the ttl, as one that is killed in a body does. Clients that do not queue (other libraries, users without scripts)
+    /// cannot end it: while the shares of several processes overlap, they may not get in.
+    ///
     /// A body that holds a key shared cannot acquire it exclusively: two such bodies would wait for each other without end, so the call is
     /// [`LockError::Invalid`]. Acquire it exclusively from the start where the body may write. Several independent servers (Redlock)
     /// have exclusive locks only: there it is [`LockError::Invalid`], too.

@@ -429,3 +429,20 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
     assert!(!writing.is_finished());
     writing.abort();
 }
+
+/// Else a program that ends after its last call would keep others from the key for a ttl.
+#[tokio::test]
+async fn the_last_manager_releases_the_shares_that_it_keeps() {
+    let server = RedisServer::start();
+    let [locks, writer] = connect_all(&server).await;
+    let guard = locks.acquire_free("k", shared()).await;
+    guard.release_held().await;
+    assert!(server.get(LOCK).is_some(), "it is kept");
+    drop(locks);
+    assert!(!is_busy(&writer, options()).await);
+
+    let [locks] = connect_all(&server).await;
+    locks.acquire_free("k", shared()).await.release_held().await;
+    locks.shutdown(Duration::ZERO).await;
+    assert!(!is_busy(&writer, options()).await);
+}

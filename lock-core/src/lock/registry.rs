@@ -197,6 +197,17 @@ impl Registry {
         });
     }
 
+    /// No share of this process admits a further task. Returns whether there was one.
+    pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
+        let mut keys = self.keys.lock();
+        let shared: Vec<_> = keys.of(LockMode::Shared).keys().cloned().collect();
+        drop(keys);
+        for key in &shared {
+            self.close_shares(key);
+        }
+        !shared.is_empty()
+    }
+
     /// What observers see of a lease that a task takes now.
     fn lease_maker(
         self: &Arc<Self>,

@@ -461,13 +461,16 @@ async fn release(guard: LockGuard) {
 }
 
 impl Drop for ManagerState {
-    /// Blocks, if releases are in the background: the process may end next.
+    /// Blocks, if releases are in the background, or shares are kept: the process may end next.
     fn drop(&mut self) {
         let context = &self.registry.context;
-        if context.in_background.count() > 0
-            && context.executor.has_own_thread()
-            && context.is_here()
-        {
+        if !context.executor.has_own_thread() || !context.is_here() {
+            return;
+        }
+        if self.registry.close_all_shares() {
+            context.in_progress.block_until_emptied(LAST_WAIT);
+        }
+        if context.in_background.count() > 0 {
             context.in_background.block_until_emptied(LAST_WAIT);
         }
     }

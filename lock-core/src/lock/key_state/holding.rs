@@ -370,13 +370,13 @@ where
         }
     }
 
-    /// Releases the shares that no task has had for a beat, or `all` that no task has.
-    pub(super) fn release_unused(&mut self, all: bool, cx: &mut Transition<'_, W, L, O>) {
+    /// Releases the shares that no task has had for a beat.
+    pub(super) fn release_unused(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last one on, since one that is released is taken out.
         for at in (0..self.leases.len()).rev() {
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);
-            if until.is_some_and(|until| all || until <= cx.now)
+            if until.is_some_and(|until| until <= cx.now)
                 && let AfterRelease::GiveBack(release) = self.give_back(at, None)
             {
                 cx.actions.push(Action::Release(release));

@@ -246,7 +246,7 @@ where
                 self.go_on_without_holder(at, None, cx);
             }
         }
-        self.release_unused(true, cx);
+        self.close_shares(cx);
         self.go_on(None, cx);
         self.arm(cx);
     }
@@ -261,7 +261,7 @@ where
     pub(crate) fn progress(&mut self, cx: &mut Transition<'_, W, L, O>) {
         self.expire(cx);
         self.end_waits(cx);
-        self.release_unused(false, cx);
+        self.release_unused(cx);
         for held in &mut self.leases {
             cx.actions.extend(held.renew_if_due(cx.now));
         }
