@@ -105,7 +105,7 @@ impl LockTable {
         request: &Acquire,
         update: &mut TableUpdate<'_>,
     ) -> Result<AcquireOutcome, Failure> {
-        self.purge(update.now);
+        self.sweep(update.now, update.is_alive);
         let own = request.entry;
         if let Some(grant) = self.grant_again(request, update) {
             return Ok(AcquireOutcome::Granted(grant));
@@ -130,7 +130,7 @@ impl LockTable {
     }
 
     pub(super) fn renew(&mut self, request: &Renew, update: &mut TableUpdate<'_>) -> Renewed {
-        self.purge(update.now);
+        self.sweep(update.now, update.is_alive);
         let held = self.holder_mut(|holder| holder.number == request.entry.number);
         let is_held = held.map(|holder| holder.extend(update.now.after(request.ttl)));
         self.advance(None, update);
@@ -147,7 +147,7 @@ impl LockTable {
         request: &Prefetch,
         update: &mut TableUpdate<'_>,
     ) -> Prefetched {
-        self.purge(update.now);
+        self.sweep(update.now, update.is_alive);
         let Some(holder) = self.holder_mut(|holder| holder.token == request.token) else {
             self.advance(None, update);
             return Prefetched::NotOurs;
@@ -169,7 +169,7 @@ impl LockTable {
         request: &Release,
         update: &mut TableUpdate<'_>,
     ) -> ReleaseOutcome {
-        self.purge(update.now);
+        self.sweep(update.now, update.is_alive);
         let number = request.entry.number;
         self.leave(number);
         let outcome = match (
@@ -194,6 +194,7 @@ impl LockTable {
     /// Takes the lock from whatever holds it, in any mode.
     pub(super) fn force_release(&mut self, update: &mut TableUpdate<'_>) {
         self.occupancy = Occupancy::Free;
+        self.sweep(update.now, update.is_alive);
         self.advance(None, update);
     }
 
@@ -210,9 +211,9 @@ impl LockTable {
         })
     }
 
-    /// Forgets what has ended.
+    /// Takes out the holders whose lease has ended, and the waiters that have no owner. All operations begin with it.
     pub(super) fn sweep(&mut self, now: Moment, is_alive: &dyn Fn(EntryNumber) -> bool) {
-        self.purge(now);
+        self.retain_holders(|holder| holder.expires > now);
         self.queue.retain(|queued| is_alive(queued.entry.number));
     }
 
@@ -238,7 +239,7 @@ impl LockTable {
     /// Has no holder elsewhere any more, and lets those in that may enter now.
     #[cfg(feature = "testing")]
     pub(super) fn serve(&mut self, update: &mut TableUpdate<'_>) {
-        self.purge(update.now);
+        self.sweep(update.now, update.is_alive);
         self.retain_holders(|holder| holder.number != ELSEWHERE);
         self.advance(None, update);
     }
@@ -263,8 +264,6 @@ impl LockTable {
         if matches!(self.occupancy, Occupancy::Exclusive(_)) {
             return None;
         }
-        let is_alive = update.is_alive;
-        self.queue.retain(|queued| is_alive(queued.entry.number));
         if self.queue.iter().all(QueuedEntry::is_shared) {
             self.cut = None;
         }
@@ -506,11 +505,6 @@ impl LockTable {
     fn leave(&mut self, number: EntryNumber) {
         self.queue.retain(|queued| queued.entry.number != number);
     }
-
-    /// Takes out the holders whose lease has ended.
-    fn purge(&mut self, now: Moment) {
-        self.retain_holders(|holder| holder.expires > now);
-    }
 }
 
 impl EntryHolder {
@@ -531,3 +525,6 @@ impl TableUpdate<'_> {
         self.counters.take_fencing(self.known_fencing, count)
     }
 }
+
+#[cfg(test)]
+mod tests;
