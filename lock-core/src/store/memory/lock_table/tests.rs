@@ -462,6 +462,14 @@ impl World {
         };
         let exclusive = self.phases.0 - own.phases.0;
         let shared = self.phases.1 - own.phases.1;
+        if is_shared
+            && let Some(other) = self.first(false)
+            && self.held.iter().any(|seen| seen.mode == Mode::Shared)
+        {
+            // It joins a phase that an exclusive entry waits for.
+            let is_before = own.place < other.place || own.phases.1 < self.phases.1;
+            assert!(is_before, "S3: it came behind the cut, and goes first");
+        }
         match entry.mode {
             Mode::Shared => assert!(exclusive <= 1 && shared <= 1, "S3: {exclusive}, {shared}"),
             Mode::Exclusive => assert!(
