@@ -29,6 +29,8 @@ mod client;
 mod connecting;
 mod default;
 mod keys_of;
+#[cfg(test)]
+mod modes_in_memory;
 mod multi_key;
 mod operating;
 

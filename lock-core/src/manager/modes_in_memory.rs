@@ -1,0 +1,496 @@
+//! Shared locks and permits in memory, on a paused clock: the state machines of a process against each other.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::{Instant, sleep},
+};
+
+use crate::{
+    LockError, LockManager, LockOptions,
+    guard::LockGuard,
+    inspect::LockInfo,
+    key::LockKey,
+    manager::acquire::AcquireFuture,
+    options::{Defaults, LockMode, Mode, Terms},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(10);
+
+async fn take(
+    manager: &LockManager,
+    mode: Mode,
+    options: LockOptions,
+) -> Result<LockGuard, LockError> {
+    let terms = Terms::new(&options, Defaults::default()).map(|terms| Terms { mode, ..terms });
+    AcquireFuture::new(manager, LockKey::new("k"), terms).await
+}
+
+async fn wait_for(manager: &LockManager, mode: Mode) -> LockGuard {
+    let options = LockOptions::new(TTL).wait_forever();
+    take(manager, mode, options).await.expect("it waits")
+}
+
+/// A task that waits for the lock, and holds it for so long. Its result: when it had the lock, since `start`, and its fencing token.
+fn hold(
+    manager: &LockManager,
+    mode: Mode,
+    for_long: Duration,
+    start: Instant,
+) -> JoinHandle<(Duration, u64)> {
+    let manager = manager.clone();
+    tokio::spawn(async move {
+        let guard = wait_for(&manager, mode).await;
+        let seen = (start.elapsed(), guard.lease().fencing_token().into());
+        sleep(for_long).await;
+        guard.release().await.expect("held");
+        seen
+    })
+}
+
+/// As [`hold`], once it waits or holds.
+async fn begin(
+    manager: &LockManager,
+    mode: Mode,
+    for_long: Duration,
+    start: Instant,
+) -> JoinHandle<(Duration, u64)> {
+    let task = hold(manager, mode, for_long, start);
+    // A millisecond of the paused clock: all that can run has run.
+    sleep(Duration::from_millis(1)).await;
+    task
+}
+
+async fn seen(manager: &LockManager) -> Option<LockInfo> {
+    manager.inspect("k").await.expect("in memory")
+}
+
+async fn is_free(manager: &LockManager) {
+    sleep(SECOND * 3).await;
+    assert!(seen(manager).await.is_none(), "it is held on");
+    assert!(manager.inner.registry.is_empty(), "a state machine is left");
+}
+
+/// The seconds of each one's turn.
+async fn turns(tasks: Vec<JoinHandle<(Duration, u64)>>) -> Vec<(u64, u64)> {
+    let mut turns = Vec::new();
+    for task in tasks {
+        let (at, token) = task.await.expect("no panic");
+        turns.push((at.as_secs(), token));
+    }
+    turns
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_and_writers_take_turns() {
+    let manager = LockManager::in_memory();
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    let modes = [
+        Mode::Shared,
+        Mode::Shared,
+        Mode::Exclusive,
+        Mode::Shared,
+        Mode::Exclusive,
+        Mode::Shared,
+    ];
+    for mode in modes {
+        tasks.push(begin(&manager, mode, SECOND, start).await);
+    }
+    let found = seen(&manager).await.expect("held");
+    assert_eq!((found.mode, found.holders), (LockMode::Shared, 1));
+    assert_eq!(found.waiters, 4);
+    let turns = turns(tasks).await;
+    let seconds: Vec<_> = turns.iter().map(|(second, _)| *second).collect();
+    // The second writer gets the lock from the first one, in the process, or has its turn behind the readers.
+    assert_eq!((seconds[0], seconds[1], seconds[2]), (0, 0, 1), "{turns:?}");
+    assert_eq!(
+        (seconds[3], seconds[5]),
+        (seconds[3], seconds[3]),
+        "one phase: {turns:?}"
+    );
+    assert!(seconds[3] <= 3 && seconds[4] <= 3, "{turns:?}");
+    let token = |at: usize| turns[at].1;
+    assert_eq!(token(0), token(1), "one token a phase");
+    assert_eq!(token(3), token(5), "one token a phase");
+    assert!(token(0) < token(2) && token(2) < token(3), "{turns:?}");
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_that_never_pause_do_not_keep_a_writer_out_nor_it_them() {
+    let manager = LockManager::in_memory();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let readers: Vec<_> = (0..8_u32)
+        .map(|n| {
+            let (manager, reads) = (manager.clone(), reads.clone());
+            tokio::spawn(async move {
+                loop {
+                    let guard = wait_for(&manager, Mode::Shared).await;
+                    reads.fetch_add(1, Ordering::Relaxed);
+                    sleep(Duration::from_millis(10) + Duration::from_millis(1) * n).await;
+                    guard.release().await.expect("held");
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(33)).await;
+        let (start, before) = (Instant::now(), reads.load(Ordering::Relaxed));
+        assert!(before > 0);
+        let guard = wait_for(&manager, Mode::Exclusive).await;
+        // The longest body that had begun.
+        assert!(
+            start.elapsed() <= Duration::from_millis(20),
+            "{:?}",
+            start.elapsed()
+        );
+        let during = reads.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(
+            reads.load(Ordering::Relaxed),
+            during,
+            "a reader beside a writer"
+        );
+        guard.release().await.expect("held");
+        yield_now().await;
+        sleep(Duration::from_millis(1)).await;
+        assert!(
+            reads.load(Ordering::Relaxed) >= during + 8,
+            "readers wait on"
+        );
+    }
+    for reader in readers {
+        reader.abort();
+    }
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_passed_on_in_the_process_comes_to_the_readers_soon() {
+    let manager = LockManager::in_memory();
+    let writers: Vec<_> = (0..4)
+        .map(|_| {
+            let manager = manager.clone();
+            tokio::spawn(async move {
+                loop {
+                    let guard = wait_for(&manager, Mode::Exclusive).await;
+                    sleep(Duration::from_millis(1)).await;
+                    guard.release().await.expect("held");
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(33)).await;
+        let start = Instant::now();
+        let guard = wait_for(&manager, Mode::Shared).await;
+        assert!(
+            start.elapsed() <= Duration::from_millis(150),
+            "{:?}",
+            start.elapsed()
+        );
+        guard.release().await.expect("held");
+    }
+    for writer in writers {
+        writer.abort();
+    }
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_does_not_wait_is_refused_and_an_idle_share_is_no_hindrance() {
+    let manager = LockManager::in_memory();
+    let once = || LockOptions::new(TTL).no_wait();
+    let reader = wait_for(&manager, Mode::Shared).await;
+    let refused = take(&manager, Mode::Exclusive, once()).await;
+    assert!(refused.is_err_and(|error| error.is_busy()));
+    // It ended the share, so that the next one has a chance. But it does not wait, and so it keeps no reader out.
+    let other = take(&manager, Mode::Shared, once()).await.expect("shared");
+    reader.release().await.expect("held");
+    other.release().await.expect("held");
+    let idle = wait_for(&manager, Mode::Shared).await;
+    idle.release().await.expect("held");
+    let writer = take(&manager, Mode::Exclusive, once()).await;
+    writer
+        .expect("no task has the share")
+        .release()
+        .await
+        .expect("held");
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_go_on_when_the_writer_they_wait_for_gives_up() {
+    let manager = LockManager::in_memory();
+    let start = Instant::now();
+    let first = begin(&manager, Mode::Shared, SECOND * 5, start).await;
+    let writer = begin(&manager, Mode::Exclusive, SECOND, start).await;
+    let second = begin(&manager, Mode::Shared, SECOND, start).await;
+    sleep(SECOND * 2).await;
+    assert_eq!(seen(&manager).await.expect("held").holders, 1);
+    writer.abort();
+    let turns = turns(vec![first, second]).await;
+    assert_eq!((turns[0].0, turns[1].0), (0, 2));
+    assert_eq!(turns[0].1, turns[1].1, "one token a phase");
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_hold_it_as_there_are_permits_first_come_first_served() {
+    let manager = LockManager::in_memory();
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    for _ in 0..7 {
+        tasks.push(begin(&manager, Mode::Permits(3), SECOND, start).await);
+    }
+    let found = seen(&manager).await.expect("held");
+    assert_eq!((found.mode, found.holders), (LockMode::Permits, 3));
+    assert_eq!(found.waiters, 4);
+    let turns = turns(tasks).await;
+    let seconds: Vec<_> = turns.iter().map(|(second, _)| *second).collect();
+    assert_eq!(seconds, [0, 0, 0, 1, 1, 1, 2]);
+    assert!(
+        turns.windows(2).all(|pair| pair[0].1 < pair[1].1),
+        "{turns:?}"
+    );
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_one_of_more_permits_does_not_overtake_one_of_fewer() {
+    let manager = LockManager::in_memory();
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    for n in [4, 4, 2, 4] {
+        tasks.push(begin(&manager, Mode::Permits(n), SECOND, start).await);
+    }
+    let turns = turns(tasks).await;
+    let seconds: Vec<_> = turns.iter().map(|(second, _)| *second).collect();
+    assert_eq!(seconds, [0, 0, 1, 1]);
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_with_a_min_hold_bound_the_starts_in_a_while() {
+    let manager = LockManager::in_memory();
+    let start = Instant::now();
+    let mut starts = Vec::new();
+    for _ in 0..10 {
+        let options = LockOptions::new(TTL).wait_forever().min_hold(SECOND);
+        let guard = take(&manager, Mode::Permits(5), options).await;
+        starts.push(start.elapsed().as_secs());
+        guard.expect("it waits").release().await.expect("held");
+    }
+    assert_eq!(starts, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+    is_free(&manager).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_and_the_other_modes_refuse_each_other_at_once() {
+    let manager = LockManager::in_memory();
+    let invalid = |refused: Result<LockGuard, LockError>| {
+        let error = refused.expect_err("another mode");
+        assert!(matches!(error, LockError::Invalid { .. }), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("with permits everywhere, or nowhere"),
+            "{error}"
+        );
+    };
+    let options = || LockOptions::new(TTL).wait_forever();
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let held = wait_for(&manager, mode).await;
+        invalid(take(&manager, Mode::Permits(2), options()).await);
+        held.release().await.expect("held");
+        sleep(SECOND * 2).await;
+        let held = wait_for(&manager, Mode::Permits(2)).await;
+        invalid(take(&manager, mode, options()).await);
+        held.release().await.expect("held");
+    }
+    is_free(&manager).await;
+}
+
+/// Nothing ends a lease in the store but the next request.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_gets_a_lock_whose_lease_has_run_out_without_a_release() {
+    for (held_in, waited_in) in [
+        (Mode::Exclusive, Mode::Shared),
+        (Mode::Shared, Mode::Exclusive),
+        (Mode::Permits(1), Mode::Permits(1)),
+    ] {
+        let manager = LockManager::in_memory();
+        let start = Instant::now();
+        let options = LockOptions::new(SECOND * 2).without_renewal();
+        let held = take(&manager, held_in, options).await.expect("free");
+        let next = wait_for(&manager, waited_in).await;
+        let waited = start.elapsed();
+        assert!(
+            waited >= SECOND * 2 && waited < SECOND * 2 + SECOND / 20,
+            "{held_in:?}, {waited_in:?}: {waited:?}"
+        );
+        next.release().await.expect("held");
+        drop(held);
+        is_free(&manager).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_all_modes_are_renewed() {
+    for mode in [Mode::Shared, Mode::Permits(2)] {
+        let manager = LockManager::in_memory();
+        let options = LockOptions::new(SECOND);
+        let guard = take(&manager, mode, options).await.expect("free");
+        sleep(SECOND * 60).await;
+        assert!(guard.lease().verify().await.is_ok(), "{mode:?}");
+        guard.release().await.expect("held");
+        is_free(&manager).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_freed_by_force_goes_to_the_next_in_whatever_mode() {
+    for (held_in, waited_in) in [
+        (Mode::Exclusive, Mode::Shared),
+        (Mode::Shared, Mode::Exclusive),
+        (Mode::Permits(1), Mode::Permits(1)),
+    ] {
+        let manager = LockManager::in_memory();
+        let start = Instant::now();
+        let held = wait_for(&manager, held_in).await;
+        let next = begin(&manager, waited_in, SECOND, start).await;
+        manager.force_release("k").await.expect("in memory");
+        let (waited, _) = next.await.expect("no panic");
+        assert!(
+            waited < SECOND / 10,
+            "{held_in:?}, {waited_in:?}: {waited:?}"
+        );
+        drop(held);
+        is_free(&manager).await;
+    }
+}
+
+#[cfg(feature = "testing")]
+mod faults {
+    use super::*;
+
+    const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits(2)];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_elsewhere_keeps_requests_of_all_modes_out() {
+        for mode in MODES {
+            let (manager, faults) = LockManager::in_memory_with_faults();
+            let held = wait_for(&manager, mode).await;
+            faults.busy("k");
+            assert!(held.lease().is_lost(), "{mode:?}");
+            for asks in MODES {
+                let options = LockOptions::new(TTL).wait(SECOND);
+                let refused = take(&manager, asks, options).await;
+                assert!(refused.is_err_and(|error| error.is_busy()), "{asks:?}");
+            }
+            drop(held);
+            faults.heal();
+            wait_for(&manager, mode)
+                .await
+                .release()
+                .await
+                .expect("held");
+            is_free(&manager).await;
+        }
+    }
+
+    /// What is released, renewed or given up meanwhile grants nothing.
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_elsewhere_keeps_those_out_that_were_in_the_queue() {
+        let (manager, faults) = LockManager::in_memory_with_faults();
+        let start = Instant::now();
+        let held = wait_for(&manager, Mode::Exclusive).await;
+        let reader = begin(&manager, Mode::Shared, SECOND, start).await;
+        let writer = begin(&manager, Mode::Exclusive, SECOND, start).await;
+        faults.busy_for("k", SECOND * 5);
+        drop(held);
+        let gives_up = begin(&manager, Mode::Exclusive, SECOND, start).await;
+        gives_up.abort();
+        let turns = turns(vec![reader, writer]).await;
+        assert!(turns.iter().all(|(second, _)| *second >= 5), "{turns:?}");
+        assert!(turns.iter().all(|(second, _)| *second <= 7), "{turns:?}");
+        assert_ne!(
+            turns[0].0, turns[1].0,
+            "a reader beside a writer: {turns:?}"
+        );
+        is_free(&manager).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_taken_meanwhile_outlives_the_end_of_the_faults() {
+        for mode in MODES {
+            let (manager, faults) = LockManager::in_memory_with_faults();
+            faults.busy_for("k", SECOND);
+            let held = wait_for(&manager, mode).await;
+            faults.heal();
+            assert!(held.lease().verify().await.is_ok(), "{mode:?}");
+            held.release().await.expect("held");
+            is_free(&manager).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_lost_goes_to_the_next_in_whatever_mode() {
+        for (held_in, waited_in) in [
+            (Mode::Exclusive, Mode::Shared),
+            (Mode::Shared, Mode::Exclusive),
+            (Mode::Permits(1), Mode::Permits(1)),
+        ] {
+            let (manager, faults) = LockManager::in_memory_with_faults();
+            let start = Instant::now();
+            let held = wait_for(&manager, held_in).await;
+            let next = begin(&manager, waited_in, SECOND, start).await;
+            faults.lose("k");
+            assert!(held.lease().is_lost());
+            let (waited, _) = next.await.expect("no panic");
+            assert!(
+                waited < SECOND / 10,
+                "{held_in:?}, {waited_in:?}: {waited:?}"
+            );
+            drop(held);
+            is_free(&manager).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_replies_let_no_other_in_beside_a_writer() {
+        let (manager, faults) = LockManager::in_memory_with_faults();
+        faults.delay(Duration::from_millis(300));
+        let start = Instant::now();
+        let modes = [Mode::Shared, Mode::Exclusive, Mode::Shared, Mode::Exclusive];
+        let mut tasks = Vec::new();
+        for mode in modes {
+            tasks.push(begin(&manager, mode, SECOND * 2, start).await);
+        }
+        let mut turns = Vec::new();
+        for (task, mode) in tasks.into_iter().zip(modes) {
+            turns.push((task.await.expect("no panic").0, mode));
+        }
+        turns.sort_by_key(|(at, _)| *at);
+        for pair in turns.windows(2) {
+            let [(one, mode), (other, next)] = [pair[0], pair[1]];
+            let are_apart = other - one >= SECOND * 2;
+            assert!(
+                are_apart || mode == next && mode == Mode::Shared,
+                "{turns:?}"
+            );
+            assert!(other - one < SECOND * 3, "{turns:?}");
+        }
+        faults.heal();
+        is_free(&manager).await;
+    }
+}
