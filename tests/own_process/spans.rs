@@ -49,12 +49,14 @@ async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
         assert!(found.is_some(), "{says:?} in {text}");
     };
     line(&[
-        "lock_wait{key=report template=\"report\"}",
+        "lock_wait{key=report template=\"report\" mode=\"exclusive\"}",
         "acquired",
         "waited=1s",
     ]);
     line(&[
-        &format!("lock_hold{{key=report template=\"report\" fencing_token={token}}}"),
+        &format!(
+            "lock_hold{{key=report template=\"report\" mode=\"exclusive\" fencing_token={token}}}"
+        ),
         "released",
         "held=1s",
     ]);
