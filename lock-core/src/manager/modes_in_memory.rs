@@ -19,7 +19,8 @@ use crate::{
     inspect::LockInfo,
     key::LockKey,
     manager::acquire::AcquireFuture,
-    options::{Defaults, LockMode, Mode, Terms},
+    mode::{LockMode, Mode},
+    options::{Defaults, Terms},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
