@@ -20,7 +20,7 @@ use crate::{
     network::{MILLI, Nanos},
     plan::Plan,
     scheduler::{ProcessId, as_seen_by},
-    workload::nanos,
+    workload::{TakenIn, nanos},
     world::{World, lock},
 };
 
@@ -66,6 +66,8 @@ struct Key {
 
 struct Holder {
     process: ProcessId,
+    mode: TakenIn,
+    permit: Option<u16>,
     lease: Lease,
     called: Nanos,
 }
@@ -83,6 +85,7 @@ pub(crate) struct Attempt {
     oracle: Arc<Oracle>,
     id: AttemptId,
     keys: Vec<String>,
+    modes: Vec<TakenIn>,
     process: ProcessId,
     called: Nanos,
     /// The largest token of each key that was returned before.
@@ -110,7 +113,12 @@ impl Oracle {
     }
 
     /// An acquire of these keys is about to be called.
-    pub(crate) fn call(self: &Arc<Self>, process: ProcessId, keys: &[String]) -> Attempt {
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        process: ProcessId,
+        keys: &[String],
+        modes: &[TakenIn],
+    ) -> Attempt {
         let mut state = self.lock();
         state.last_attempt += 1;
         let id = state.last_attempt;
@@ -124,11 +132,13 @@ impl Oracle {
             }
             floors.push(key.tokens.last().copied().unwrap_or(0));
         }
-        self.world.note(|| format!("#{id} calls for {keys:?}"));
+        self.world
+            .note(|| format!("#{id} calls for {keys:?} {modes:?}"));
         Attempt {
             oracle: self.clone(),
             id,
             keys: keys.to_vec(),
+            modes: modes.to_vec(),
             process,
             called: self.world.now(),
             floors,
@@ -270,6 +280,11 @@ impl Oracle {
 }
 
 impl Attempt {
+    fn mode_of(&self, name: &str) -> TakenIn {
+        let place = self.keys.iter().position(|other| other == name);
+        place.map_or(TakenIn::Exclusive, |place| self.modes[place])
+    }
+
     pub(crate) fn failed(&self, error: &LockError) {
         self.oracle
             .world
@@ -306,7 +321,15 @@ impl Attempt {
             // Inside a process, a lease that the server has lost may be handed on until somebody can know.
             let hands_on = processes.get(self.process).is_some_and(|own| own.tasks > 1);
             let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
-            if !may_be_old && (*token <= floor || !key.tokens.insert(*token)) {
+            let mode = place.map_or(TakenIn::Exclusive, |place| self.modes[place]);
+            let is_new = match mode {
+                // All holders of a phase have one, which is larger than those of all phases before.
+                TakenIn::Shared => *token >= floor,
+                TakenIn::Exclusive | TakenIn::Permits(_) => {
+                    *token > floor && key.tokens.insert(*token)
+                }
+            };
+            if !may_be_old && !is_new {
                 offences.push(format!(
                     "I3: #{} has token {token} of {name}, and {floor} was given out before it was called",
                     self.id
@@ -316,19 +339,41 @@ impl Attempt {
             if Oracle::certain(self.process, lease).is_zero() {
                 continue;
             }
+            let fences = lease.fences();
+            let fence = fences.iter().find(|(key, _)| key.as_str() == name);
+            let permit = fence.and_then(|(_, fence)| fence.permit);
             for (id, other) in &key.holders {
                 let certain = Oracle::certain(other.process, &other.lease);
                 // Of several keys the first may have been lost while the last was waited for.
                 let from = self.called.min(other.called);
-                if !certain.is_zero() && !Oracle::is_broken(key, from, now) {
+                if certain.is_zero() || Oracle::is_broken(key, from, now) {
+                    continue;
+                }
+                let is_allowed = match (mode, other.mode) {
+                    (TakenIn::Shared, TakenIn::Shared) => true,
+                    (TakenIn::Permits(_), TakenIn::Permits(_)) => permit != other.permit,
+                    _ => false,
+                };
+                if !is_allowed {
                     offences.push(format!(
                         "I1: #{} of p{} has {name}, while #{id} of p{} is certain of it for {certain:?}",
                         self.id, self.process, other.process
                     ));
                 }
             }
+            // It entered when fewer than its permits were held, and no two have one number. So there are never more holders.
+            if let TakenIn::Permits(permits) = mode
+                && permit.is_none_or(|permit| u64::from(permit) >= permits)
+            {
+                offences.push(format!(
+                    "P1: #{} has {permit:?} of {permits} permits of {name}",
+                    self.id
+                ));
+            }
             let holder = Holder {
                 process: self.process,
+                mode,
+                permit,
                 lease: lease.clone(),
                 called: self.called,
             };
@@ -375,6 +420,10 @@ impl Held {
         let now = world.now();
         let certain = world.in_the_world(process, certain);
         for (name, _) in &self.tokens {
+            // Of the others, the key has no owner token.
+            if self.attempt.mode_of(name) != TakenIn::Exclusive {
+                continue;
+            }
             let state = oracle.lock();
             let is_broken = Oracle::is_broken(&state.keys[name], self.attempt.called, now);
             let was_lost = |lost: &Nanos| self.since < *lost && lost + oracle.longest_ttl < now;
@@ -406,6 +455,10 @@ impl Held {
     /// Announces the token to the store, and reads.
     pub(crate) fn read(&self) -> Option<u64> {
         let (name, token) = &self.tokens[0];
+        // A store that is written by several at a time would lose writes.
+        if self.attempt.mode_of(name) != TakenIn::Exclusive {
+            return None;
+        }
         let mut state = self.attempt.oracle.lock();
         let register = &mut state.keys.get_mut(name)?.register;
         if *token < register.largest {

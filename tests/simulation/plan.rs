@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) latency: (Nanos, Nanos),
     pub(crate) processes: Vec<ProcessPlan>,
     pub(crate) keys: Vec<String>,
+    /// Decides with a key's name how the key is taken.
+    seed_of_modes: u64,
     /// For all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
@@ -26,6 +28,16 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Nanos, Fault)>,
     /// When nothing is broken any more, and nobody begins anything.
     pub(crate) healed_at: Nanos,
+}
+
+/// How a key is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyMode {
+    Exclusive,
+    /// Shared by most, and exclusively by some.
+    Shared,
+    /// By one of so many permits at most; each attempt has a number of its own.
+    Permits(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -174,9 +186,11 @@ impl Plan {
             faults: Vec::new(),
             healed_at: chance.between(3, 12) * SECOND,
             fixed_address: false,
+            seed_of_modes: 0,
         };
         plan.add_faults(chance, promise);
         plan.fixed_address = chance.permille(500);
+        plan.seed_of_modes = chance.below(3);
         plan
     }
 
@@ -194,6 +208,17 @@ impl Plan {
         let quarantine = self.longest_ttl * 2 + Duration::from_secs(5);
         // What a process has watched in its last moments does not count for the next one.
         u64::try_from(quarantine.as_nanos()).expect("short") + 5 * SECOND
+    }
+
+    /// How a key is taken in this world: the same in all processes. Only scripts on one server know modes.
+    pub(crate) fn mode_of(&self, key: &str) -> KeyMode {
+        let has_modes = self.servers.len() == 1 && self.servers[0].dialect == Dialect::Scripts;
+        let sum: u64 = key.bytes().map(u64::from).sum();
+        match (sum + self.seed_of_modes) % 3 {
+            1 if has_modes => KeyMode::Shared,
+            2 if has_modes => KeyMode::Permits(3),
+            _ => KeyMode::Exclusive,
+        }
     }
 
     /// How long a lock may be free while somebody waits for it and nothing is broken: a beat, the time to notice that a

@@ -16,9 +16,9 @@ use crate::{
     model::Value,
     network::{Nanos, Network, SECOND},
     oracle::Oracle,
-    plan::Plan,
+    plan::{KeyMode, Plan},
     scheduler::{Kind, ProcessId},
-    workload::{Crew, User, connect, nanos},
+    workload::{Crew, TakenIn, User, connect, nanos},
     world::{ProcessClock, World, enter},
 };
 
@@ -235,9 +235,14 @@ impl Scene {
             let manager = connect(&plan).await;
             sleep(Duration::from_nanos(settled_at.saturating_sub(world.now()))).await;
             for key in &plan.keys {
-                let attempt = oracle.call(process, std::slice::from_ref(key));
+                // Alone, whatever the mode.
+                let mode = match plan.mode_of(key) {
+                    KeyMode::Permits(_) => TakenIn::Permits(1),
+                    KeyMode::Exclusive | KeyMode::Shared => TakenIn::Exclusive,
+                };
+                let attempt = oracle.call(process, std::slice::from_ref(key), &[mode]);
                 let options = LockOptions::new(plan.longest_ttl).wait(wait);
-                match manager.acquire(key.as_str(), options).await {
+                match manager.acquire(mode.of(key), options).await {
                     Ok(guard) => {
                         let held = attempt.acquired(&guard.lease());
                         held.check_belief();

@@ -10,14 +10,16 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost};
+use lock_core::{
+    IntoLockKey, Lease, LockError, LockGuard, LockKey, LockManager, LockOptions, OnLost,
+};
 use tokio::time::sleep;
 
 use crate::{
     chance::Chance,
     network::Nanos,
     oracle::{Attempt, Held, Oracle},
-    plan::Plan,
+    plan::{KeyMode, Plan},
     scheduler::ProcessId,
     world::World,
 };
@@ -46,6 +48,25 @@ impl Crew {
 
     pub(crate) fn is_done(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The mode in which an attempt takes a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenIn {
+    Exclusive,
+    Shared,
+    Permits(u64),
+}
+
+impl TakenIn {
+    pub(crate) fn of(self, key: &str) -> impl IntoLockKey + Clone + use<> {
+        let key = LockKey::new(key);
+        match self {
+            Self::Exclusive => key.exclusive(),
+            Self::Shared => key.shared(),
+            Self::Permits(permits) => key.permits(permits),
+        }
     }
 }
 
@@ -116,7 +137,10 @@ impl User {
         }
         let options = self.options();
         match self.chance.below(20) {
-            0..8 => self.acquire(manager, &[key], options).await,
+            0..8 => {
+                self.acquire(manager, std::slice::from_ref(&key), options)
+                    .await;
+            }
             8..10 => self.try_acquire(manager, key, options).await,
             10..16 => self.run(manager, key, options).await,
             16..19 => {
@@ -164,16 +188,27 @@ impl User {
         options
     }
 
+    /// The mode in which a key is to be taken this time.
+    fn mode(&mut self, key: &str) -> TakenIn {
+        match self.plan.mode_of(key) {
+            KeyMode::Shared if self.chance.permille(600) => TakenIn::Shared,
+            KeyMode::Shared | KeyMode::Exclusive => TakenIn::Exclusive,
+            KeyMode::Permits(most) => TakenIn::Permits(self.chance.between(1, most)),
+        }
+    }
+
     async fn acquire(&mut self, manager: &LockManager, keys: &[String], options: LockOptions) {
-        let attempt = self.oracle.call(self.process, keys);
+        let modes: Vec<_> = keys.iter().map(|key| self.mode(key)).collect();
+        let attempt = self.oracle.call(self.process, keys, &modes);
+        let taken: Vec<_> = keys
+            .iter()
+            .zip(&modes)
+            .map(|(key, mode)| mode.of(key))
+            .collect();
         let asked = async {
-            match keys {
-                [key] => manager.acquire(key.as_str(), options).await,
-                _ => {
-                    manager
-                        .acquire_all(keys.iter().map(String::as_str), options)
-                        .await
-                }
+            match &taken[..] {
+                [key] => manager.acquire(key.clone(), options).await,
+                _ => manager.acquire_all(taken.clone(), options).await,
             }
         };
         let (polls, span) = self.cut();
@@ -185,9 +220,12 @@ impl User {
     }
 
     async fn try_acquire(&mut self, manager: &LockManager, key: String, options: LockOptions) {
-        let attempt = self.oracle.call(self.process, std::slice::from_ref(&key));
+        let mode = self.mode(&key);
+        let attempt = self
+            .oracle
+            .call(self.process, std::slice::from_ref(&key), &[mode]);
         let (polls, span) = self.cut();
-        match cut(polls, span, manager.try_acquire(key.as_str(), options)).await {
+        match cut(polls, span, manager.try_acquire(mode.of(&key), options)).await {
             Some(Ok(Some(guard))) => self.hold(attempt, guard).await,
             Some(Err(error)) => self.failed(&attempt, &error),
             Some(Ok(None)) | None => {}
@@ -195,7 +233,10 @@ impl User {
     }
 
     async fn run(&mut self, manager: &LockManager, key: String, options: LockOptions) {
-        let attempt = self.oracle.call(self.process, std::slice::from_ref(&key));
+        let mode = self.mode(&key);
+        let attempt = self
+            .oracle
+            .call(self.process, std::slice::from_ref(&key), &[mode]);
         let goes_on = self.chance.permille(100);
         let options = if goes_on {
             options.on_lost(OnLost::Continue)
@@ -218,7 +259,7 @@ impl User {
                 held.watch(steps.go(&held)).await;
             }
         };
-        let ran = cut(polls, span, manager.run(key.as_str(), options, body)).await;
+        let ran = cut(polls, span, manager.run(mode.of(&key), options, body)).await;
         self.world.note(|| format!("a run of {key} ended: {ran:?}"));
     }
 

@@ -484,12 +484,12 @@ mod faults {
         turns.sort_by_key(|(at, _)| *at);
         for pair in turns.windows(2) {
             let [(one, mode), (other, next)] = [pair[0], pair[1]];
-            let are_apart = other - one >= SECOND * 2;
+            let are_apart = other.saturating_sub(one) >= SECOND * 2;
             assert!(
                 are_apart || mode == next && mode == Mode::Shared,
                 "{turns:?}"
             );
-            assert!(other - one < SECOND * 3, "{turns:?}");
+            assert!(other.saturating_sub(one) < SECOND * 3, "{turns:?}");
         }
         faults.heal();
         is_free(&manager).await;

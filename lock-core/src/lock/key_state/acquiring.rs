@@ -340,12 +340,16 @@ where
         if !granted.is_short(cx.now) || !self.queue.has_head() {
             return self.hand_over(granted, cx);
         }
+        if self
+            .request
+            .as_ref()
+            .is_some_and(|request| request.is_astray)
+        {
+            // The lease may have ended, and a copy on another connection may have taken the key anew, after another holder. A renewal
+            // would not tell.
+            return self.begin_anew(cx);
+        }
         if let Some(request) = &mut self.request {
-            if request.is_astray {
-                // The lease may have ended, and a copy on another connection may have taken the key anew, after another holder. A renewal
-                // would not tell. The next request, with the same owner token, takes a token that is larger than that holder's.
-                return request.wait_until(cx.now);
-            }
             request.step = RequestStep::Confirming {
                 sent: cx.now,
                 granted,

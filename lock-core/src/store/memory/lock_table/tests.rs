@@ -19,7 +19,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const TTLS: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(250),
-    Duration::from_millis(1000),
+    Duration::from_secs(1),
 ];
 
 /// Each may be asked of an actor.

@@ -67,6 +67,10 @@ end
 local mine, refused
 holder, mine, refused = advance(known, own, holder, false, kind)
 if mine then
+  -- It entered with the ttl of its entry. This request may be for a longer one.
+  if redis.call('ZADD', holders, 'GT', 'CH', now_ms + ttl, own) == 1 then
+    settle(redis.call('GET', lock))
+  end
   return {1, unpack(mine)}
 end
 if refused then
