@@ -52,7 +52,8 @@ impl RedisStore {
                 return plain_acquire(&location, request);
             }
             let call = Call {
-                keys: &location.keys(&request.full_key),
+                keys: &location.keys(&request.full_key)
+                    [..KeyLocation::declared(request.entry.mode)],
                 arguments: &location.acquire_arguments(request, queue_mode, counted_from),
             };
             acquire_script(request).call(call)
@@ -104,7 +105,8 @@ impl RedisStore {
         let location = self.0.servers.location(&request.full_key);
         let make = |_, _| {
             let call = Call {
-                keys: &location.keys(&request.full_key),
+                keys: &location.keys(&request.full_key)
+                    [..KeyLocation::declared(request.entry.mode)],
                 arguments: &location.release_arguments(request, is_plain),
             };
             release_script(request).call(call)

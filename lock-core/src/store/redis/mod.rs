@@ -202,7 +202,7 @@ impl RedisStore {
         queue_mode: QueueMode,
     ) -> Result<Acquired, Failure> {
         let call = Call {
-            keys: &location.keys(&request.full_key),
+            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
             arguments: &location.acquire_arguments(request, queue_mode, None),
         };
         let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
@@ -234,7 +234,7 @@ impl RedisStore {
                 .await;
         }
         let call = Call {
-            keys: &location.keys(&request.full_key),
+            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
             arguments: &location.release_arguments(request, is_plain),
         };
         let (id, answer) = location
@@ -259,7 +259,7 @@ impl RedisStore {
             return commands.prefetch(by, fence, request).await;
         }
         let call = Call {
-            keys: &location.keys(&request.full_key),
+            keys: &location.keys(&request.full_key)[..KeyLocation::declared(Mode::Exclusive)],
             arguments: &[
                 Text(request.token.expose()),
                 Number(millis(request.ttl)),
@@ -282,7 +282,7 @@ impl RedisStore {
             return location.server.commands.inspect(full_key).await;
         }
         let call = Call {
-            keys: &location.keys(full_key),
+            keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
             arguments: &[],
         };
         let (_, answer) = location
@@ -301,7 +301,7 @@ impl RedisStore {
             return location.server.commands.force_release(full_key).await;
         }
         let call = Call {
-            keys: &location.keys(full_key),
+            keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
             arguments: &[Number(known_fencing)],
         };
         let connection = &location.server.connection;

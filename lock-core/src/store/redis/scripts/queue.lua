@@ -32,6 +32,13 @@
 --
 -- An entry that neither came nor was checked for two beats is passed over. Its process puts it back at its place if it comes back.
 
+-- An exclusive request declares the first four only: the others mostly do not exist, and a node of a cluster that is receiving the slot
+-- refuses a call that declares a missing key beside others. They have the same slot.
+if KEYS[3] and not KEYS[5] then
+  KEYS[5] = (string.gsub(KEYS[3], 'waiters:', 'holders:', 1))
+  KEYS[6] = (string.gsub(KEYS[3], 'waiters:', 'seats:', 1))
+end
+
 -- Two beats with their jitter.
 local SILENT = 2200000
 local CHANNEL = '__lock_core__:grants:'

@@ -65,6 +65,14 @@ impl KeyLocation {
         ]
     }
 
+    /// How many of the [`keys`](Self::keys) a request in this mode declares: see `scripts/queue.lua`.
+    pub(crate) fn declared(mode: Mode) -> usize {
+        match mode {
+            Mode::Exclusive => 4,
+            Mode::Shared | Mode::Permits(_) => 6,
+        }
+    }
+
     /// `counted_from`: the fencing token must be larger than this if it may be taken by incrementing the counter.
     pub(crate) fn acquire_arguments<'a>(
         &'a self,
