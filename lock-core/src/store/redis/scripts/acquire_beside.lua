@@ -68,7 +68,8 @@ local mine, refused
 holder, mine, refused = advance(known, own, holder, false, kind)
 if mine then
   -- It entered with the ttl of its entry. This request may be for a longer one.
-  if redis.call('ZADD', holders, 'GT', 'CH', now_ms + ttl, own) == 1 then
+  if ttl > tonumber(string.match(ARGV[6], '(%d+) %w+$')) then
+    redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
     settle(redis.call('GET', lock))
   end
   return {1, unpack(mine)}
