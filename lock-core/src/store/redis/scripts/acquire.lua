@@ -108,11 +108,7 @@ if mode == 'wait' then
   return {0, -2, added == 1 and now or 0, ours}
 end
 
--- A check: it shows that the process is alive. What was not checked for too long goes, so that the beats do not outgrow the queue.
-if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
-  redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
-  redis.call('PEXPIRE', beats, '2200')
-end
+note_check(own)
 if place == 0 then
   place = tonumber(redis.call('ZSCORE', queue, own)) - BAND
 end

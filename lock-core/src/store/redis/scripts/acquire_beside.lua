@@ -65,13 +65,8 @@ if is_marker and (n or redis.call('EXISTS', queue) == 1) then
   holder = settle(holder)
 end
 local mine, refused
-holder, mine, refused = advance(known, own, holder, false, kind)
+holder, mine, refused = advance(known, own, holder, false, kind, ttl)
 if mine then
-  -- It entered with the ttl of its entry. This request may be for a longer one.
-  if ttl > tonumber(string.match(ARGV[6], '(%d+) %w+$')) then
-    redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
-    settle(redis.call('GET', lock))
-  end
   return {1, unpack(mine)}
 end
 if refused then
@@ -125,11 +120,7 @@ if mode == 'wait' then
   return {0, -2, added == 1 and now or 0, ours}
 end
 
--- A check: it shows that the process is alive. What was not checked for too long goes, so that the beats do not outgrow the queue.
-if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
-  redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
-  redis.call('PEXPIRE', beats, SILENT / 1000)
-end
+note_check(own)
 if place == 0 then
   place = tonumber(redis.call('ZSCORE', queue, own)) - band
 end

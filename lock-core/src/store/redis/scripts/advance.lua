@@ -50,6 +50,7 @@ end
 -- holder    what the lock holds; a marker only behind settle()
 -- was_held  the asking process held the lock until now, exclusively
 -- kind      if there: `own` may enter without having been in the queue, in this mode
+-- own_ttl   for how long `own` enters, in milliseconds: its entry has the ttl of the request that joined the queue
 --
 -- Phases are fair. Exclusive phases alternate with shared ones while both kinds wait. A shared phase has a cut, which is the time
 -- of its beginning, or that of the first exclusive entry that came later. Shared entries placed before the cut belong to the phase,
@@ -58,7 +59,7 @@ end
 -- was checked for so long that all of them are silent.
 --
 -- Taking entries out is the first write, so that a server that is out of memory lets the others pass.
-local function advance(known, own, holder, was_held, kind)
+local function advance(known, own, holder, was_held, kind, own_ttl)
   local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local waiting = redis.pcall('ZCARD', queue)
   if type(waiting) ~= 'number' then
@@ -115,7 +116,7 @@ local function advance(known, own, holder, was_held, kind)
         is_reached = tell(channel, number, token, body)
       end
       if is_reached then
-        local ends = now_ms + tonumber(ttl)
+        local ends = now_ms + (entry == own and own_ttl or tonumber(ttl))
         adds[#adds + 1], adds[#adds + 2] = ends, entry
         latest = math.max(latest, ends)
         left = left - 1
@@ -207,7 +208,7 @@ local function advance(known, own, holder, was_held, kind)
       return true
     end
     left = left - 1
-    local ends = now_ms + tonumber(ttl)
+    local ends = now_ms + (entry == own and own_ttl or tonumber(ttl))
     if not holder then
       holder = 'lc1+p:'
       redis.call('SET', lock, holder, 'PXAT', ends)
@@ -308,6 +309,16 @@ local function advance(known, own, holder, was_held, kind)
     holder = settle(holder)
   end
   return holder, mine, refused
+end
+
+-- Notes a check of an entry: it shows that the process is alive. What was not checked for too long goes, so that the beats do not
+-- outgrow the queue.
+local function note_check(own)
+  local beats, now = KEYS[4], microseconds()
+  if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
+    redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
+    redis.call('PEXPIRE', beats, '2200')
+  end
 end
 
 -- The label of a holder; empty if it has none.
