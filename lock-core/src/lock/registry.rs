@@ -150,14 +150,15 @@ impl Registry {
         let waker = waker.clone();
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
         let mut keys = self.keys.lock();
-        if keys.is_closed {
-            return Err(Refusal::Closed.into_error(key, now, Busy::default()));
-        }
         if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
             drop(keys);
             // Before the request leaves, so that the key is free for it if no task has the share.
             self.close_shares(key);
             keys = self.keys.lock();
+        }
+        // With the mutex that the state is made under: a shutdown looks at all states once.
+        if keys.is_closed {
+            return Err(Refusal::Closed.into_error(key, now, Busy::default()));
         }
         let entry = keys.of(kind).entry(key.clone());
         let entry = entry.or_insert_with(|| KeyEntry {
