@@ -90,7 +90,7 @@ impl Registry {
             }
         }
         if let Some(request) = todo.to_take_over {
-            self.finish_elsewhere(key, kind, &request);
+            self.finish_elsewhere(key, &request);
         }
         drop((todo.releasing, todo.ended));
         todo.to_poll
@@ -135,18 +135,14 @@ impl Registry {
     }
 
     /// For a request whose task has left, or does not poll: the executor goes on with it.
-    pub(super) fn finish_elsewhere(
-        self: &Arc<Self>,
-        key: &LockKey,
-        kind: LockMode,
-        request: &AcquireInFlight,
-    ) {
+    pub(super) fn finish_elsewhere(self: &Arc<Self>, key: &LockKey, request: &AcquireInFlight) {
         let Some(reply) = request.take() else {
             return;
         };
         let owner = request.owner.clone();
         // In memory a request is executed when it is made. A reply that a test delays need not be waited for.
-        if matches!(self.context.executor, Executor::Caller) && self.waiters_in(key, kind) == 0 {
+        let has_waiters = || self.waiters_in(key, owner.mode.kind()) > 0;
+        if matches!(self.context.executor, Executor::Caller) && !has_waiters() {
             drop(reply);
             return self.acquired(key, &owner, Err(Failure::unanswered("its task has left")));
         }

@@ -180,8 +180,7 @@ impl Drop for WaitFuture {
             self.registry.leave(&self.key, self.kind, self.id);
         }
         if let Some(request) = self.request.take() {
-            self.registry
-                .finish_elsewhere(&self.key, self.kind, &request);
+            self.registry.finish_elsewhere(&self.key, &request);
         }
     }
 }
