@@ -17,22 +17,30 @@ use crate::{
     LockError, LockManager, LockOptions,
     guard::LockGuard,
     inspect::LockInfo,
-    key::LockKey,
-    manager::acquire::AcquireFuture,
     mode::{LockMode, Mode},
-    options::{Defaults, Terms},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(10);
+
+/// How a lock is held, and how the next one waits for it.
+const HELD_AND_WAITED_IN: [(Mode, Mode); 3] = [
+    (Mode::Exclusive, Mode::Shared),
+    (Mode::Shared, Mode::Exclusive),
+    (Mode::Permits(1), Mode::Permits(1)),
+];
 
 async fn take(
     manager: &LockManager,
     mode: Mode,
     options: LockOptions,
 ) -> Result<LockGuard, LockError> {
-    let terms = Terms::new(&options, Defaults::default()).map(|terms| Terms { mode, ..terms });
-    AcquireFuture::new(manager, LockKey::new("k"), terms).await
+    let options = match mode {
+        Mode::Exclusive => options,
+        Mode::Shared => options.shared(),
+        Mode::Permits(n) => options.permits(n),
+    };
+    manager.acquire("k", options).await
 }
 
 async fn wait_for(manager: &LockManager, mode: Mode) -> LockGuard {
@@ -72,6 +80,25 @@ async fn begin(
 
 async fn seen(manager: &LockManager) -> Option<LockInfo> {
     manager.inspect("k").await.expect("in memory")
+}
+
+/// The next one gets the lock at once when it is taken from its holder, in whatever mode.
+async fn the_next_gets_what_is_taken_away(
+    manager: &LockManager,
+    (held_in, waited_in): (Mode, Mode),
+    take_away: impl AsyncFnOnce(&LockGuard),
+) {
+    let start = Instant::now();
+    let held = wait_for(manager, held_in).await;
+    let next = begin(manager, waited_in, SECOND, start).await;
+    take_away(&held).await;
+    let (waited, _) = next.await.expect("no panic");
+    assert!(
+        waited < SECOND / 10,
+        "{held_in:?}, {waited_in:?}: {waited:?}"
+    );
+    drop(held);
+    is_free(manager).await;
 }
 
 async fn is_free(manager: &LockManager) {
@@ -324,11 +351,7 @@ async fn permits_and_the_other_modes_refuse_each_other_at_once() {
 /// Nothing ends a lease in the store but the next request.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_gets_a_lock_whose_lease_has_run_out_without_a_release() {
-    for (held_in, waited_in) in [
-        (Mode::Exclusive, Mode::Shared),
-        (Mode::Shared, Mode::Exclusive),
-        (Mode::Permits(1), Mode::Permits(1)),
-    ] {
+    for (held_in, waited_in) in HELD_AND_WAITED_IN {
         let manager = LockManager::in_memory();
         let start = Instant::now();
         let options = LockOptions::new(SECOND * 2).without_renewal();
@@ -360,23 +383,12 @@ async fn leases_of_all_modes_are_renewed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_freed_by_force_goes_to_the_next_in_whatever_mode() {
-    for (held_in, waited_in) in [
-        (Mode::Exclusive, Mode::Shared),
-        (Mode::Shared, Mode::Exclusive),
-        (Mode::Permits(1), Mode::Permits(1)),
-    ] {
+    for modes in HELD_AND_WAITED_IN {
         let manager = LockManager::in_memory();
-        let start = Instant::now();
-        let held = wait_for(&manager, held_in).await;
-        let next = begin(&manager, waited_in, SECOND, start).await;
-        manager.force_release("k").await.expect("in memory");
-        let (waited, _) = next.await.expect("no panic");
-        assert!(
-            waited < SECOND / 10,
-            "{held_in:?}, {waited_in:?}: {waited:?}"
-        );
-        drop(held);
-        is_free(&manager).await;
+        let by_force = async |_: &LockGuard| {
+            manager.force_release("k").await.expect("in memory");
+        };
+        the_next_gets_what_is_taken_away(&manager, modes, by_force).await;
     }
 }
 
@@ -446,24 +458,13 @@ mod faults {
 
     #[tokio::test(start_paused = true)]
     async fn a_lock_that_is_lost_goes_to_the_next_in_whatever_mode() {
-        for (held_in, waited_in) in [
-            (Mode::Exclusive, Mode::Shared),
-            (Mode::Shared, Mode::Exclusive),
-            (Mode::Permits(1), Mode::Permits(1)),
-        ] {
+        for modes in HELD_AND_WAITED_IN {
             let (manager, faults) = LockManager::in_memory_with_faults();
-            let start = Instant::now();
-            let held = wait_for(&manager, held_in).await;
-            let next = begin(&manager, waited_in, SECOND, start).await;
-            faults.lose("k");
-            assert!(held.lease().is_lost());
-            let (waited, _) = next.await.expect("no panic");
-            assert!(
-                waited < SECOND / 10,
-                "{held_in:?}, {waited_in:?}: {waited:?}"
-            );
-            drop(held);
-            is_free(&manager).await;
+            let by_a_loss = async |held: &LockGuard| {
+                faults.lose("k");
+                assert!(held.lease().is_lost());
+            };
+            the_next_gets_what_is_taken_away(&manager, modes, by_a_loss).await;
         }
     }
 

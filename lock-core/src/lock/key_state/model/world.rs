@@ -27,6 +27,9 @@ pub(super) type Key = KeyState<u64, u64, u64>;
 type KeyTransition<'a> = Transition<'a, u64, u64, u64>;
 pub(super) type Found = Result<(), String>;
 
+/// The owner token and the fencing token of a lease, and until when it is certain.
+type Made = (u64, u64, Moment);
+
 /// How much of each may happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scenario {
@@ -180,7 +183,9 @@ impl World {
                     (_, _) => &waits[1..2],
                 };
                 for wait in waits {
-                    self.fork(reached, |world| world.begin_to_wait(index, *wait));
+                    let mut world = self.clone();
+                    world.begin_to_wait(index, *wait)?;
+                    reached.push(world);
                 }
             }
             Task::Away => {}
@@ -413,7 +418,7 @@ impl World {
         }
     }
 
-    fn begin_to_wait(&mut self, index: usize, wait: Wait) {
+    fn begin_to_wait(&mut self, index: usize, wait: Wait) -> Found {
         self.rounds[index] -= 1;
         let id = self.next_id;
         self.next_id += 1;
@@ -431,8 +436,8 @@ impl World {
             Wait::For(wait) => Some(self.now.after(wait)),
             Wait::No | Wait::Forever => None,
         };
-        if self.left.mode == Mode::Shared && self.join_share(index, id, &terms) {
-            return;
+        if self.left.mode == Mode::Shared && self.join_share(index, id, &terms)? {
+            return Ok(());
         }
         // It leaves its waker, and its request has no reply yet.
         self.tasks[index] = Task::Waiting {
@@ -443,19 +448,32 @@ impl World {
         if waits.is_err() {
             self.tasks[index] = Task::Away;
         }
+        Ok(())
     }
 
     /// The task has a share that is open, without a request.
-    fn join_share(&mut self, index: usize, id: u64, terms: &Terms) -> bool {
+    fn join_share(&mut self, index: usize, id: u64, terms: &Terms) -> Result<bool, String> {
         let made = Cell::new(None);
-        let lease = |held: &ServerLease<u64, u64, u64>, _, _: &Terms, fencing: FencingToken| {
-            made.set(Some((held.owner, u64::from(fencing), held.valid_until)));
-            id
-        };
+        let lease = making(id, &made);
         self.event(|key, cx| key.join_share(TaskId(id), terms, lease, cx));
-        let Some((owner, token, valid_until)) = made.take() else {
-            return false;
+        match made.take() {
+            Some(made) => self.hold(index, id, made).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// The task has the lock by a lease that was made for it.
+    fn hold(&mut self, index: usize, id: u64, (owner, token, valid_until): Made) -> Found {
+        let is_new = match self.left.mode {
+            Mode::Exclusive => token > self.largest_taken,
+            Mode::Shared => token >= self.largest_taken,
+            // A task may take its grant later than the next one.
+            Mode::Permits(_) => token != self.largest_taken,
         };
+        if !is_new {
+            return Err(format!("token {token} after {}", self.largest_taken));
+        }
+        self.largest_taken = self.largest_taken.max(token);
         self.tasks[index] = Task::Holding {
             id,
             owner,
@@ -463,7 +481,7 @@ impl World {
             valid_until,
             has_ended: false,
         };
-        true
+        Ok(())
     }
 
     fn poll(&mut self, index: usize) -> Found {
@@ -476,10 +494,7 @@ impl World {
         };
         let reply = self.take_arrived(id);
         let made = Cell::new(None);
-        let lease = |held: &ServerLease<u64, u64, u64>, _, _: &Terms, fencing: FencingToken| {
-            made.set(Some((held.owner, u64::from(fencing), held.valid_until)));
-            id
-        };
+        let lease = making(id, &made);
         let polled = self.event(|key, cx| {
             if let Some((owner, reply)) = reply {
                 key.take_waker(TaskId(id), cx);
@@ -490,24 +505,8 @@ impl World {
         match (polled, made.take()) {
             // It may have been woken by its own poll.
             (Polled::Pending, _) => {}
-            (Polled::Taken(_), Some((owner, token, valid_until))) => {
-                let is_new = match self.left.mode {
-                    Mode::Exclusive => token > self.largest_taken,
-                    Mode::Shared => token >= self.largest_taken,
-                    // A task may take its grant later than the next one.
-                    Mode::Permits(_) => token != self.largest_taken,
-                };
-                if !is_new {
-                    return Err(format!("token {token} after {}", self.largest_taken));
-                }
-                self.largest_taken = self.largest_taken.max(token);
-                self.tasks[index] = Task::Holding {
-                    id,
-                    owner,
-                    token,
-                    valid_until,
-                    has_ended: false,
-                };
+            (Polled::Taken(_), Some(made)) => {
+                self.hold(index, id, made)?;
                 self.go_on_elsewhere(id);
             }
             (Polled::Taken(_), None) => return Err("a lease that was not made".to_owned()),
@@ -600,6 +599,17 @@ impl World {
         }
         let now = self.now;
         self.event(|key, cx| key.reconnected(now, cx));
+    }
+}
+
+/// Makes what observers see of a lease, and notes the lease.
+fn making(
+    id: u64,
+    made: &Cell<Option<Made>>,
+) -> impl FnOnce(&ServerLease<u64, u64, u64>, TaskId, &Terms, FencingToken) -> u64 {
+    move |held, _, _, fencing| {
+        made.set(Some((held.owner, fencing.into(), held.valid_until)));
+        id
     }
 }
 
