@@ -243,6 +243,7 @@ async fn suite(server: &RedisServer, user: &str, by: By) -> Outcome {
     a_lock_is_waited_for(server, &one, &other, by).await?;
     if by == By::Scripts {
         a_lock_is_held_by_several(server, &one, &other).await?;
+        a_token_is_counted_up_for_a_key_that_was_contended(server, &one, &other).await?;
     }
     a_lease_is_renewed_kept_and_lost(server, &one).await?;
     operators_look_and_take_away(&one, by).await?;
@@ -341,6 +342,28 @@ async fn a_lock_is_waited_for(
     until("it asks again", async || !waiting.is_finished()).await?;
     release(guard).await?;
     release(joined(waiting).await?).await
+}
+
+/// For a second after a token from the time. So it is tried until it was quick enough.
+async fn a_token_is_counted_up_for_a_key_that_was_contended(
+    server: &RedisServer,
+    one: &LockManager,
+    other: &LockManager,
+) -> Outcome {
+    let (started, before) = (Instant::now(), server.calls("psetex"));
+    while server.calls("psetex") == before {
+        if started.elapsed() > STEP {
+            return Err("not in time: it is counted up".to_owned());
+        }
+        let guard = acquire(other, "k").await?;
+        let waiting = wait_for(one, "k");
+        until("it stands in line", async || in_line(server) == 1).await?;
+        release(guard).await?;
+        release(joined(waiting).await?).await?;
+        release(acquire(one, "fresh").await?).await?;
+        release(acquire(one, "k").await?).await?;
+    }
+    Ok(())
 }
 
 /// Shared, and with permits.
