@@ -469,7 +469,11 @@ impl Drop for ManagerState {
         if !context.executor.has_own_thread() || !context.is_here() {
             return;
         }
-        if self.registry.close_all_shares() {
+        let had_shares = self.registry.close_all_shares();
+        if !context.executor.runs_beside() {
+            return;
+        }
+        if had_shares {
             context.in_progress.block_until_emptied(LAST_WAIT);
         }
         if context.in_background.count() > 0 {

@@ -44,8 +44,13 @@ impl Executor {
         }
     }
 
-    /// Whether the manager's work goes on while the calling thread is blocked.
+    /// Whether the manager's work goes on without the caller's runtime.
     pub(crate) fn has_own_thread(&self) -> bool {
+        !matches!(self, Self::Caller)
+    }
+
+    /// Whether it goes on while the calling thread is blocked. A simulated one does not.
+    pub(crate) fn runs_beside(&self) -> bool {
         match self {
             Self::Caller => false,
             #[cfg(feature = "redis")]
