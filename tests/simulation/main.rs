@@ -12,16 +12,18 @@
 //! - `world`, `scheduler`, `network`, `chance`: what lock-core runs on;
 //! - `model`: the servers; `conformance` holds them against a real one;
 //! - `plan`, `faults`, `workload`: what happens;
-//! - `oracle`: what must not;
+//! - `oracle`: what must not, with `phases` for the order of readers and writers, and `locks` for what a server has;
 //! - `run`: one seed.
 
 mod chance;
 mod conformance;
 mod explore;
 mod faults;
+mod locks;
 mod model;
 mod network;
 mod oracle;
+mod phases;
 mod plan;
 mod run;
 mod scheduler;

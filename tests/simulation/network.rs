@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     chance::Chance,
-    model::{Dialect, Server, Value},
+    model::{Dialect, Server},
     scheduler::ProcessId,
 };
 
@@ -548,36 +548,6 @@ impl Network {
 }
 
 impl Host {
-    /// The process for which it has a lock.
-    pub(crate) fn owner(&self, key: &str, now: Nanos) -> Option<ProcessId> {
-        let entry = self
-            .server
-            .store
-            .entry(key.as_bytes(), self.clock_us(now))?;
-        let Value::Text(text) = &entry.value else {
-            return None;
-        };
-        // The second one without scripts.
-        let text = std::str::from_utf8(text).ok()?;
-        let mut schemes = ["lc1:sim/", "lc0:sim/"].into_iter();
-        let text = schemes.find_map(|scheme| text.strip_prefix(scheme))?;
-        text.split(':').next()?.parse().ok()
-    }
-
-    /// For how long in the world's time it has the lock for this process.
-    pub(crate) fn holds(&self, key: &str, process: ProcessId, now: Nanos) -> Option<Nanos> {
-        if self.owner(key, now) != Some(process) {
-            return None;
-        }
-        let now_us = self.clock_us(now);
-        let entry = self.server.store.entry(key.as_bytes(), now_us)?;
-        let left_us = entry
-            .until
-            .map_or(i64::MAX / 1_000_000, |until| until * 1000 - now_us);
-        let left_us = left_us - left_us / 1000 * self.rate_ppm / 1000;
-        u64::try_from(left_us * 1000).ok()
-    }
-
     /// Its clock, in microseconds since the epoch.
     pub(crate) fn clock_us(&self, now: Nanos) -> i64 {
         let passed = i64::try_from(now / 1000).expect("a short simulation");

@@ -17,7 +17,9 @@ use std::{
 use lock_core::{__simulation::certain_for, Lease, LockError};
 
 use crate::{
+    locks::Occupied,
     network::{MILLI, Nanos},
+    phases::{Phases, Waiting},
     plan::Plan,
     scheduler::{ProcessId, as_seen_by},
     workload::{TakenIn, nanos},
@@ -26,6 +28,9 @@ use crate::{
 
 type AttemptId = u64;
 
+/// For how long a share in use admits none, once a ttl.
+const LET_GO: Nanos = 2_000 * MILLI;
+
 pub(crate) struct Oracle {
     world: Arc<World>,
     state: Mutex<State>,
@@ -33,6 +38,8 @@ pub(crate) struct Oracle {
     longest_ttl: Nanos,
     pub(crate) idle: Nanos,
     pub(crate) forgotten: Nanos,
+    /// Whether readers and writers are looked at for their order.
+    takes_turns: bool,
 }
 
 #[derive(Default)]
@@ -49,12 +56,15 @@ struct State {
 #[derive(Default)]
 struct Key {
     holders: BTreeMap<AttemptId, Holder>,
-    waiting: BTreeMap<AttemptId, ProcessId>,
+    waiting: BTreeMap<AttemptId, Waiting>,
+    phases: Phases,
     /// Attempts that are not over.
     open: BTreeMap<AttemptId, ProcessId>,
     /// Since when some server has it for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
+    /// Those of tokens that are not of a shared phase.
+    tokens_of_one: BTreeSet<u64>,
     /// When exclusion was broken on purpose.
     broken: Vec<(Nanos, Nanos)>,
     /// When the only server certainly lost it.
@@ -68,6 +78,8 @@ struct Holder {
     process: ProcessId,
     mode: TakenIn,
     permit: Option<u16>,
+    token: u64,
+    since: Nanos,
     lease: Lease,
     called: Nanos,
 }
@@ -88,6 +100,7 @@ pub(crate) struct Attempt {
     modes: Vec<TakenIn>,
     process: ProcessId,
     called: Nanos,
+    is_granted: bool,
     /// The largest token of each key that was returned before.
     floors: Vec<u64>,
 }
@@ -109,6 +122,7 @@ impl Oracle {
             longest_ttl: nanos(plan.longest_ttl),
             idle: plan.idle(),
             forgotten: plan.forgotten(),
+            takes_turns: plan.is_calm(),
         })
     }
 
@@ -123,12 +137,14 @@ impl Oracle {
         state.last_attempt += 1;
         let id = state.last_attempt;
         let mut floors = Vec::new();
-        for name in keys {
+        let called = self.world.now();
+        for (name, mode) in keys.iter().zip(modes) {
             let key = state.keys.entry(name.clone()).or_default();
             key.open.insert(id, process);
             // Of several keys it waits for one after the other.
             if keys.len() == 1 {
-                key.waiting.insert(id, process);
+                let waiting = key.phases.wait(process, *mode, called);
+                key.waiting.insert(id, waiting);
             }
             floors.push(key.tokens.last().copied().unwrap_or(0));
         }
@@ -140,7 +156,8 @@ impl Oracle {
             keys: keys.to_vec(),
             modes: modes.to_vec(),
             process,
-            called: self.world.now(),
+            called,
+            is_granted: false,
             floors,
         }
     }
@@ -195,38 +212,63 @@ impl Oracle {
         let state = self.lock();
         let waiting = state.keys.iter().flat_map(|(key, state)| {
             let each = state.waiting.iter();
-            each.map(move |(id, process)| format!("#{id} of p{process} for {key}"))
+            each.map(move |(id, waiting)| {
+                let (process, mode) = (waiting.process, waiting.mode);
+                format!("#{id} of p{process} for {key}, {mode:?}")
+            })
         });
         waiting.collect()
     }
 
-    /// Notes which locks are free while somebody waits for them. To be called every now and then while nothing is broken.
-    pub(crate) fn look_for_idle_locks(&self, is_free: impl Fn(&str) -> bool) {
+    /// Notes which locks have room for all that wait for them, and are not given to any. To be called every now and then while nothing
+    /// is broken.
+    pub(crate) fn look_for_idle_locks(&self, occupied: impl Fn(&str) -> Occupied) {
         let now = self.world.now();
         let mut idle = Vec::new();
         let mut state = self.lock();
         for (name, key) in &mut state.keys {
-            // Behind a holder of its own process a waiter asks for nothing. If the server lost the lock together with its data,
-            // the process learns of it at the next renewal.
-            let holds = |process: &ProcessId| {
-                let mut holders = key.holders.values();
-                holders.any(|holder| holder.process == *process && !holder.lease.is_lost())
+            // Behind a holder of its own process an exclusive waiter asks for nothing. If the server lost the lock together with its
+            // data, the process learns of it at the next renewal.
+            let is_behind_its_own = |waiting: &Waiting| {
+                waiting.mode == TakenIn::Exclusive
+                    && key.holders.values().any(|holder| {
+                        holder.mode == TakenIn::Exclusive
+                            && holder.process == waiting.process
+                            && !holder.lease.is_lost()
+                    })
             };
-            let awake = |process: &&ProcessId| self.world.scheduler.is_awake(**process);
-            let is_wanted = key
+            let wanted: Vec<TakenIn> = key
                 .waiting
                 .values()
-                .filter(awake)
-                .any(|process| !holds(process));
-            if !is_wanted || !is_free(name) {
+                .filter(|waiting| self.world.scheduler.is_awake(waiting.process))
+                .filter(|waiting| !is_behind_its_own(waiting))
+                .map(|waiting| waiting.mode)
+                .collect();
+            let occupied = occupied(name);
+            let (enters, most): (fn(&TakenIn, u64) -> bool, _) = match occupied {
+                Occupied::Free => (|_, _| true, self.idle),
+                Occupied::Exclusive => (|_, _| false, self.idle),
+                // While it is let go, once a ttl, none is let in.
+                Occupied::Shared => (|mode, _| *mode == TakenIn::Shared, self.idle + LET_GO),
+                Occupied::Permits(_) => (
+                    |mode, held| matches!(mode, TakenIn::Permits(permits) if *permits > held),
+                    self.idle,
+                ),
+            };
+            let held = match occupied {
+                Occupied::Permits(held) => held,
+                _ => 0,
+            };
+            // Where one does not enter, the others may stand behind it.
+            if wanted.is_empty() || !wanted.iter().all(|mode| enters(mode, held)) {
                 key.idle_since = None;
                 continue;
             }
             let since = *key.idle_since.get_or_insert(now);
-            if now.saturating_sub(since) > self.idle {
+            if now.saturating_sub(since) > most {
                 key.idle_since = Some(Nanos::MAX / 2);
                 idle.push(format!(
-                    "{name} is free, and nobody of those who wait gets it"
+                    "{name} has room ({occupied:?}), and none of those who wait gets it: {wanted:?}"
                 ));
             }
         }
@@ -264,6 +306,15 @@ impl Oracle {
         }
     }
 
+    /// Since when the process may have had what an attempt got that was called at this time: a share that others of its tasks
+    /// have may be lost for a ttl before it is known.
+    fn known_since(&self, mode: TakenIn, called: Nanos) -> Nanos {
+        match mode {
+            TakenIn::Shared => called.saturating_sub(self.longest_ttl),
+            TakenIn::Exclusive | TakenIn::Permits(_) => called,
+        }
+    }
+
     fn is_broken(key: &Key, from: Nanos, to: Nanos) -> bool {
         key.broken
             .iter()
@@ -289,10 +340,21 @@ impl Attempt {
         self.oracle
             .world
             .note(|| format!("#{} fails: {error:?}", self.id));
+        let is_refused = match error {
+            LockError::NotConfigured => true,
+            // A short ttl over a slow network is refused, and rightly.
+            LockError::Invalid { reason, .. } => !reason.contains("more than half of the ttl"),
+            _ => false,
+        };
+        if is_refused {
+            let id = self.id;
+            self.oracle.offends(format!("#{id} is refused: {error:?}"));
+        }
     }
 
     /// It was granted, and the caller knows it.
-    pub(crate) fn acquired(self, lease: &Lease) -> Held {
+    pub(crate) fn acquired(mut self, lease: &Lease) -> Held {
+        self.is_granted = true;
         let tokens: Vec<(String, u64)> = lease
             .fencing_tokens()
             .into_iter()
@@ -312,20 +374,22 @@ impl Attempt {
         state.grants += 1;
         for (name, token) in &tokens {
             let key = state.keys.get_mut(name).expect("it was called for");
-            key.waiting.remove(&self.id);
+            let waited = key.waiting.remove(&self.id);
             key.idle_since = None;
             let place = self.keys.iter().position(|other| other == name);
             let floor = place.map_or(0, |place| self.floors[place]);
             let recently = now.saturating_sub(oracle.longest_ttl);
-            let processes = &oracle.plan.processes;
-            // Inside a process, a lease that the server has lost may be handed on until somebody can know.
-            let hands_on = processes.get(self.process).is_some_and(|own| own.tasks > 1);
-            let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
             let mode = place.map_or(TakenIn::Exclusive, |place| self.modes[place]);
+            let processes = &oracle.plan.processes;
+            // Inside a process, a lease that the server has lost may be handed on until somebody can know. A share is kept, too.
+            let hands_on = processes.get(self.process).is_some_and(|own| own.tasks > 1)
+                || mode == TakenIn::Shared;
+            let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
+            // All holders of a shared phase have one, which is larger than those of all phases before. Every other holder has its own.
             let is_new = match mode {
-                // All holders of a phase have one, which is larger than those of all phases before.
-                TakenIn::Shared => *token >= floor,
+                TakenIn::Shared => *token >= floor && !key.tokens_of_one.contains(token),
                 TakenIn::Exclusive | TakenIn::Permits(_) => {
+                    key.tokens_of_one.insert(*token);
                     *token > floor && key.tokens.insert(*token)
                 }
             };
@@ -336,37 +400,55 @@ impl Attempt {
                 ));
             }
             key.tokens.insert(*token);
+            key.phases.granted(mode, *token, now);
+            if oracle.takes_turns {
+                let mut wrong = Vec::new();
+                wrong.extend(waited.and_then(|waited| key.phases.look_at_wait(&waited)));
+                if mode == TakenIn::Shared {
+                    let waiting = key.waiting.values();
+                    let (phases, within) = (&key.phases, oracle.idle);
+                    wrong.extend(phases.look_at_late_entry(*token, self.called, waiting, within));
+                }
+                let shown = wrong.into_iter();
+                offences.extend(shown.map(|wrong| format!("S4: #{} of {name} {wrong}", self.id)));
+            }
             if Oracle::certain(self.process, lease).is_zero() {
                 continue;
             }
             let fences = lease.fences();
             let fence = fences.iter().find(|(key, _)| key.as_str() == name);
             let permit = fence.and_then(|(_, fence)| fence.permit);
+            let mut before = 0;
             for (id, other) in &key.holders {
                 let certain = Oracle::certain(other.process, &other.lease);
                 // Of several keys the first may have been lost while the last was waited for.
-                let from = self.called.min(other.called);
+                let from = oracle.known_since(mode, self.called);
+                let from = from.min(oracle.known_since(other.mode, other.called));
                 if certain.is_zero() || Oracle::is_broken(key, from, now) {
                     continue;
                 }
                 let is_allowed = match (mode, other.mode) {
-                    (TakenIn::Shared, TakenIn::Shared) => true,
-                    (TakenIn::Permits(_), TakenIn::Permits(_)) => permit != other.permit,
+                    // Of one phase.
+                    (TakenIn::Shared, TakenIn::Shared) => *token == other.token,
+                    (TakenIn::Permits(_), TakenIn::Permits(_)) => {
+                        before += u64::from(other.since <= self.called);
+                        permit != other.permit
+                    }
                     _ => false,
                 };
                 if !is_allowed {
                     offences.push(format!(
-                        "I1: #{} of p{} has {name}, while #{id} of p{} is certain of it for {certain:?}",
-                        self.id, self.process, other.process
+                        "I1: #{} of p{} has {name} {mode:?}, while #{id} of p{} is certain of it {:?} with {} for {certain:?}",
+                        self.id, self.process, other.process, other.mode, other.token
                     ));
                 }
             }
-            // It entered when fewer than its permits were held, and no two have one number. So there are never more holders.
+            // It entered when fewer than its permits were held. Tokens do not tell the order: a request that is repeated gets another.
             if let TakenIn::Permits(permits) = mode
-                && permit.is_none_or(|permit| u64::from(permit) >= permits)
+                && (before >= permits || permit.is_none_or(|permit| u64::from(permit) >= permits))
             {
                 offences.push(format!(
-                    "P1: #{} has {permit:?} of {permits} permits of {name}",
+                    "P1: #{} has {permit:?} of {permits} permits of {name}, and {before} had one before it",
                     self.id
                 ));
             }
@@ -374,6 +456,8 @@ impl Attempt {
                 process: self.process,
                 mode,
                 permit,
+                token: *token,
+                since: now,
                 lease: lease.clone(),
                 called: self.called,
             };
@@ -394,16 +478,25 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let mut gone = Vec::new();
+        let (mut gone, mut wrong) = (Vec::new(), Vec::new());
         let mut state = self.oracle.lock();
-        for name in &self.keys {
+        for (name, mode) in self.keys.iter().zip(&self.modes) {
             if let Some(key) = state.keys.get_mut(name) {
-                key.waiting.remove(&self.id);
+                let waited = key.waiting.remove(&self.id);
+                wrong.extend(waited.and_then(|waited| key.phases.look_at_wait(&waited)));
+                if !self.is_granted {
+                    key.phases.failed(*mode);
+                }
                 key.open.remove(&self.id);
                 gone.extend(key.holders.remove(&self.id));
             }
         }
         drop(state);
+        if self.oracle.takes_turns {
+            for wrong in wrong {
+                self.oracle.offends(format!("S4: #{} {wrong}", self.id));
+            }
+        }
         self.oracle.world.note(|| format!("#{} is over", self.id));
     }
 }
@@ -419,13 +512,14 @@ impl Held {
         }
         let now = world.now();
         let certain = world.in_the_world(process, certain);
+        let fences = self.lease.fences();
         for (name, _) in &self.tokens {
-            // Of the others, the key has no owner token.
-            if self.attempt.mode_of(name) != TakenIn::Exclusive {
-                continue;
-            }
+            let mode = self.attempt.mode_of(name);
+            let fence = fences.iter().find(|(key, _)| key.as_str() == name);
+            let permit = fence.and_then(|(_, fence)| fence.permit);
             let state = oracle.lock();
-            let is_broken = Oracle::is_broken(&state.keys[name], self.attempt.called, now);
+            let from = oracle.known_since(mode, self.attempt.called);
+            let is_broken = Oracle::is_broken(&state.keys[name], from, now);
             let was_lost = |lost: &Nanos| self.since < *lost && lost + oracle.longest_ttl < now;
             let is_lost = state.keys[name].lost.iter().any(was_lost);
             drop(state);
@@ -437,7 +531,7 @@ impl Held {
             }
             let network = world.network();
             let has_it = |host: &&crate::network::Host| {
-                let left = host.holds(&format!("lock:{name}"), process, now);
+                let left = host.holds(&format!("lock:{name}"), process, mode, permit, now);
                 left.is_some_and(|left| left + MILLI >= certain)
             };
             let with_it = network.hosts.iter().filter(has_it).count();
@@ -455,10 +549,7 @@ impl Held {
     /// Announces the token to the store, and reads.
     pub(crate) fn read(&self) -> Option<u64> {
         let (name, token) = &self.tokens[0];
-        // A store that is written by several at a time would lose writes.
-        if self.attempt.mode_of(name) != TakenIn::Exclusive {
-            return None;
-        }
+        let mode = self.attempt.mode_of(name);
         let mut state = self.attempt.oracle.lock();
         let register = &mut state.keys.get_mut(name)?.register;
         if *token < register.largest {
@@ -466,7 +557,8 @@ impl Held {
             return None;
         }
         register.largest = *token;
-        Some(register.value)
+        // A store that is written by several at a time would lose writes.
+        (mode == TakenIn::Exclusive).then_some(register.value)
     }
 
     /// Writes one more than what was read.

@@ -20,6 +20,9 @@ pub(crate) struct Plan {
     pub(crate) keys: Vec<String>,
     /// Decides with a key's name how the key is taken.
     seed_of_modes: u64,
+    seed_of_permits: usize,
+    /// Of a thousand attempts for a shared key, how many share it.
+    pub(crate) shares: u64,
     /// For all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
@@ -37,7 +40,7 @@ pub(crate) enum KeyMode {
     /// Shared by most, and exclusively by some.
     Shared,
     /// By one of so many permits at most; each attempt has a number of its own.
-    Permits(u64),
+    Permits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,10 +190,14 @@ impl Plan {
             healed_at: chance.between(3, 12) * SECOND,
             fixed_address: false,
             seed_of_modes: 0,
+            seed_of_permits: 0,
+            shares: 0,
         };
         plan.add_faults(chance, promise);
         plan.fixed_address = chance.permille(500);
         plan.seed_of_modes = chance.below(3);
+        plan.seed_of_permits = chance.index(3);
+        plan.shares = chance.pick(&[600, 600, 900]);
         plan
     }
 
@@ -210,13 +217,29 @@ impl Plan {
         u64::try_from(quarantine.as_nanos()).expect("short") + 5 * SECOND
     }
 
+    /// Whether nothing breaks, and no request has to poll.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.faults.is_empty()
+            && self.servers.len() == 1
+            && self.servers[0].dialect == Dialect::Scripts
+    }
+
+    /// How many permits there are at most. In the midst of it all, the number changes.
+    pub(crate) fn most_permits(&self, now: Nanos) -> u64 {
+        let is_first = now < self.healed_at / 2;
+        let (first, last) = [(4, 6), (6, 4), (2, 3)][self.seed_of_permits];
+        if is_first { first } else { last }
+    }
+
     /// How a key is taken in this world: the same in all processes. Only scripts on one server know modes.
     pub(crate) fn mode_of(&self, key: &str) -> KeyMode {
-        let has_modes = self.servers.len() == 1 && self.servers[0].dialect == Dialect::Scripts;
+        let dialect = self.servers[0].dialect;
+        let has_scripts = matches!(dialect, Dialect::Scripts | Dialect::Resp2);
+        let has_modes = self.servers.len() == 1 && has_scripts;
         let sum: u64 = key.bytes().map(u64::from).sum();
         match (sum + self.seed_of_modes) % 3 {
             1 if has_modes => KeyMode::Shared,
-            2 if has_modes => KeyMode::Permits(3),
+            2 if has_modes => KeyMode::Permits,
             _ => KeyMode::Exclusive,
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::{
     chance::Chance,
     faults::Breaker,
+    locks::Occupied,
     model::Value,
     network::{Nanos, Network, SECOND},
     oracle::Oracle,
@@ -193,7 +194,7 @@ impl Scene {
 
     fn look(&self) {
         if self.world.now() >= self.plan.healed_at + self.plan.settling() {
-            self.oracle.look_for_idle_locks(|key| self.is_free(key));
+            self.oracle.look_for_idle_locks(|key| self.occupied(key));
             self.oracle.look_for_forgotten_locks(|key| self.owners(key));
         }
     }
@@ -202,19 +203,29 @@ impl Scene {
     fn owners(&self, key: &str) -> Vec<ProcessId> {
         let (network, now) = (self.world.network(), self.world.now());
         let hosts = network.hosts.iter();
-        let owner = hosts.map(|host| host.owner(&format!("lock:{key}"), now));
-        owner.flatten().collect()
+        hosts
+            .flat_map(|host| host.owners(&format!("lock:{key}"), now))
+            .collect()
     }
 
-    fn is_free(&self, key: &str) -> bool {
+    fn occupied(&self, key: &str) -> Occupied {
         let network = self.world.network();
         let now = self.world.now();
         let key = format!("lock:{key}");
-        let free = network.hosts.iter().filter(|host| {
-            let now_us = host.clock_us(now);
-            host.server.store.entry(key.as_bytes(), now_us).is_none()
-        });
-        free.count() > network.hosts.len() / 2
+        let hosts = network.hosts.iter();
+        let all: Vec<Occupied> = hosts.map(|host| host.occupied(&key, now)).collect();
+        match all[..] {
+            [one] => one,
+            // Only exclusively, on a majority.
+            _ => {
+                let free = all.iter().filter(|one| **one == Occupied::Free).count();
+                if free > all.len() / 2 {
+                    Occupied::Free
+                } else {
+                    Occupied::Exclusive
+                }
+            }
+        }
     }
 
     /// A process that comes after everything gets each lock once all is settled. Until then it watches the servers, which have no
@@ -237,7 +248,7 @@ impl Scene {
             for key in &plan.keys {
                 // Alone, whatever the mode.
                 let mode = match plan.mode_of(key) {
-                    KeyMode::Permits(_) => TakenIn::Permits(1),
+                    KeyMode::Permits => TakenIn::Permits(1),
                     KeyMode::Exclusive | KeyMode::Shared => TakenIn::Exclusive,
                 };
                 let attempt = oracle.call(process, std::slice::from_ref(key), &[mode]);
@@ -297,6 +308,10 @@ impl Scene {
                 let is_right = match name.strip_prefix("__lock_core__:") {
                     Some("fence" | "watched") => {
                         matches!(entry.value, Value::Text(_)) && entry.until.is_none()
+                    }
+                    // They go with their lock.
+                    Some(other) if other.starts_with("holders:") || other.starts_with("seats:") => {
+                        false
                     }
                     Some(_) => is_passing,
                     None => false,

@@ -191,9 +191,13 @@ impl User {
     /// The mode in which a key is to be taken this time.
     fn mode(&mut self, key: &str) -> TakenIn {
         match self.plan.mode_of(key) {
-            KeyMode::Shared if self.chance.permille(600) => TakenIn::Shared,
+            KeyMode::Shared if self.chance.permille(self.plan.shares) => TakenIn::Shared,
             KeyMode::Shared | KeyMode::Exclusive => TakenIn::Exclusive,
-            KeyMode::Permits(most) => TakenIn::Permits(self.chance.between(1, most)),
+            KeyMode::Permits => {
+                let most = self.plan.most_permits(self.world.now());
+                let fewer = self.chance.between(1, most);
+                TakenIn::Permits(self.chance.pick(&[fewer, fewer, most]))
+            }
         }
     }
 
@@ -265,9 +269,6 @@ impl User {
 
     fn failed(&self, attempt: &Attempt, error: &LockError) {
         attempt.failed(error);
-        if matches!(error, LockError::NotConfigured) {
-            self.oracle.offends(format!("{error:?}"));
-        }
     }
 
     async fn hold(&mut self, attempt: Attempt, guard: LockGuard) {

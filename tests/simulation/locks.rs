@@ -1,0 +1,132 @@
+//! The locks that a server has, read from its data.
+
+use crate::{
+    model::Value,
+    network::{Host, Nanos},
+    scheduler::ProcessId,
+    workload::TakenIn,
+};
+
+/// What a server has of a lock, of whichever process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occupied {
+    Free,
+    Exclusive,
+    Shared,
+    /// So many permits are held.
+    Permits(u64),
+}
+
+/// A holder beside others: its process, when its lease ends in milliseconds since the epoch, and its seat, if it has one.
+struct Beside {
+    process: Option<ProcessId>,
+    until: i64,
+    seat: Option<i64>,
+}
+
+impl Host {
+    pub(crate) fn occupied(&self, key: &str, now: Nanos) -> Occupied {
+        match self.text(key, now) {
+            None => Occupied::Free,
+            Some(text) if text.starts_with("lc1+s:") => Occupied::Shared,
+            Some(text) if text.starts_with("lc1+p:") => {
+                let held = self.beside(key, now).len();
+                Occupied::Permits(u64::try_from(held).expect("a few"))
+            }
+            Some(_) => Occupied::Exclusive,
+        }
+    }
+
+    /// The processes for which it has a lock.
+    pub(crate) fn owners(&self, key: &str, now: Nanos) -> Vec<ProcessId> {
+        match self.occupied(key, now) {
+            Occupied::Free => Vec::new(),
+            Occupied::Exclusive => self.owner(key, now).into_iter().collect(),
+            Occupied::Shared | Occupied::Permits(_) => {
+                let beside = self.beside(key, now).into_iter();
+                beside.filter_map(|holder| holder.process).collect()
+            }
+        }
+    }
+
+    /// For how long in the world's time it has the lock for this process, in this mode and with this permit.
+    pub(crate) fn holds(
+        &self,
+        key: &str,
+        process: ProcessId,
+        mode: TakenIn,
+        permit: Option<u16>,
+        now: Nanos,
+    ) -> Option<Nanos> {
+        let now_us = self.clock_us(now);
+        let entry = self.server.store.entry(key.as_bytes(), now_us)?;
+        // A lease ends with the lock, and beside others with its entry among the holders, too.
+        let lock_until = entry.until.unwrap_or(i64::MAX / 1_000_000);
+        let until = match (self.occupied(key, now), mode) {
+            (Occupied::Exclusive, TakenIn::Exclusive) => {
+                (self.owner(key, now) == Some(process)).then_some(lock_until)
+            }
+            (Occupied::Shared, TakenIn::Shared) | (Occupied::Permits(_), TakenIn::Permits(_)) => {
+                let beside = self.beside(key, now).into_iter();
+                let of_it = beside.filter(|holder| {
+                    holder.process == Some(process) && holder.seat == permit.map(i64::from)
+                });
+                let until = of_it.map(|holder| holder.until).max();
+                until.map(|until| until.min(lock_until))
+            }
+            _ => None,
+        }?;
+        let left_us = until * 1000 - now_us;
+        let left_us = left_us - left_us / 1000 * self.rate_ppm / 1000;
+        u64::try_from(left_us * 1000).ok()
+    }
+
+    fn text(&self, key: &str, now: Nanos) -> Option<&str> {
+        let now_us = self.clock_us(now);
+        match &self.server.store.entry(key.as_bytes(), now_us)?.value {
+            Value::Text(text) => Some(std::str::from_utf8(text).expect("an owner token")),
+            Value::Sorted(_) => panic!("{key} is no lock"),
+        }
+    }
+
+    fn owner(&self, key: &str, now: Nanos) -> Option<ProcessId> {
+        process_of(self.text(key, now)?)
+    }
+
+    fn beside(&self, key: &str, now: Nanos) -> Vec<Beside> {
+        let now_us = self.clock_us(now);
+        let of_all = |name: &str| {
+            let name = format!("__lock_core__:{name}:{key}");
+            match self.server.store.entry(name.as_bytes(), now_us) {
+                Some(entry) => match &entry.value {
+                    Value::Sorted(all) => all.clone(),
+                    Value::Text(_) => panic!("{name} is no set"),
+                },
+                None => Vec::new(),
+            }
+        };
+        let seats = of_all("seats");
+        let holders = of_all("holders").into_iter();
+        let alive = holders.filter(|(until, member)| *until > now_us / 1000 && member != b"#");
+        let shown = alive.map(|(until, member)| {
+            let mut seats = seats.iter();
+            let seat = seats.find(|(_, other)| *other == member);
+            let entry = String::from_utf8(member).expect("an entry");
+            Beside {
+                // channel, number, ttl, kind, owner token
+                process: entry.split(' ').nth(4).and_then(process_of),
+                until,
+                seat: seat.map(|(seat, _)| *seat),
+            }
+        });
+        shown.collect()
+    }
+}
+
+/// The process that an owner token names.
+fn process_of(token: &str) -> Option<ProcessId> {
+    // The second one without scripts.
+    let mut schemes = ["lc1:sim/", "lc0:sim/"].into_iter();
+    let text = schemes.find_map(|scheme| token.strip_prefix(scheme))?;
+    text.split(':').next()?.parse().ok()
+}

@@ -1,0 +1,104 @@
+//! Readers and writers of a key take turns: neither waits for more phases of the other than it has to.
+//!
+//! This is counted by attempts, which come to the server's queue a little after they are called and leave it a little before they
+//! know. So the bounds have an allowance. A request that starves goes beyond any.
+
+use std::collections::BTreeMap;
+
+use crate::{network::Nanos, scheduler::ProcessId, workload::TakenIn};
+
+/// Phases that an attempt may see before it stands in the queue, and after it was granted.
+const UNCOUNTED: u64 = 2;
+
+/// Tasks of a process that have the lock in one exclusive phase: it is passed on once while others wait.
+const IN_A_PHASE: u64 = 2;
+
+/// What was seen of a key's phases.
+#[derive(Default)]
+pub(crate) struct Phases {
+    /// When a holder of each shared phase was first seen, by its fencing token.
+    shared: BTreeMap<u64, Nanos>,
+    exclusive_grants: u64,
+    /// Exclusive attempts that ended without a grant that their task saw. Each may have had one.
+    exclusive_failures: u64,
+}
+
+/// An attempt that has not been answered.
+pub(crate) struct Waiting {
+    pub(crate) process: ProcessId,
+    pub(crate) mode: TakenIn,
+    pub(crate) called: Nanos,
+    shared: usize,
+    exclusive_grants: u64,
+    exclusive_failures: u64,
+}
+
+impl Phases {
+    pub(crate) fn wait(&self, process: ProcessId, mode: TakenIn, called: Nanos) -> Waiting {
+        Waiting {
+            process,
+            mode,
+            called,
+            shared: self.shared.len(),
+            exclusive_grants: self.exclusive_grants,
+            exclusive_failures: self.exclusive_failures,
+        }
+    }
+
+    pub(crate) fn granted(&mut self, mode: TakenIn, token: u64, now: Nanos) {
+        match mode {
+            TakenIn::Exclusive => self.exclusive_grants += 1,
+            TakenIn::Shared => {
+                self.shared.entry(token).or_insert(now);
+            }
+            TakenIn::Permits(_) => {}
+        }
+    }
+
+    pub(crate) fn failed(&mut self, mode: TakenIn) {
+        if mode == TakenIn::Exclusive {
+            self.exclusive_failures += 1;
+        }
+    }
+
+    /// What is wrong with a shared grant of the phase with this token to an attempt that was called at this time: an exclusive one had
+    /// waited for so long that the phase must have been closed to newcomers.
+    pub(crate) fn look_at_late_entry<'a>(
+        &self,
+        token: u64,
+        called: Nanos,
+        mut waiting: impl Iterator<Item = &'a Waiting>,
+        closed_within: Nanos,
+    ) -> Option<String> {
+        let begun = *self.shared.get(&token)?;
+        let passed_over = |other: &&Waiting| {
+            other.mode == TakenIn::Exclusive
+                && begun <= other.called
+                && other.called + closed_within < called
+        };
+        let first = waiting.find(passed_over)?;
+        Some(format!(
+            "enters the shared phase {token}, though p{} has waited for the lock alone for {} ms",
+            first.process,
+            (called - first.called) / 1_000_000
+        ))
+    }
+
+    /// What is wrong with the phases that this attempt has seen go by.
+    pub(crate) fn look_at_wait(&self, attempt: &Waiting) -> Option<String> {
+        let shared = u64::try_from(self.shared.len() - attempt.shared).expect("a few");
+        let exclusive = self.exclusive_grants - attempt.exclusive_grants;
+        let unseen = self.exclusive_failures - attempt.exclusive_failures;
+        match attempt.mode {
+            // Between two shared phases there was an exclusive one.
+            TakenIn::Exclusive if shared > exclusive + unseen + 1 + UNCOUNTED => Some(format!(
+                "has waited alone for {shared} shared phases, among {exclusive} exclusive grants"
+            )),
+            // The rest of the phase that ran, and one more.
+            TakenIn::Shared if exclusive > 2 * IN_A_PHASE + UNCOUNTED => Some(format!(
+                "has waited to share for {exclusive} exclusive grants"
+            )),
+            _ => None,
+        }
+    }
+}
