@@ -17,7 +17,7 @@ use crate::{
         batch::Next,
         local_holders::{HolderStage, LocalHolder},
         server_lease::{RenewalPlan, ServerLease, validity},
-        share::{Admits, KEPT, LET_GO},
+        share::{Admits, KEPT},
         wait_queue::Waiter,
     },
     mode::LockMode,
@@ -347,15 +347,30 @@ where
     }
 
     /// Begins to let go of the shares whose time is over.
-    pub(super) fn let_go(&mut self, cx: &Transition<'_, W, L, O>) {
-        for held in &mut self.leases {
-            if let Some(share) = &mut held.share
-                && share.is_to_be_let_go(cx.now)
+    pub(super) fn let_go(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        // From the last one on, since one that is released is taken out.
+        for at in (0..self.leases.len()).rev() {
+            let held = &mut self.leases[at];
+            let Some(share) = &mut held.share else {
+                continue;
+            };
+            if !share.is_to_be_let_go(cx.now) {
+                continue;
+            }
+            share.let_go(cx.now);
+            if held.holders.is_empty()
+                && let AfterRelease::GiveBack(release) = self.leave_to_others(at, cx)
             {
-                share.admits = Admits::NoneForOthers;
-                self.asks_from = Some(cx.now.after(LET_GO));
+                cx.actions.push(Action::Release(release));
             }
         }
+    }
+
+    /// Gives a share back that is let go. The key is left to clients that poll, for two of their pauses.
+    fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> AfterRelease<O> {
+        let pause = (cx.jitter)(cx.polling_pause.saturating_mul(2));
+        self.asks_from = Some(cx.now.after(pause));
+        self.give_back(at, None)
     }
 
     /// For a lease that may have no holder any more: it goes to the next waiter, or back to the server.
@@ -456,10 +471,8 @@ where
             share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
             return AfterRelease::Passed;
         }
-        if share.admits == Admits::NoneForOthers {
-            let pause = (cx.jitter)(cx.polling_pause.saturating_mul(2));
-            let from = cx.now.after(pause);
-            self.asks_from = self.asks_from.map(|at| at.min(from));
+        if share.let_go_until().is_some() {
+            return self.leave_to_others(at, cx);
         }
         self.give_back(at, None)
     }
@@ -471,6 +484,8 @@ where
             return;
         };
         share.admits = Admits::None;
+        // The exclusive request is in the queue, which is fair: tasks of this process that wait stand in it, too.
+        self.asks_from = None;
         if held.holders.is_empty()
             && let AfterRelease::GiveBack(release) = self.give_back(at, None)
         {

@@ -35,6 +35,7 @@ use crate::{
     lock::key_state::{
         request::{AcquireRequest, RequestStep},
         server_lease::ServerLease,
+        share::Share,
         wait_queue::{WaitQueue, Waiter},
     },
     mode::LockMode,
@@ -71,7 +72,7 @@ pub(crate) struct KeyState<W, L, O> {
     pub(crate) request: Option<AcquireRequest<O>>,
     /// What the server gave.
     pub(crate) leases: Vec<ServerLease<W, L, O>>,
-    /// A share is being let go: nothing is asked before.
+    /// A share was let go: nothing is asked before.
     asks_from: Option<Moment>,
     /// The refusals of tasks whose wait has ended and that have not polled since.
     refused: BTreeMap<TaskId, Refusal>,
@@ -277,10 +278,17 @@ where
     /// When something is due next.
     pub(crate) fn due(&self) -> Option<Moment> {
         let request = self.request.as_ref().and_then(AcquireRequest::due);
-        let asks = self.asks_from.filter(|_| self.is_about_to_ask());
+        let asks = self.asks_from().filter(|_| self.is_about_to_ask());
         let others = [self.queue.first_deadline(), request, asks];
         let leases = self.leases.iter().map(ServerLease::due);
         others.into_iter().flatten().chain(leases).min()
+    }
+
+    /// From when on the server is asked: not while a share is let go.
+    fn asks_from(&self) -> Option<Moment> {
+        let shares = self.leases.iter().filter_map(|held| held.share.as_ref());
+        let let_go = shares.filter_map(Share::let_go_until);
+        let_go.chain(self.asks_from).max()
     }
 
     /// The owner token that is asked with.
@@ -328,7 +336,7 @@ where
         match &self.request {
             None => {
                 self.admit_waiters(cx);
-                let is_time = self.asks_from.is_none_or(|from| from <= cx.now)
+                let is_time = self.asks_from().is_none_or(|from| from <= cx.now)
                     || self
                         .queue
                         .head()

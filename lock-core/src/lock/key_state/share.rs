@@ -21,7 +21,7 @@ pub(super) const KEPT: Duration = Duration::from_secs(1);
 
 /// A share in use admits no task for so long, once a ttl. If its tasks are gone before, the key is free for two pauses of a client that
 /// polls, and the process asks again.
-pub(super) const LET_GO: Duration = Duration::from_secs(2);
+const LET_GO: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
@@ -37,8 +37,8 @@ pub(crate) struct Share {
 pub(crate) enum Admits {
     /// Those that come before this moment.
     Until(Moment),
-    /// None: it is being let go.
-    NoneForOthers,
+    /// None: it is being let go. Until this moment its process asks for no other one, unless its tasks are gone before.
+    NoneUntil(Moment),
     /// None: an exclusive request waits, or it cannot be shared.
     None,
 }
@@ -68,7 +68,7 @@ impl Share {
     pub(super) fn admits(&self, wait: Wait, now: Moment) -> bool {
         match self.admits {
             Admits::Until(at) => now < at || wait == Wait::No,
-            Admits::NoneForOthers => wait == Wait::No,
+            Admits::NoneUntil(_) => wait == Wait::No,
             Admits::None => false,
         }
     }
@@ -76,6 +76,19 @@ impl Share {
     /// Whether its time is over, which is noticed by the first task that comes then.
     pub(super) fn is_to_be_let_go(&self, now: Moment) -> bool {
         matches!(self.admits, Admits::Until(at) if at <= now)
+    }
+
+    /// Begins to let it go.
+    pub(super) fn let_go(&mut self, now: Moment) {
+        self.admits = Admits::NoneUntil(now.after(LET_GO));
+    }
+
+    /// Until when it is let go.
+    pub(super) fn let_go_until(&self) -> Option<Moment> {
+        match self.admits {
+            Admits::NoneUntil(at) => Some(at),
+            Admits::Until(_) | Admits::None => None,
+        }
     }
 
     pub(super) fn keep_until(&mut self, until: Option<Moment>) {

@@ -400,7 +400,8 @@ fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut Stri
         let unused = share.unused_until.map(|at| names.due(at));
         match share.admits {
             Admits::Until(at) => write!(text, "S{}{unused:?}", names.due(at)),
-            other => write!(text, "S{other:?}{unused:?}"),
+            Admits::NoneUntil(at) => write!(text, "S-{}{unused:?}", names.due(at)),
+            Admits::None => write!(text, "S{unused:?}"),
         }?;
     }
     for holder in held.holders.iter() {

@@ -1,5 +1,7 @@
 //! What must hold in every state.
 
+use std::time::Duration;
+
 use super::{
     server::{OTHER, Reply, Request},
     world::{Found, Task, World},
@@ -10,6 +12,7 @@ use crate::{
         local_holders::HolderStage,
         request::RequestStep,
         server_lease::{RenewalPlan, ServerLease},
+        share::Admits,
     },
     mode::Mode,
 };
@@ -28,6 +31,7 @@ impl World {
         self.check_timer()?;
         self.check_waiters()?;
         self.check_request()?;
+        self.check_pause()?;
         self.check_leases()?;
         self.check_that_nothing_stays()
     }
@@ -118,7 +122,7 @@ impl World {
             let is_planned = match self.left.mode {
                 Mode::Exclusive => !self.key.leases.is_empty(),
                 // It is asked for when the share has been let go.
-                Mode::Shared => self.key.asks_from.is_some(),
+                Mode::Shared => self.key.asks_from().is_some(),
                 Mode::Permits(_) => false,
             };
             return must(
@@ -157,6 +161,22 @@ impl World {
                 must(self.key.queue.has_head(), "a request for no waiter")
             }
         }
+    }
+
+    /// Waiters do not ask while a share that is let go has tasks, and for a second after that, which is two pauses of a client that
+    /// polls.
+    fn check_pause(&self) -> Found {
+        let is_left = |held: &ServerLease<u64, u64, u64>| {
+            let share = held.share.as_ref();
+            share.is_some_and(|share| matches!(share.admits, Admits::NoneUntil(_)))
+                && held.holders.iter().next().is_some()
+        };
+        let soon = self.now.after(Duration::from_secs(1));
+        let is_soon = self.key.asks_from().is_none_or(|from| from <= soon);
+        must(
+            is_soon || self.key.leases.iter().any(is_left),
+            "a share that has gone keeps waiters from asking",
+        )
     }
 
     fn check_leases(&self) -> Found {
