@@ -41,7 +41,7 @@ use lock_core::{
 };
 use lock_tests::{
     Child, HANG, eventually, eventually_blocking, fork,
-    history::{Moment, Recorder, Step},
+    history::{Mode, Moment, Recorder, Step},
 };
 use redis::Commands;
 use tokio::{
@@ -155,13 +155,14 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
         });
         for attempt in 0..locks {
             let record = |step| recorder.record(attempt, "k", step).expect("the history");
-            record(Step::Called);
+            record(Step::Called(Mode::Exclusive));
             let options = LockOptions::new(Duration::from_secs(2)).wait(HANG);
             let guard = own.acquire("k", options).await.expect("my turn");
             let lease = guard.lease();
             let valid_until = |lease: &Lease| Moment::now().after(lease.remaining());
             record(Step::Acquired {
                 token: lease.fencing_token().into(),
+                permit: None,
                 valid_until: valid_until(&lease),
             });
             // Meanwhile others run, and could take it.

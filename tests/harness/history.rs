@@ -81,15 +81,28 @@ impl Window {
     }
 }
 
+/// The mode in which a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// By one holder at a time.
+    Exclusive,
+    /// Beside others that share it.
+    Shared,
+    /// One of so many permits.
+    Permits(u16),
+}
+
 /// What happened to one attempt at a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The lock was asked for.
-    Called,
+    Called(Mode),
     /// It was granted, and the caller knows it.
     Acquired {
         /// The fencing token.
         token: u64,
+        /// The number of the permit, in that mode.
+        permit: Option<u16>,
         /// Until when the lease was certain to last unless renewed.
         valid_until: Moment,
     },
@@ -132,8 +145,20 @@ impl fmt::Display for Event {
         } = self;
         write!(f, "{at} {process} {attempt} {key} ")?;
         match step {
-            Step::Called => f.write_str("called - -"),
-            Step::Acquired { token, valid_until } => write!(f, "acquired {token} {valid_until}"),
+            Step::Called(Mode::Exclusive) => f.write_str("called - -"),
+            Step::Called(Mode::Shared) => f.write_str("called shared -"),
+            Step::Called(Mode::Permits(permits)) => write!(f, "called {permits} -"),
+            Step::Acquired {
+                token,
+                permit,
+                valid_until,
+            } => {
+                write!(f, "acquired {token}")?;
+                if let Some(permit) = permit {
+                    write!(f, "#{permit}")?;
+                }
+                write!(f, " {valid_until}")
+            }
             Step::ReleaseCalled { valid_until } => write!(f, "release-called - {valid_until}"),
             Step::Released => f.write_str("released - -"),
             Step::Lost => f.write_str("lost - -"),
@@ -155,11 +180,22 @@ impl FromStr for Event {
             return Err(Malformed);
         };
         let step = match step {
-            "called" => Step::Called,
-            "acquired" => Step::Acquired {
-                token: number(token)?,
-                valid_until: Moment(number(valid_until)?),
-            },
+            "called" => Step::Called(match token {
+                "-" => Mode::Exclusive,
+                "shared" => Mode::Shared,
+                permits => Mode::Permits(number(permits)?),
+            }),
+            "acquired" => {
+                let (token, permit) = match token.split_once('#') {
+                    Some((token, permit)) => (token, Some(number(permit)?)),
+                    None => (token, None),
+                };
+                Step::Acquired {
+                    token: number(token)?,
+                    permit,
+                    valid_until: Moment(number(valid_until)?),
+                }
+            }
             "release-called" => Step::ReleaseCalled {
                 valid_until: Moment(number(valid_until)?),
             },
@@ -307,8 +343,19 @@ mod tests {
     fn every_step_is_read_as_it_was_written() {
         let (token, valid_until) = (7, Moment(9));
         for step in [
-            Step::Called,
-            Step::Acquired { token, valid_until },
+            Step::Called(Mode::Exclusive),
+            Step::Called(Mode::Shared),
+            Step::Called(Mode::Permits(3)),
+            Step::Acquired {
+                token,
+                permit: None,
+                valid_until,
+            },
+            Step::Acquired {
+                token,
+                permit: Some(2),
+                valid_until,
+            },
             Step::ReleaseCalled { valid_until },
             Step::Released,
             Step::Lost,
@@ -327,6 +374,8 @@ mod tests {
             "",
             "1 2 3 k called -",
             "1 2 3 k acquired - 9",
+            "1 2 3 k acquired 5# 9",
+            "1 2 3 k called x -",
             "1 2 3 k held - -",
             "x 2 3 k lost - -",
         ] {
@@ -344,7 +393,9 @@ mod tests {
                 scope.spawn(move || {
                     let recorder = Recorder::open(path, process).unwrap();
                     for attempt in 0..1000 {
-                        recorder.record(attempt, "k", Step::Called).unwrap();
+                        recorder
+                            .record(attempt, "k", Step::Called(Mode::Exclusive))
+                            .unwrap();
                     }
                 });
             }
@@ -383,6 +434,7 @@ mod tests {
             key: "k".to_owned(),
             step: Step::Acquired {
                 token: at,
+                permit: None,
                 valid_until: Moment(at + 1),
             },
         };

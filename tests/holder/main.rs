@@ -22,7 +22,7 @@ use std::{
 };
 
 use lock_core::{Lease, LockError, LockManager, LockOptions};
-use lock_tests::history::{Moment, Recorder, Step};
+use lock_tests::history::{Mode, Moment, Recorder, Step};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -87,7 +87,8 @@ impl Holder {
         // From different keys on, or all would go round together.
         for key in self.keys.iter().cycle().skip(task % self.keys.len()) {
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
-            self.recorder.record(attempt, key, Step::Called)?;
+            self.recorder
+                .record(attempt, key, Step::Called(Mode::Exclusive))?;
             let holds = AtomicBool::new(false);
             let mut holding = pin!(self.hold(attempt, key, &holds));
             let step = tokio::select! {
@@ -115,7 +116,11 @@ impl Holder {
             holds.store(true, Ordering::Relaxed);
             let token = lease.fencing_token().into();
             let valid_until = end_of(&lease);
-            let acquired = Step::Acquired { token, valid_until };
+            let acquired = Step::Acquired {
+                token,
+                permit: None,
+                valid_until,
+            };
             self.recorder.record(attempt, key, acquired)?;
             sleep(self.hold).await;
             let valid_until = end_of(&lease);

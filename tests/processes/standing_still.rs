@@ -153,7 +153,7 @@ async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_goes_on(
             let mut events = history.events().iter();
             let end = events.rfind(|event| {
                 (event.process, event.attempt) == (stopped, attempt)
-                    && !matches!(event.step, Step::Called | Step::Acquired { .. })
+                    && !matches!(event.step, Step::Called(_) | Step::Acquired { .. })
             })?;
             Some(end.step)
         };

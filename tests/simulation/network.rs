@@ -342,7 +342,9 @@ impl Network {
     }
 
     pub(crate) fn stall(&mut self, host: HostId, until: Nanos) {
-        self.hosts[host].stalled_until = until;
+        // A shorter one within a longer one does not end it: requests would be answered out of order.
+        let stalled = &mut self.hosts[host].stalled_until;
+        *stalled = until.max(*stalled);
     }
 
     /// Ends the server; its clients are told, or not.

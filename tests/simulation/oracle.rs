@@ -59,7 +59,7 @@ struct Key {
     waiting: BTreeMap<AttemptId, Waiting>,
     phases: Phases,
     /// Attempts that are not over.
-    open: BTreeMap<AttemptId, ProcessId>,
+    open: BTreeMap<AttemptId, (ProcessId, TakenIn)>,
     /// Since when some server has it for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
@@ -140,7 +140,7 @@ impl Oracle {
         let called = self.world.now();
         for (name, mode) in keys.iter().zip(modes) {
             let key = state.keys.entry(name.clone()).or_default();
-            key.open.insert(id, process);
+            key.open.insert(id, (process, *mode));
             // Of several keys it waits for one after the other.
             if keys.len() == 1 {
                 let waiting = key.phases.wait(process, *mode, called);
@@ -259,8 +259,11 @@ impl Oracle {
                 Occupied::Permits(held) => held,
                 _ => 0,
             };
-            // Where one does not enter, the others may stand behind it.
-            if wanted.is_empty() || !wanted.iter().all(|mode| enters(mode, held)) {
+            // Where one does not enter, the others may stand behind it. It may be one of those that want several keys.
+            let mut others = key.open.iter();
+            let all_enter =
+                others.all(|(id, (_, mode))| key.holders.contains_key(id) || enters(mode, held));
+            if wanted.is_empty() || !all_enter {
                 key.idle_since = None;
                 continue;
             }
@@ -286,7 +289,7 @@ impl Oracle {
         for (name, key) in &mut state.keys {
             let is_forgotten = |process: &ProcessId| {
                 self.world.scheduler.is_awake(*process)
-                    && !key.open.values().any(|other| other == process)
+                    && !key.open.values().any(|(other, _)| other == process)
             };
             let Some(process) = owners(name).into_iter().find(is_forgotten) else {
                 key.forgotten_since = None;

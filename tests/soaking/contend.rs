@@ -1,7 +1,7 @@
 //! A process that takes locks in every way there is, again and again, and writes down what became of each.
 //!
 //! ```text
-//! soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms>
+//! soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms> <all|exclusive>
 //! ```
 //!
 //! What it logs goes to its standard error. It prints `ready` when it is connected, begins when a line comes in, answers
@@ -34,12 +34,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{keys::Kept, register::Register, ways::Way};
+use crate::{
+    keys::Kept,
+    register::{Register, SEAT},
+    ways::Way,
+};
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-const USAGE: &str =
-    "soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms>";
+const USAGE: &str = "soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms> <all|exclusive>";
 
 /// So many tasks of a process take the keys that it shares; two more have a key of their own each.
 const TASKS: u64 = 5;
@@ -62,13 +65,13 @@ pub(crate) type Attempts = Vec<(Kept, u64)>;
 
 /// Runs as `arguments` say, which come after `contend`.
 pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
-    let [url, history, process, place, register, seed, longest] = arguments else {
+    let [url, history, process, place, register, seed, longest, modes] = arguments else {
         return Err(USAGE.into());
     };
     log();
     let (process, place): (u32, u64) = (process.parse()?, place.parse()?);
     let longest = Duration::from_millis(longest.parse()?);
-    let keys = Kept::wanted_by(place).into_iter();
+    let keys = Kept::wanted_by(place, modes == "all").into_iter();
     let keys: Vec<Kept> = keys.map(|key| key.at_most(longest)).collect();
     let private = [Kept::private(process), Kept::alone(process)].map(|key| key.at_most(longest));
     let contender = Arc::new(Contender {
@@ -167,7 +170,8 @@ impl Contender {
     pub(crate) fn call(&self, keys: impl IntoIterator<Item = Kept>) -> io::Result<Attempts> {
         let call = |key: Kept| {
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
-            self.recorder.record(attempt, &key.name, Step::Called)?;
+            self.recorder
+                .record(attempt, &key.name, Step::Called(key.mode))?;
             Ok((key, attempt))
         };
         keys.into_iter().map(call).collect()
@@ -199,13 +203,16 @@ impl Contender {
     /// Writes down that they are held; returns since when.
     pub(crate) fn begin(&self, attempts: &Attempts, lease: &Lease) -> io::Result<Moment> {
         let since = Moment::now();
-        let tokens = lease.fencing_tokens();
+        let fences = lease.fences();
         let valid_until = end_of(lease);
         for (key, attempt) in attempts {
-            let token = tokens.iter().find(|(own, _)| own.to_string() == key.name);
-            let (_, token) = token.expect("each key has its token");
-            let token = u64::from(*token);
-            let acquired = Step::Acquired { token, valid_until };
+            let fence = fences.iter().find(|(own, _)| own.to_string() == key.name);
+            let (_, fence) = fence.expect("each key has its token");
+            let acquired = Step::Acquired {
+                token: fence.token.into(),
+                permit: fence.permit,
+                valid_until,
+            };
             self.recorder.record(*attempt, &key.name, acquired)?;
         }
         Ok(since)
@@ -215,8 +222,14 @@ impl Contender {
     pub(crate) async fn count_up(&self, lease: &Lease, since: Moment) -> io::Result<()> {
         let fences = lease.fences().into_iter();
         for (number, (key, fence)) in fences.enumerate() {
-            let mut register = self.register(&key.to_string()).await?;
-            let updated = if number == 0 {
+            let name = match fence.permit {
+                Some(permit) => format!("{key}{SEAT}{permit}"),
+                None => key.to_string(),
+            };
+            let mut register = self.register(&name).await?;
+            let updated = if fence.holder == 0 {
+                look(&mut register, fence).await
+            } else if number == 0 {
                 lease.update_fenced(&mut register, |value| value + 1).await
             } else {
                 count_up(&mut register, fence).await
@@ -246,6 +259,18 @@ impl Contender {
             None => Register::connect(self.register, key).await,
         }
     }
+}
+
+/// What a shared holder does, which writes nothing: others would write at the same time.
+async fn look(
+    register: &mut Register,
+    fence: lock_core::Fence,
+) -> Result<(), FencedError<io::Error>> {
+    if register.announce(fence).await? == Fenced::Refused {
+        return Err(FencedError::Refused(fence.token));
+    }
+    register.read().await?;
+    Ok(())
 }
 
 /// What [`Lease::update_fenced`] does, for the other keys of a lease.

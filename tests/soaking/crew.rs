@@ -26,6 +26,7 @@ pub(crate) struct Orders {
     pub(crate) register: String,
     pub(crate) seed: u64,
     pub(crate) longest_ttl: Duration,
+    pub(crate) has_modes: bool,
     pub(crate) log: PathBuf,
 }
 
@@ -163,6 +164,7 @@ impl Crew {
             register,
             seed,
             longest_ttl,
+            has_modes,
             log,
         } = &self.orders;
         let url = &urls[usize::try_from(place).expect("a few")];
@@ -173,8 +175,9 @@ impl Crew {
             seed.to_string(),
             longest_ttl.as_millis().to_string(),
         );
+        let modes = if *has_modes { "all" } else { "exclusive" };
         let arguments = [
-            "contend", url, history, &name, &place, register, &seed, &longest,
+            "contend", url, history, &name, &place, register, &seed, &longest, modes,
         ];
         let program = env::current_exe()?;
         let program = program.to_str().expect("a path that is text");

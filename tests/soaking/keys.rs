@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use lock_tests::{Random, history::Demands};
+use lock_core::{IntoLockKey, LockKey};
+use lock_tests::{
+    Random,
+    history::{Demands, Mode},
+};
 
 use crate::topology::Topology;
 
@@ -23,6 +27,12 @@ pub(crate) enum Use {
     Alone,
     /// One task takes it, drops the future in flight, and takes it again.
     Private,
+    /// Most share it, and some want it alone.
+    Shared,
+    /// Each wants one of three permits.
+    Permits,
+    /// Each wants one of four permits, or one of six.
+    MorePermits,
 }
 
 /// A key, and how it is locked.
@@ -31,6 +41,8 @@ pub(crate) struct Kept {
     pub(crate) name: String,
     pub(crate) ttl: Duration,
     pub(crate) usage: Use,
+    /// How it is taken this time.
+    pub(crate) mode: Mode,
 }
 
 /// Beyond the ttl: what renewals, reconnecting and a busy machine may take.
@@ -39,6 +51,9 @@ const SLACK: Duration = Duration::from_secs(2);
 /// Longer than anybody holds a lock on purpose, on a busy machine.
 const HOLD: Duration = Duration::from_millis(500);
 
+/// For how long a share in use admits none, once a ttl.
+const LET_GO: Duration = Duration::from_secs(2);
+
 /// The longest that a leaked guard keeps its lock.
 pub(crate) const MAX_HOLD: Duration = Duration::from_millis(700);
 
@@ -46,7 +61,7 @@ pub(crate) const MAX_HOLD: Duration = Duration::from_millis(700);
 pub(crate) const LONG_HOLD: Duration = Duration::from_secs(3);
 
 /// Name, ttl in milliseconds, use. Those who share a key have one ttl, so that it is known for how long a crash blocks it.
-const SHARED: [(&str, u64, Use); 10] = [
+const SHARED: [(&str, u64, Use); 13] = [
     ("hot-0", 300, Use::Hot),
     ("hot-1", 1_000, Use::Hot),
     ("few-0", 1_500, Use::Few),
@@ -57,6 +72,9 @@ const SHARED: [(&str, u64, Use); 10] = [
     ("pair-1", 2_000, Use::Pair),
     ("long", 800, Use::Long),
     ("leaked", 600, Use::Leaked),
+    ("shared", 1_000, Use::Shared),
+    ("permits", 800, Use::Permits),
+    ("more-permits", 1_500, Use::MorePermits),
 ];
 
 const PRIVATE: &str = "private-";
@@ -70,9 +88,10 @@ impl Kept {
     /// The longest ttl of all.
     pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(10);
 
-    /// The keys of the process that stands at this place.
-    pub(crate) fn wanted_by(place: u64) -> Vec<Self> {
+    /// The keys of the process that stands at this place, on servers that have other modes than the exclusive one, or not.
+    pub(crate) fn wanted_by(place: u64, has_modes: bool) -> Vec<Self> {
         let shared = SHARED.iter().enumerate();
+        let shared = shared.filter(|(_, (_, _, usage))| has_modes || !usage.is_beside());
         let wanted = shared.filter(|(number, (_, _, usage))| {
             let number = u64::try_from(*number).expect("a few");
             *usage != Use::Few || place % 4 == number % 4
@@ -86,6 +105,7 @@ impl Kept {
             name: format!("{PRIVATE}{process}"),
             ttl: PRIVATE_TTL,
             usage: Use::Private,
+            mode: Mode::Exclusive,
         }
     }
 
@@ -95,6 +115,7 @@ impl Kept {
             name: format!("{ALONE}{process}"),
             ttl: ALONE_TTL,
             usage: Use::Alone,
+            mode: Mode::Exclusive,
         }
     }
 
@@ -108,11 +129,29 @@ impl Kept {
     pub(crate) fn choose(keys: &[Self], random: &mut Random) -> Self {
         let weight = |key: &Self| match key.usage {
             Use::Hot => 6,
+            Use::Shared | Use::Permits | Use::MorePermits => 4,
             Use::Few | Use::Pair => 2,
             Use::Long | Use::Leaked | Use::Alone | Use::Private => 1,
         };
         let choices: Vec<(u64, &Self)> = keys.iter().map(|key| (weight(key), key)).collect();
-        random.weighted(&choices).clone()
+        let key = random.weighted(&choices).clone();
+        let mode = match key.usage {
+            Use::Shared if random.percent(75) => Mode::Shared,
+            Use::Permits => Mode::Permits(3),
+            Use::MorePermits => Mode::Permits(if random.percent(50) { 4 } else { 6 }),
+            _ => Mode::Exclusive,
+        };
+        Self { mode, ..key }
+    }
+
+    /// What is locked, in its mode.
+    pub(crate) fn taken(&self) -> impl IntoLockKey + use<> {
+        let key = LockKey::new(self.name.as_str());
+        match self.mode {
+            Mode::Exclusive => key.exclusive(),
+            Mode::Shared => key.shared(),
+            Mode::Permits(permits) => key.permits(u64::from(permits)),
+        }
     }
 
     fn of((name, ttl, usage): (&str, u64, Use)) -> Self {
@@ -120,7 +159,15 @@ impl Kept {
             name: name.to_owned(),
             ttl: Duration::from_millis(ttl),
             usage,
+            mode: Mode::Exclusive,
         }
+    }
+}
+
+impl Use {
+    /// Whether some hold it beside each other.
+    fn is_beside(self) -> bool {
+        matches!(self, Self::Shared | Self::Permits | Self::MorePermits)
     }
 }
 
@@ -141,7 +188,9 @@ pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> 
         Use::Alone => SLACK,
         Use::Leaked => key.ttl + SLACK + MAX_HOLD,
         Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
-        Use::Hot | Use::Few | Use::Pair => key.ttl + SLACK + HOLD,
+        Use::Hot | Use::Few | Use::Pair | Use::Permits | Use::MorePermits => key.ttl + SLACK + HOLD,
+        // A phase of the others, and the end of one.
+        Use::Shared => key.ttl + SLACK + 2 * HOLD + LET_GO,
     };
     Some(Demands {
         ttl: key.ttl,
@@ -163,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_locked_has_demands_and_nothing_else_has() {
         for place in 0..8 {
-            for key in Kept::wanted_by(place) {
+            for key in Kept::wanted_by(place, true) {
                 let demands = demands(&key.name, Topology::One, Kept::LONGEST_TTL);
                 let demands = demands.expect("known");
                 assert_eq!(demands.ttl, key.ttl);
@@ -187,7 +236,7 @@ mod tests {
     fn each_key_that_few_want_is_wanted_by_two_processes_of_eight() {
         for (name, _, usage) in SHARED {
             let wanting = (0..8).filter(|&place| {
-                let keys = Kept::wanted_by(place);
+                let keys = Kept::wanted_by(place, true);
                 keys.iter().any(|key| key.name == name)
             });
             assert_eq!(

@@ -20,6 +20,9 @@ use tokio::{
     runtime::Runtime,
 };
 
+/// Between a key and the number of a permit: each permit has a register of its own.
+pub(crate) const SEAT: char = '#';
+
 #[derive(Debug, Default)]
 struct Cell {
     largest: (u64, u64),
@@ -76,7 +79,7 @@ impl Cells {
                 };
                 let complaint = Complaint {
                     held,
-                    key: key.to_owned(),
+                    key: key.split(SEAT).next().unwrap_or(key).to_owned(),
                     token: number(token)?,
                     largest: cell.largest.0,
                 };

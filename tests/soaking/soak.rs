@@ -63,6 +63,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, Strin
         register: registers.address().to_string(),
         seed: settings.seed,
         longest_ttl,
+        has_modes: topology.has_modes(),
         log: log.clone(),
     })?;
     if settings.topology == Topology::Redlock {

@@ -52,6 +52,11 @@ impl Topology {
         matches!(self, Self::WithoutScripts | Self::Redlock)
     }
 
+    /// Whether locks can be shared there, and have permits.
+    pub(crate) fn has_modes(self) -> bool {
+        !matches!(self, Self::WithoutScripts | Self::Redlock)
+    }
+
     /// How many servers can be broken one by one.
     pub(crate) fn nodes(self) -> u64 {
         match self {

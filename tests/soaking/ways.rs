@@ -53,15 +53,17 @@ impl Way {
             Use::Alone => Self::Long,
             Use::Private => random.weighted(&[(3, Self::DroppedAcquire), (2, Self::Run)]),
             Use::Pair => random.weighted(&[(4, Self::Both), (1, Self::Run), (1, Self::Guard)]),
-            Use::Hot | Use::Few => random.weighted(&[
-                (30, Self::Run),
-                (30, Self::Guard),
-                (12, Self::Try),
-                (10, Self::DroppedAcquire),
-                (6, Self::DroppedBody),
-                (1, Self::MinHold),
-                (1, Self::Panic),
-            ]),
+            Use::Hot | Use::Few | Use::Shared | Use::Permits | Use::MorePermits => {
+                random.weighted(&[
+                    (30, Self::Run),
+                    (30, Self::Guard),
+                    (12, Self::Try),
+                    (10, Self::DroppedAcquire),
+                    (6, Self::DroppedBody),
+                    (1, Self::MinHold),
+                    (1, Self::Panic),
+                ])
+            }
         }
     }
 
@@ -87,12 +89,12 @@ impl Way {
             Self::Panic => panic_in_body(contender, key, options).await,
             Self::Guard => {
                 let attempts = contender.call([key.clone()])?;
-                let taken = contender.locks.acquire(key.name, options).await;
+                let taken = contender.locks.acquire(key.taken(), options).await;
                 use_guard(contender, &attempts, taken.map(Some), span, random).await
             }
             Self::Try => {
                 let attempts = contender.call([key.clone()])?;
-                let taken = contender.locks.try_acquire(key.name, options).await;
+                let taken = contender.locks.try_acquire(key.taken(), options).await;
                 use_guard(contender, &attempts, taken, span, random).await
             }
             Self::DroppedAcquire => drop_acquire(contender, key, options, span, random).await,
@@ -152,7 +154,7 @@ async fn run(
 ) -> io::Result<bool> {
     let attempts = contender.call([key.clone()])?;
     let body = async |lease: Lease| contender.hold(&attempts, &lease, span).await;
-    let ended = contender.locks.run(key.name, options, body).await;
+    let ended = contender.locks.run(key.taken(), options, body).await;
     end(contender, &attempts, ended)
 }
 
@@ -170,7 +172,7 @@ async fn run_for_long(
         contender.count_up(&lease, since).await?;
         contender.about_to_release(&attempts, &lease)
     };
-    let ended = contender.locks.run(key.name, options, body).await;
+    let ended = contender.locks.run(key.taken(), options, body).await;
     end(contender, &attempts, ended)
 }
 
@@ -187,7 +189,7 @@ async fn drop_body(
         held.set(lease.clone()).ok();
         contender.hold(&attempts, &lease, span).await
     };
-    let mut running = pin!(contender.locks.run(key.name, options, body));
+    let mut running = pin!(contender.locks.run(key.taken(), options, body));
     let ended = tokio::select! {
         biased;
         ended = &mut running => ended,
@@ -217,7 +219,7 @@ async fn panic_in_body(
             assert!(done.is_err(), "a body panics, as it is to");
             done
         };
-        let ended = inner.locks.run(key.name, options, body).await;
+        let ended = inner.locks.run(key.taken(), options, body).await;
         end(&inner, &held, ended)
     });
     match task.await {
@@ -242,7 +244,7 @@ async fn drop_acquire(
     let attempts = contender.call([key.clone()])?;
     let taken = tokio::select! {
         biased;
-        taken = contender.locks.acquire(key.name, options) => taken,
+        taken = contender.locks.acquire(key.taken(), options) => taken,
         () = wait_for_turns(turns), if is_at_once => return gave_up(contender, &attempts),
         () = sleep(within), if !is_at_once => return gave_up(contender, &attempts),
     };
@@ -251,7 +253,7 @@ async fn drop_acquire(
 
 async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io::Result<bool> {
     let attempts = contender.call([key.clone()])?;
-    let guard = match contender.locks.acquire(key.name, options).await {
+    let guard = match contender.locks.acquire(key.taken(), options).await {
         Ok(guard) => guard,
         Err(error) => return end(contender, &attempts, Err(error)),
     };

@@ -59,10 +59,14 @@ impl History {
 
 impl<'a> Grant<'a> {
     fn of(events: Vec<&'a Event>) -> Option<Self> {
-        let called = events.first().filter(|event| event.step == Step::Called);
+        let called = events
+            .first()
+            .filter(|event| matches!(event.step, Step::Called(_)));
         let called = called.unwrap_or_else(|| panic!("it does not begin with a call: {events:?}"));
         let (from, token, valid_until) = events.iter().find_map(|event| match event.step {
-            Step::Acquired { token, valid_until } => Some((event.at, token, valid_until)),
+            Step::Acquired {
+                token, valid_until, ..
+            } => Some((event.at, token, valid_until)),
             _ => None,
         })?;
         Some(Self {

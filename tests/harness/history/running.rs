@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Event, Moment, Step, Window};
+use super::{Event, Mode, Moment, Step, Window};
 
 mod key;
 mod tally;
@@ -34,9 +34,9 @@ pub struct Demands {
 /// What a history can show not to hold; the numbers are those of the invariants of the project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Invariant {
-    /// I1: no two holders at a time.
+    /// I1: no two holders at a time, but for those that share it in one phase, and those of different permits.
     Exclusion,
-    /// I3: fencing tokens grow.
+    /// I3: fencing tokens grow; those that share a phase have one.
     GrowingTokens,
     /// I6: whoever waits gets it, or hears that it does not.
     Service,
@@ -75,6 +75,7 @@ enum Item {
 #[derive(Debug)]
 struct Attempt {
     key: String,
+    mode: Mode,
     called: Moment,
     // The largest token that had been returned before.
     floor: Option<u64>,
@@ -165,7 +166,7 @@ impl Running {
                 excuses: &self.excuses,
                 wiped: &self.wiped,
             };
-            state.look_at_open_gap(until, demands, known, &mut self.tally);
+            state.look_at_open_gaps(until, demands, known, &mut self.tally);
         }
         self.forget();
     }
@@ -207,10 +208,11 @@ impl Running {
             wiped: &self.wiped,
         };
         let key = self.keys.entry(event.key.clone()).or_default();
-        if event.step == Step::Called {
-            key.wanted(event.at);
+        if let Step::Called(mode) = event.step {
+            key.wanted(mode, event.at);
             let attempt = Attempt {
                 key: event.key.clone(),
+                mode,
                 called: event.at,
                 floor: key.largest_returned(),
                 is_held: false,
@@ -222,7 +224,12 @@ impl Running {
             // The end of one that was let go before, or lost.
             return;
         };
-        if let Step::Acquired { token, valid_until } = event.step {
+        if let Step::Acquired {
+            token,
+            permit,
+            valid_until,
+        } = event.step
+        {
             attempt.is_held = true;
             self.tally.waited(event.at.since(attempt.called), event);
             let grant = key::Grant {
@@ -230,19 +237,21 @@ impl Running {
                 valid_until,
                 to: None,
                 token,
+                mode: attempt.mode,
+                permit,
                 process: event.process,
                 attempt: event.attempt,
                 called: attempt.called,
             };
             key.granted(grant, attempt.floor, demands, known, &mut self.tally);
-            key.served(event.at, demands, known, &mut self.tally);
+            key.served(attempt.mode, event.at, demands, known, &mut self.tally);
             return;
         }
         if attempt.is_held {
             key.let_go(event, demands, known, &mut self.tally);
         } else {
             self.tally.failures += 1;
-            key.gave_up(event.at, demands, known, &mut self.tally);
+            key.gave_up(attempt.mode, event.at, demands, known, &mut self.tally);
         }
         self.attempts.remove(&id);
         self.stuck.remove(&id);
@@ -572,8 +581,15 @@ mod tests {
             let valid_until = Moment::from_nanos(at + 100 * MS);
             let token = round + 1;
             running.take([
-                event(1, Step::Called),
-                event(2, Step::Acquired { token, valid_until }),
+                event(1, Step::Called(Mode::Exclusive)),
+                event(
+                    2,
+                    Step::Acquired {
+                        token,
+                        permit: None,
+                        valid_until,
+                    },
+                ),
                 event(3, Step::ReleaseCalled { valid_until }),
                 event(4, Step::Released),
             ]);

@@ -43,7 +43,7 @@ impl History {
             let demand = demands.entry(&event.key).or_default();
             let attempt = (event.process, event.attempt);
             match event.step {
-                Step::Called => {
+                Step::Called(_) => {
                     demand.wanting += 1;
                     demand.unserved_since.get_or_insert(event.at);
                     continue;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{Demands, Invariant, Known, Tally, fault_free};
-use crate::history::{Event, Moment, Step, Window};
+use crate::history::{Event, Mode, Moment, Step, Window};
 
 /// Tokens are remembered for so long, to find the same one twice and to know whose came before.
 const TOKENS_KEPT: Duration = Duration::from_secs(60);
@@ -13,18 +13,26 @@ pub(super) struct Key {
     // Those whose end is not known yet, and those that a later end may still be found to overlap with.
     open: Vec<Grant>,
     closed: Vec<Grant>,
-    // By token: whose, and when it was returned.
-    tokens: BTreeMap<u64, (u32, Moment)>,
+    // By token: whose, when it was returned, and in which mode.
+    tokens: BTreeMap<u64, (u32, Moment, Mode)>,
     largest: Option<u64>,
     last_holder: Option<u32>,
-    wanting: u64,
-    unserved_since: Option<Moment>,
-    // The gap that is open has offended already.
-    is_reported: bool,
+    // Neither of them may starve beside the other.
+    shared: Demand,
+    others: Demand,
     heard: Option<Moment>,
     // Of a private key: when an attempt ended that may have left the lock behind until its ttl is over, since something was
     // broken in its time or just before.
     left_behind: Option<Moment>,
+}
+
+/// Those that want a key in one mode, or in the others.
+#[derive(Debug, Default)]
+struct Demand {
+    wanting: u64,
+    unserved_since: Option<Moment>,
+    // The gap that is open has offended already.
+    is_reported: bool,
 }
 
 /// After a fault is healed, connections may have to be made anew for so long.
@@ -37,6 +45,8 @@ pub(super) struct Grant {
     /// `None` while it is not known.
     pub(super) to: Option<Moment>,
     pub(super) token: u64,
+    pub(super) mode: Mode,
+    pub(super) permit: Option<u16>,
     pub(super) process: u32,
     pub(super) attempt: u64,
     pub(super) called: Moment,
@@ -51,10 +61,18 @@ impl Key {
         self.open.len() + self.closed.len() + self.tokens.len()
     }
 
-    pub(super) fn wanted(&mut self, at: Moment) {
+    pub(super) fn wanted(&mut self, mode: Mode, at: Moment) {
         self.heard = Some(at);
-        self.wanting += 1;
-        self.unserved_since.get_or_insert(at);
+        let demand = self.demand(mode);
+        demand.wanting += 1;
+        demand.unserved_since.get_or_insert(at);
+    }
+
+    fn demand(&mut self, mode: Mode) -> &mut Demand {
+        match mode {
+            Mode::Shared => &mut self.shared,
+            Mode::Exclusive | Mode::Permits(_) => &mut self.others,
+        }
     }
 
     pub(super) fn granted(
@@ -68,7 +86,14 @@ impl Key {
         tally.granted(self.last_holder == Some(grant.process));
         self.last_holder = Some(grant.process);
         self.judge_token(&grant, floor, demands, known, tally);
-        self.tokens.insert(grant.token, (grant.process, grant.from));
+        if let Mode::Permits(permits) = grant.mode
+            && grant.permit.is_none_or(|permit| permit >= permits)
+        {
+            let text = format!("{grant} has none of its {permits} permits");
+            tally.offend(Invariant::Exclusion, text);
+        }
+        let known_as = (grant.process, grant.from, grant.mode);
+        self.tokens.insert(grant.token, known_as);
         self.largest = self.largest.max(Some(grant.token));
         self.open.push(grant);
     }
@@ -81,7 +106,10 @@ impl Key {
         known: Known<'_>,
         tally: &mut Tally,
     ) {
-        if let Some((process, at)) = self.tokens.get(&grant.token) {
+        let is_shared = grant.mode == Mode::Shared;
+        if let Some((process, at, mode)) = self.tokens.get(&grant.token)
+            && !(is_shared && *mode == Mode::Shared)
+        {
             let text = format!("{grant} has the token that process {process} had at {at}");
             tally.offend(Invariant::GrowingTokens, text);
             return;
@@ -92,12 +120,13 @@ impl Key {
         let mut before = self.tokens.range(..grant.token);
         let before = before.next_back();
         // In a process that hands on what the server forgot, with a token that it took ahead.
-        let is_handed_on = before.is_some_and(|(_, (process, _))| *process == grant.process);
+        let is_handed_on = before.is_some_and(|(_, (process, ..))| *process == grant.process);
         let held = Window {
             from: grant.from,
             to: grant.valid_until,
         };
-        if !(is_handed_on && is_excused(held, demands, known.excuses)) {
+        // A share is kept until the process learns that it is lost.
+        if !((is_handed_on || is_shared) && is_excused(held, demands, known.excuses)) {
             let text = format!("{grant} was called after {floor} had been returned");
             tally.offend(Invariant::GrowingTokens, text);
         }
@@ -145,7 +174,7 @@ impl Key {
                 from: other.from.max(grant.from),
                 to: until.min(end),
             };
-            if overlaps && !is_excused(both, demands, known.excuses) {
+            if overlaps && !grant.goes_with(other) && !is_excused(both, demands, known.excuses) {
                 let text = format!("{other} and {grant} held it at the same time");
                 tally.offend(Invariant::Exclusion, text);
             }
@@ -160,32 +189,37 @@ impl Key {
 
     pub(super) fn served(
         &mut self,
+        mode: Mode,
         at: Moment,
         demands: Demands,
         known: Known<'_>,
         tally: &mut Tally,
     ) {
-        self.wanting = self.wanting.saturating_sub(1);
-        self.close_gap(at, demands, known, tally);
+        let demand = self.demand(mode);
+        demand.wanting = demand.wanting.saturating_sub(1);
+        self.close_gap(mode, at, demands, known, tally);
     }
 
     pub(super) fn gave_up(
         &mut self,
+        mode: Mode,
         at: Moment,
         demands: Demands,
         known: Known<'_>,
         tally: &mut Tally,
     ) {
-        self.wanting = self.wanting.saturating_sub(1);
+        let demand = self.demand(mode);
+        demand.wanting = demand.wanting.saturating_sub(1);
+        let is_last = demand.wanting == 0;
         self.note_faults(at, known);
-        if self.wanting == 0 {
-            self.close_gap(at, demands, known, tally);
+        if is_last {
+            self.close_gap(mode, at, demands, known, tally);
         }
     }
 
     /// An attempt has ended, which began not long before.
     fn note_faults(&mut self, at: Moment, known: Known<'_>) {
-        let since = self.unserved_since.unwrap_or(at);
+        let since = self.others.unserved_since.unwrap_or(at);
         let mut faults = known.faults.iter().map(|fault| Window {
             from: fault.from,
             to: fault.to.after(RECONNECTED),
@@ -203,21 +237,60 @@ impl Key {
         }
     }
 
-    fn close_gap(&mut self, at: Moment, demands: Demands, known: Known<'_>, tally: &mut Tally) {
+    fn close_gap(
+        &mut self,
+        mode: Mode,
+        at: Moment,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
         self.heard = Some(at);
-        self.look_at_open_gap(at, demands, known, tally);
-        if let Some(since) = self.unserved_since.take() {
+        let left_behind = self.left_behind;
+        let demand = self.demand(mode);
+        demand.look_at_open_gap(left_behind, at, demands, known, tally);
+        if let Some(since) = demand.unserved_since.take() {
             let is_broken = known.faults.iter().any(|fault| fault.touches(since, at));
             tally.gap(at.since(since), is_broken);
         }
-        self.is_reported = false;
-        if self.wanting > 0 {
-            self.unserved_since = Some(at);
+        demand.is_reported = false;
+        if demand.wanting > 0 {
+            demand.unserved_since = Some(at);
         }
     }
 
-    pub(super) fn look_at_open_gap(
+    pub(super) fn look_at_open_gaps(
         &mut self,
+        until: Moment,
+        demands: Demands,
+        known: Known<'_>,
+        tally: &mut Tally,
+    ) {
+        for demand in [&mut self.shared, &mut self.others] {
+            demand.look_at_open_gap(self.left_behind, until, demands, known, tally);
+        }
+    }
+
+    pub(super) fn forget(&mut self, judged: Moment) {
+        let oldest = self.open.iter().map(|grant| grant.from).min();
+        let oldest = oldest.map_or(judged, |oldest| oldest.min(judged));
+        self.closed
+            .retain(|grant| grant.to.is_none_or(|to| to > oldest));
+        self.tokens
+            .retain(|_, (_, at, _)| judged.since(*at) < TOKENS_KEPT);
+    }
+
+    pub(super) fn is_silent_for(&self, span: Duration, judged: Moment) -> bool {
+        let wanting = self.shared.wanting + self.others.wanting;
+        let is_idle = wanting == 0 && self.open.is_empty();
+        is_idle && self.heard.is_none_or(|at| judged.since(at) > span)
+    }
+}
+
+impl Demand {
+    fn look_at_open_gap(
+        &mut self,
+        left_behind: Option<Moment>,
         until: Moment,
         demands: Demands,
         known: Known<'_>,
@@ -227,9 +300,7 @@ impl Key {
             return;
         };
         let calm = if demands.is_private {
-            let is_excused = self
-                .left_behind
-                .is_some_and(|at| since <= at.after(demands.ttl))
+            let is_excused = left_behind.is_some_and(|at| since <= at.after(demands.ttl))
                 || known.faults.iter().any(|fault| fault.touches(since, until));
             if is_excused {
                 return;
@@ -248,19 +319,16 @@ impl Key {
             tally.offend(Invariant::Service, text);
         }
     }
+}
 
-    pub(super) fn forget(&mut self, judged: Moment) {
-        let oldest = self.open.iter().map(|grant| grant.from).min();
-        let oldest = oldest.map_or(judged, |oldest| oldest.min(judged));
-        self.closed
-            .retain(|grant| grant.to.is_none_or(|to| to > oldest));
-        self.tokens
-            .retain(|_, (_, at)| judged.since(*at) < TOKENS_KEPT);
-    }
-
-    pub(super) fn is_silent_for(&self, span: Duration, judged: Moment) -> bool {
-        let is_idle = self.wanting == 0 && self.open.is_empty();
-        is_idle && self.heard.is_none_or(|at| judged.since(at) > span)
+impl Grant {
+    /// Whether both may hold the lock at a time: in one shared phase, or with different permits.
+    fn goes_with(&self, other: &Self) -> bool {
+        match (self.mode, other.mode) {
+            (Mode::Shared, Mode::Shared) => self.token == other.token,
+            (Mode::Permits(_), Mode::Permits(_)) => self.permit != other.permit,
+            _ => false,
+        }
     }
 }
 
@@ -281,13 +349,15 @@ impl std::fmt::Display for Grant {
             valid_until,
             to,
             token,
+            mode,
+            permit,
             process,
             attempt,
             called,
         } = self;
         write!(
             f,
-            "attempt {attempt} of process {process} (token {token}, called {called}, acquired {from}, first valid until \
+            "attempt {attempt} of process {process} ({mode:?} {permit:?}, token {token}, called {called}, acquired {from}, first valid until \
              {valid_until}"
         )?;
         match to {
