@@ -12,6 +12,7 @@ use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Answer, Direction, FakeServer, HANG, Proxy, RedisServer,
     ReleaseHeld as _, Scope, Which, connect, connect_to_fixed_address, eventually, options,
+    patient,
 };
 use tokio::time::timeout;
 
@@ -173,6 +174,27 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
         .expect("no hang")
         .expect("by a new connection");
     assert!(proxy.connections() > before);
+    guard.release_held().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_loses_requests_is_replaced_although_messages_come() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let before = proxy.connections();
+    proxy.lose(Direction::Requests, Which::every(), After::Silence);
+    let asked = tokio::spawn(async move { locks.acquire("k", patient()).await });
+    eventually(HANG, "a new connection", async || {
+        // As from another process that waits.
+        let channels = server.cli(&["PUBSUB", "CHANNELS", "*"]);
+        let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
+        for channel in channels {
+            server.cli(&["PUBLISH", &channel, "1 yield 1 of another"]);
+        }
+        proxy.connections() > before
+    })
+    .await;
+    proxy.pass();
+    let guard = asked.await.expect("no panic").expect("by a new connection");
     guard.release_held().await;
 }
 

@@ -188,7 +188,7 @@ async fn start(
         let (dispatch, traffic) = (reconnecting.dispatch.clone(), traffic.clone());
         let gone = gone.clone();
         config = config.set_push_sender(move |message: PushInfo| {
-            traffic.note_complete();
+            traffic.note_message();
             if message.kind == PushKind::Disconnection {
                 gone.notify_one();
             }

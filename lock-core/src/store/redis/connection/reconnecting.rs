@@ -42,6 +42,9 @@ use crate::{
 /// A server that is only slow for this long keeps its connection.
 const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 
+/// How many times as long a reply is waited for where messages come meanwhile.
+const PROLONGED: u32 = 4;
+
 /// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -379,8 +382,11 @@ impl ReconnectingConnection {
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
+            let messages = connection.traffic.messages();
             let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
-            // Ends with the reply, with a silence, or, where other replies come and this one does not, after a minute.
+            // Ends with the reply, with a silence, or, where other replies come and this one does not, after a minute. Messages of the
+            // server come also where requests are lost on the way, and cannot be told from the replies to requests that were dropped.
+            // So where messages come, they and those replies prolong it only a few times.
             loop {
                 let since = CLOCK.now();
                 let answer = timeout(patience, ping.as_mut()).await;
@@ -390,11 +396,16 @@ impl ReconnectingConnection {
                     break;
                 };
                 // The connection itself notes what comes.
+                let has_heard = connection.traffic.heard_since(since);
+                let has_messages = connection.traffic.messages() != messages;
                 match answer {
                     Ok(Ok(_)) if waited > patience => reconnecting.round_trip.note_late(waited),
                     Ok(_) => {}
-                    Err(_) if connection.traffic.heard_since(since) && waited < LONGEST => continue,
-                    Err(_) if connection.traffic.heard_since(since) => {}
+                    Err(_) if has_heard && has_messages && waited < patience * PROLONGED => {
+                        continue;
+                    }
+                    Err(_) if has_heard && !has_messages && waited < LONGEST => continue,
+                    Err(_) if has_heard && !has_messages => {}
                     Err(_) => {
                         tracing::warn!(
                             server = reconnecting.address.shown(),

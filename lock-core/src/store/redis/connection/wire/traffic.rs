@@ -64,6 +64,8 @@ const CROWD: RangeInclusive<usize> = 16..=100;
 pub(crate) struct Traffic {
     /// When bytes last came, in nanoseconds of the clock.
     heard: AtomicU64,
+    /// How many messages have come.
+    messages: AtomicU64,
     /// Since when there has been a request in flight at any time.
     waiting_since: AtomicU64,
     in_flight: AtomicUsize,
@@ -83,6 +85,7 @@ impl Traffic {
         let now = CLOCK.now().as_nanos();
         Self {
             heard: AtomicU64::new(now),
+            messages: AtomicU64::new(0),
             waiting_since: AtomicU64::new(now),
             in_flight: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
@@ -127,6 +130,17 @@ impl Traffic {
         self.heard
             .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
         self.unanswered.store(0, Ordering::Release);
+    }
+
+    /// Notes a message that is complete.
+    pub(crate) fn note_message(&self) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.note_complete();
+    }
+
+    /// How many messages have come.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
     }
 
     pub(crate) fn heard_since(&self, moment: Moment) -> bool {
