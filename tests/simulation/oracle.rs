@@ -309,12 +309,22 @@ impl Oracle {
         }
     }
 
-    /// Since when the process may have had what an attempt got that was called at this time: a share that others of its tasks
-    /// have may be lost for a ttl before it is known.
-    fn known_since(&self, mode: TakenIn, called: Nanos) -> Nanos {
+    /// Since when the process may have had what an attempt got that was called at this time: what it gets from another task of the
+    /// process, or from a share that is kept, may be lost for a ttl before it is known.
+    fn known_since(&self, process: ProcessId, mode: TakenIn, called: Nanos) -> Nanos {
+        if self.is_handed_on(process, mode) {
+            called.saturating_sub(self.longest_ttl)
+        } else {
+            called
+        }
+    }
+
+    fn is_handed_on(&self, process: ProcessId, mode: TakenIn) -> bool {
+        let own = self.plan.processes.get(process);
         match mode {
-            TakenIn::Shared => called.saturating_sub(self.longest_ttl),
-            TakenIn::Exclusive | TakenIn::Permits(_) => called,
+            TakenIn::Exclusive => own.is_some_and(|own| own.tasks > 1),
+            TakenIn::Shared => true,
+            TakenIn::Permits(_) => false,
         }
     }
 
@@ -383,10 +393,7 @@ impl Attempt {
             let floor = place.map_or(0, |place| self.floors[place]);
             let recently = now.saturating_sub(oracle.longest_ttl);
             let mode = place.map_or(TakenIn::Exclusive, |place| self.modes[place]);
-            let processes = &oracle.plan.processes;
-            // Inside a process, a lease that the server has lost may be handed on until somebody can know. A share is kept, too.
-            let hands_on = processes.get(self.process).is_some_and(|own| own.tasks > 1)
-                || mode == TakenIn::Shared;
+            let hands_on = oracle.is_handed_on(self.process, mode);
             let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
             // All holders of a shared phase have one, which is larger than those of all phases before. Every other holder has its own.
             let is_new = match mode {
@@ -425,8 +432,8 @@ impl Attempt {
             for (id, other) in &key.holders {
                 let certain = Oracle::certain(other.process, &other.lease);
                 // Of several keys the first may have been lost while the last was waited for.
-                let from = oracle.known_since(mode, self.called);
-                let from = from.min(oracle.known_since(other.mode, other.called));
+                let from = oracle.known_since(self.process, mode, self.called);
+                let from = from.min(oracle.known_since(other.process, other.mode, other.called));
                 if certain.is_zero() || Oracle::is_broken(key, from, now) {
                     continue;
                 }
@@ -521,7 +528,7 @@ impl Held {
             let fence = fences.iter().find(|(key, _)| key.as_str() == name);
             let permit = fence.and_then(|(_, fence)| fence.permit);
             let state = oracle.lock();
-            let from = oracle.known_since(mode, self.attempt.called);
+            let from = oracle.known_since(process, mode, self.attempt.called);
             let is_broken = Oracle::is_broken(&state.keys[name], from, now);
             let was_lost = |lost: &Nanos| self.since < *lost && lost + oracle.longest_ttl < now;
             let is_lost = state.keys[name].lost.iter().any(was_lost);
