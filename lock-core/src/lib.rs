@@ -147,8 +147,8 @@ pub use lock_macros::{distributed_lock, key};
 #[cfg(feature = "redis")]
 pub use manager::IntoClient;
 pub use manager::{
-    AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
-    with_locks,
+    AcquireFuture, KeysOf, ListedLock, LockList, LockManager, LockManagerBuilder, LockSource,
+    current_lease, set_global, with_locks,
 };
 pub use mode::{LockMode, PermitCount};
 pub use options::{LockOptions, OnLost};

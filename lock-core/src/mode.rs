@@ -14,6 +14,12 @@ pub enum LockMode {
     Permits,
 }
 
+impl fmt::Display for LockMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
 impl LockMode {
     pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
 

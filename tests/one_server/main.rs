@@ -6,6 +6,7 @@ mod background;
 mod credentials;
 mod faults;
 mod fencing;
+mod listing;
 mod migrating;
 mod nothing_stays;
 mod outage;

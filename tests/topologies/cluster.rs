@@ -963,3 +963,22 @@ async fn a_manager_that_is_gone_leaves_no_connection_and_no_lock() {
         assert!(node.keys("lock:*").is_empty());
     }
 }
+
+#[tokio::test]
+async fn a_list_has_the_locks_of_all_masters() {
+    let cluster = Cluster::start();
+    let locks = connect(&cluster.url()).await;
+    let mut guards = Vec::new();
+    for key in 0..30 {
+        guards.push(locks.acquire_free(format!("k{key}"), options()).await);
+    }
+    let mut list = locks.list("k");
+    let mut found = std::collections::BTreeSet::new();
+    while let Some(lock) = list.next().await {
+        found.insert(lock.expect("an answer").key);
+    }
+    assert_eq!(found.len(), 30);
+    for guard in guards {
+        guard.release_held().await;
+    }
+}

@@ -338,8 +338,8 @@ mod tests {
         inspect::{Health, Sighting},
         runtime::{clock::Clock, executor::Executor, timer::Timer},
         store::{
-            Acquire, Acquired, Prefetch, Prefetched, Renew, Renewed, Store, StoreFuture,
-            in_flight::ConnectionId, timing::Timing,
+            Acquire, Acquired, Page, PagePosition, Prefetch, Prefetched, Renew, Renewed, Store,
+            StoreFuture, in_flight::ConnectionId, timing::Timing,
         },
     };
 
@@ -383,6 +383,10 @@ mod tests {
         }
 
         fn inspect(&self, _: Arc<str>) -> StoreFuture<Option<Sighting>> {
+            unreachable!("only releases are sent")
+        }
+
+        fn list(&self, _: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
             unreachable!("only releases are sent")
         }
 

@@ -29,6 +29,7 @@ mod client;
 mod connecting;
 mod default;
 mod keys_of;
+mod listing;
 #[cfg(test)]
 mod modes_in_memory;
 mod multi_key;
@@ -40,6 +41,7 @@ pub use builder::LockManagerBuilder;
 pub use client::IntoClient;
 pub use default::{LockSource, current_lease, set_global, with_locks};
 pub use keys_of::KeysOf;
+pub use listing::{ListedLock, LockList};
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);

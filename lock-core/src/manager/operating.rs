@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{
     error::{LeaseLost, LockError},
-    inspect::{Health, LockInfo},
-    key::IntoLockKey,
+    inspect::{Health, LockInfo, Sighting},
+    key::{IntoLockKey, LockKey},
     manager::LockManager,
     options::check_key,
 };
@@ -32,15 +32,19 @@ impl LockManager {
             .ask(|store| store.inspect(full_key))
             .await
             .map_err(|error| error.about(&key))?;
-        let (tasks, requests) = self.inner.registry.waiters(&key);
-        Ok(sighting.map(|sighting| LockInfo {
+        Ok(sighting.map(|sighting| self.info(&key, sighting)))
+    }
+
+    pub(super) fn info(&self, key: &LockKey, sighting: Sighting) -> LockInfo {
+        let (tasks, requests) = self.inner.registry.waiters(key);
+        LockInfo {
             remaining: sighting.remaining,
             // If tasks of this process wait, their requests are among the waiting ones.
             waiters: sighting.waiting.saturating_sub(requests) + tasks,
             holder: sighting.holder,
             mode: sighting.mode,
             holders: sighting.holders,
-        }))
+        }
     }
 
     /// Takes a lock away from its holder: for operators, when the holder is known to be gone.

@@ -65,6 +65,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
 
+    /// Finds keys that begin so and are held, a page at a time: not more than about a hundred.
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page>;
+
     /// Deletes a key, whichever holder it has, and grants it to the next waiter.
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
 
@@ -73,6 +76,23 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
     /// How long a request and its reply take, as measured lately; zero if not known.
     fn round_trip(&self) -> Duration;
+}
+
+/// Where a page of a list begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PagePosition {
+    /// Of several, by their addresses.
+    pub(crate) server: usize,
+    /// The server's own, of which nothing else is known; 0 at the beginning.
+    pub(crate) cursor: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    /// By full keys.
+    pub(crate) locks: Vec<(String, Sighting)>,
+    /// Where the next page begins, if there is one.
+    pub(crate) next: Option<PagePosition>,
 }
 
 #[derive(Clone, Debug)]

@@ -17,9 +17,9 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, Release,
-        Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode, grants::Grants,
-        in_flight::ConnectionId, memory::MemoryStore,
+        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Page, PagePosition, Prefetch,
+        Prefetched, Release, Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode,
+        grants::Grants, in_flight::ConnectionId, memory::MemoryStore,
     },
 };
 
@@ -220,6 +220,10 @@ impl Store for FaultyStore {
             };
             Box::pin(std::future::ready(Ok(Some(sighting))))
         })
+    }
+
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
+        self.answer(self.command_timeout, || self.memory.list(full_prefix, from))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {

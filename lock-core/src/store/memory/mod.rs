@@ -17,8 +17,8 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Acquire, Acquired, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed, Store,
-        StoreFuture,
+        Acquire, Acquired, Failure, Page, PagePosition, Prefetch, Prefetched, Release, Released,
+        Renew, Renewed, Store, StoreFuture,
         grants::{EntryNumber, Grants},
         in_flight::ConnectionId,
         memory::{
@@ -224,6 +224,19 @@ impl Store for MemoryStore {
         let locks = self.locks.lock();
         let table = locks.tables.get(&full_key);
         at_once(Ok(table.and_then(|table| table.inspect(now))))
+    }
+
+    fn list(&self, full_prefix: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
+        let now = self.clock.now();
+        let locks = self.locks.lock();
+        let named = locks.tables.iter();
+        let named = named.filter(|(key, _)| key.starts_with(&*full_prefix));
+        let held = named.filter_map(|(key, table)| Some((key.to_string(), table.inspect(now)?)));
+        // All are in one page, since there is no order to go on in.
+        at_once(Ok(Page {
+            locks: held.collect(),
+            next: None,
+        }))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {

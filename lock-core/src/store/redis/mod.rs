@@ -13,8 +13,8 @@ use crate::{
     mode::Mode,
     runtime::executor::Executor,
     store::{
-        Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
-        Release, Released, Renew, Renewed, Store, StoreFuture,
+        Acquire, AcquireOutcome, Acquired, ENDED, Failure, Page, PagePosition, Prefetch,
+        Prefetched, QueueMode, Release, Released, Renew, Renewed, Store, StoreFuture,
         redis::{
             connection::{
                 capabilities::Capabilities,
@@ -45,6 +45,7 @@ mod at_once;
 mod connection;
 mod contention;
 mod health;
+mod listing;
 mod opening;
 mod renewals;
 mod rights;
@@ -422,6 +423,15 @@ impl Store for RedisStore {
             let inspect =
                 |location: KeyLocation| async move { store.inspect_at(&location, full_key).await };
             store.0.servers.ask(full_key, inspect).await
+        })
+    }
+
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
+        let store = self.clone();
+        Box::pin(async move {
+            let (servers, within) = (&store.0.servers, store.within());
+            let inspect = |full_key| store.inspect(full_key);
+            listing::page(servers, within, inspect, &full_prefix, from).await
         })
     }
 

@@ -21,8 +21,8 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::executor::spawn_beside,
     store::{
-        Acquire, Acquired, ENDED, Failure, Prefetch, Prefetched, Release, Released, Renew, Renewed,
-        Store, StoreFuture,
+        Acquire, Acquired, ENDED, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
+        Released, Renew, Renewed, Store, StoreFuture,
         redis::{Named, Settings},
         redlock::{server::RedlockServer, servers::RedlockServers},
     },
@@ -166,6 +166,11 @@ impl Store for RedlockStore {
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
         Box::pin(inspect::inspect(self.0.clone(), full_key))
+    }
+
+    fn list(&self, _: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
+        let reason = "the locks of several independent servers are not listed together: connect to one of them, and list what it has";
+        Box::pin(std::future::ready(Err(Failure::Invalid(reason.into()))))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {

@@ -1,6 +1,6 @@
 //! The first commands on a connection: the credentials of this process, and what the server reports about itself.
 
-use std::sync::Arc;
+use std::{env, path::Path, process, sync::Arc};
 
 use redis::{RedisError, Value};
 
@@ -66,7 +66,14 @@ impl CurrentConnection {
 
     /// What the server reports about itself: asked again, since the crate `redis` keeps the reply to its own `HELLO`.
     pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
-        let reply = self.ask(&[Arg::Text("HELLO")]).await?;
+        let name = connection_name();
+        let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
+        // The first reply. A user who may not name the connection is no worse off.
+        let mut replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
+        replies.truncate(1);
+        let reply = replies
+            .pop()
+            .ok_or_else(|| errors::no_redis(self.address.shown()))?;
         let mode = reply::field(&reply, "mode").and_then(reply::bytes);
         // Such a server has only some of the keys, and companion keys may be on different nodes.
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
@@ -181,4 +188,14 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
         || error.code() == Some("NOPROTO")
         || details.contains("unknown command")
         || details.contains("protocol version")
+}
+/// What `CLIENT LIST` shows of a connection: whose it is.
+fn connection_name() -> String {
+    let program = env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::file_name);
+    let program = program.unwrap_or_default().to_string_lossy();
+    // Names have no spaces and no special characters.
+    let shown = program.chars().filter(char::is_ascii_graphic).take(40);
+    let shown: String = shown.collect();
+    format!("lock-core:{shown}:{}", process::id())
 }

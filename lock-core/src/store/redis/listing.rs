@@ -1,0 +1,161 @@
+//! Finding the locks on a server, a page at a time.
+
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use redis::Value;
+
+use crate::{
+    inspect::Sighting,
+    options::RESERVED,
+    store::{
+        Failure, Page, PagePosition, StoreFuture,
+        redis::{
+            connection::{errors, wire::command::Arg::Text, wire::reply},
+            topology::servers::RedisServers,
+        },
+    },
+};
+
+/// About how many keys the server looks at for one page. It answers others in between.
+const LOOKED_AT: &str = "100";
+
+/// `SCAN` returns each key that is there all the time at least once, and another one perhaps.
+///
+/// The servers of a cluster are visited in the order of their slots. A slot that moves meanwhile may be passed over, or seen twice.
+pub(super) async fn page(
+    servers: &RedisServers,
+    within: Duration,
+    inspect: impl Fn(Arc<str>) -> StoreFuture<Option<Sighting>>,
+    full_prefix: &str,
+    from: PagePosition,
+) -> Result<Page, Failure> {
+    let servers = servers.each();
+    let Some(location) = servers.get(from.server) else {
+        let (locks, next) = (Vec::new(), None);
+        return Ok(Page { locks, next });
+    };
+    let pattern = pattern(full_prefix);
+    let cursor = from.cursor.to_string();
+    // Keys of other types are no locks. Strings that are not locks cannot be told from those of other libraries.
+    let words = [
+        Text("SCAN"),
+        Text(&cursor),
+        Text("MATCH"),
+        Text(&pattern),
+        Text("COUNT"),
+        Text(LOOKED_AT),
+        Text("TYPE"),
+        Text("string"),
+    ];
+    let connection = &location.server.connection;
+    let (_, answer) = connection.send(&[&words], within, None).await?;
+    let answer = errors::of_value(answer)?;
+    let (cursor, keys) = read(&answer).ok_or_else(|| errors::nonsense("a SCAN"))?;
+    let keys: Vec<String> = keys
+        .into_iter()
+        .filter(|key| !key.starts_with(RESERVED))
+        .collect();
+    let asked = keys.iter().map(|key| inspect(key.as_str().into()));
+    let seen = all(asked.collect()).await;
+    let mut locks = Vec::with_capacity(keys.len());
+    for (key, seen) in keys.into_iter().zip(seen) {
+        match seen {
+            Ok(Some(sighting)) => locks.push((key, sighting)),
+            // It was released meanwhile, or is something else by now.
+            Ok(None) | Err(Failure::Invalid(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    let next = match cursor {
+        0 => PagePosition {
+            server: from.server + 1,
+            cursor: 0,
+        },
+        cursor => PagePosition { cursor, ..from },
+    };
+    Ok(Page {
+        locks,
+        next: (next.server < servers.len()).then_some(next),
+    })
+}
+
+/// A glob that matches what begins so.
+fn pattern(prefix: &str) -> String {
+    let mut pattern = String::with_capacity(prefix.len() + 1);
+    for character in prefix.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern.push('*');
+    pattern
+}
+
+fn read(answer: &Value) -> Option<(u64, Vec<String>)> {
+    let Value::Array(parts) = answer else {
+        return None;
+    };
+    let [cursor, Value::Array(keys)] = &parts[..] else {
+        return None;
+    };
+    let cursor = std::str::from_utf8(reply::bytes(cursor)?)
+        .ok()?
+        .parse()
+        .ok()?;
+    let keys = keys.iter().filter_map(reply::bytes);
+    // A key that is no text is none of this library.
+    let keys = keys.filter_map(|key| String::from_utf8(key.to_vec()).ok());
+    Some((cursor, keys.collect()))
+}
+
+/// Polls all together, so that they leave together. Bounded by a page.
+async fn all(
+    mut asked: Vec<StoreFuture<Option<Sighting>>>,
+) -> Vec<Result<Option<Sighting>, Failure>> {
+    let mut answers: Vec<_> = asked.iter().map(|_| None).collect();
+    poll_fn(move |context| {
+        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(ready) = asked.as_mut().poll(context)
+            {
+                *answer = Some(ready);
+            }
+        }
+        if answers.iter().any(Option::is_none) {
+            return Poll::Pending;
+        }
+        Poll::Ready(std::mem::take(&mut answers).into_iter().flatten().collect())
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_not_a_glob() {
+        assert_eq!(pattern("lock:"), "lock:*");
+        assert_eq!(pattern(r"a*b?[c]\^"), r"a\*b\?\[c\]\\\^*");
+    }
+
+    #[test]
+    fn a_reply_of_the_wrong_form_is_not_taken_for_one() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let keys = Value::Array(vec![text("a"), Value::BulkString(vec![0xff]), text("b")]);
+        let good = Value::Array(vec![text("17"), keys.clone()]);
+        assert_eq!(
+            read(&good),
+            Some((17, vec!["a".to_owned(), "b".to_owned()]))
+        );
+        for bad in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![text("x"), keys.clone()]),
+            Value::Array(vec![text("1"), Value::Nil]),
+        ] {
+            assert_eq!(read(&bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The locks that are held, found by looking at all keys.
+
+use std::collections::BTreeMap;
+
+use lock_core::{Holder, LockError, LockInfo, LockKey, LockManager, LockMode};
+use lock_tests::{
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, connect, eventually, options,
+};
+
+async fn listed(locks: &LockManager, prefix: &str) -> BTreeMap<String, LockInfo> {
+    let mut list = locks.list(prefix);
+    let mut all = BTreeMap::new();
+    while let Some(lock) = list.next().await {
+        let lock = lock.expect("an answer");
+        all.insert(lock.key.to_string(), lock.info);
+    }
+    all
+}
+
+#[tokio::test]
+async fn all_locks_that_begin_so_are_listed_and_nothing_else_is() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let alone = locks.acquire_free("a*:alone", options()).await;
+    let shared = locks.acquire_free("a*:shared", options().shared()).await;
+    let first = locks.acquire_free("a*:permits", options().permits(3)).await;
+    let second = locks.acquire_free("a*:permits", options().permits(3)).await;
+    let other = locks.acquire_free("ab:other", options()).await;
+    server.cli(&["SET", "lock:a*:foreign", "x", "PX", "60000"]);
+    server.cli(&["SADD", "lock:a*:set", "x"]);
+    server.cli(&["SET", "a*:without the prefix", "x"]);
+    let all = listed(&locks, "a*:").await;
+    let shown = all.iter().map(|(key, info)| {
+        let is_ours = matches!(info.holder, Holder::Ours(_));
+        (key.as_str(), info.mode, info.holders, is_ours)
+    });
+    assert_eq!(
+        shown.collect::<Vec<_>>(),
+        [
+            ("a*:alone", LockMode::Exclusive, 1, true),
+            ("a*:foreign", LockMode::Exclusive, 1, false),
+            ("a*:permits", LockMode::Permits, 2, true),
+            ("a*:shared", LockMode::Shared, 1, true),
+        ]
+    );
+    assert_eq!(listed(&locks, "").await.len(), 5);
+    for guard in [alone, shared, first, second, other] {
+        guard.release_held().await;
+    }
+}
+
+/// A page is bounded: each `SCAN` looks at about a hundred keys.
+#[tokio::test]
+async fn ten_thousand_locks_are_listed_by_pages() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    for first in (0..10_000).step_by(500) {
+        let mut words = vec!["MSET".to_owned()];
+        words.extend((first..first + 500).flat_map(|key| [format!("lock:k{key}"), "x".to_owned()]));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        server.cli(&words);
+    }
+    let locks = connect(&proxy.url()).await;
+    proxy.clear_log();
+    assert_eq!(listed(&locks, "k").await.len(), 10_000);
+    let scans = proxy.requests("SCAN");
+    assert!((90..300).contains(&scans), "{scans}");
+}
+
+#[tokio::test]
+async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let guard = locks.acquire_free("k", options()).await;
+    let mut list = locks.list("");
+    proxy.black_hole(lock_tests::Scope::All);
+    let dropped = tokio::time::timeout(lock_tests::SECOND / 10, list.next()).await;
+    assert!(dropped.is_err(), "no answer can come");
+    let failed = list.next().await.expect("it has not ended");
+    assert!(
+        matches!(failed, Err(LockError::Unavailable { .. })),
+        "{failed:?}"
+    );
+    proxy.pass();
+    eventually(HANG, "the server answers again", async || {
+        let mut again = locks.list("");
+        matches!(again.next().await, Some(Ok(_)))
+    })
+    .await;
+    let found = list.next().await.expect("one lock").expect("an answer");
+    assert_eq!(found.key, LockKey::new("k"));
+    assert!(list.next().await.is_none());
+    guard.release_held().await;
+}
+
+#[tokio::test]
+async fn locks_in_memory_are_listed_too() {
+    let locks = LockManager::in_memory();
+    let guard = locks.acquire_free("a", options()).await;
+    let all = listed(&locks, "").await;
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["a"]);
+    assert!(listed(&locks, "b").await.is_empty());
+    guard.release_held().await;
+    assert!(listed(&locks, "").await.is_empty());
+}
+
+#[tokio::test]
+async fn the_connections_of_a_process_have_its_name() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    locks
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    let clients = server.cli(&["CLIENT", "LIST"]);
+    let clients: String = redis::from_redis_value(clients).expect("text");
+    let named = clients.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        fields.find_map(|field| field.strip_prefix("name=lock-core:"))
+    });
+    let named = named.expect("a name");
+    assert!(
+        named.ends_with(&format!(":{}", std::process::id())),
+        "{named}"
+    );
+}
