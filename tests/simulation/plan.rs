@@ -244,6 +244,15 @@ impl Plan {
         }
     }
 
+    /// By how much clocks are set back, all together.
+    pub(crate) fn set_back(&self) -> Duration {
+        let back = self.faults.iter().map(|(_, fault)| match fault {
+            Fault::Step { by_us, .. } => u64::try_from(-by_us).unwrap_or(0),
+            _ => 0,
+        });
+        Duration::from_micros(back.sum())
+    }
+
     /// How long a lock may be free while somebody waits for it and nothing is broken: a beat, the time to notice that a
     /// connection is dead, and the time to make another. Transactions stand behind each other.
     pub(crate) fn idle(&self) -> Nanos {

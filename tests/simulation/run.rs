@@ -240,8 +240,8 @@ impl Scene {
         let crew = Crew::new();
         let member = crew.join();
         let (world, plan, oracle) = (self.world.clone(), self.plan.clone(), self.oracle.clone());
-        // A lock that was forgotten keeps others out for a ttl, and as a waiter's for another.
-        let wait = plan.longest_ttl * 2 + Duration::from_secs(2);
+        // A lock that was forgotten keeps others out for a ttl, and as a waiter's for another; and a clock that was set back, for longer.
+        let wait = plan.longest_ttl * 2 + plan.set_back() + Duration::from_secs(2);
         self.world.start(process, async move {
             let manager = connect(&plan).await;
             sleep(Duration::from_nanos(settled_at.saturating_sub(world.now()))).await;

@@ -170,7 +170,7 @@ fn docs_rs_shows_every_feature_that_is_public() {
     let shown = list(&package["metadata"]["docs"]["rs"]["features"]);
     let mut shown: Vec<&str> = shown.iter().map(text).collect();
     let features = package["features"].as_object().expect("features");
-    let is_public = |name: &&str| !matches!(*name, "default" | "simulation");
+    let is_public = |name: &&str| !matches!(*name, "cli" | "default" | "simulation");
     let mut public: Vec<&str> = features
         .keys()
         .map(|name| &**name)

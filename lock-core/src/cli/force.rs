@@ -1,0 +1,75 @@
+//! `break`: a lock is taken away from its holder.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use clap::Args;
+use lock_core::LockManager;
+use serde_json::json;
+
+use crate::{
+    Failed,
+    output::{Row, print_json, table},
+};
+
+#[derive(Args)]
+pub(crate) struct Break {
+    key: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Only if this holder has it, as `show` names it
+    #[arg(long, value_name = "HOLDER")]
+    holder: Option<String>,
+}
+
+pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Result<u8, Failed> {
+    let Break { key, yes, holder } = order;
+    let Some(info) = locks.inspect(key.as_str()).await? else {
+        report(&key, false, json)?;
+        return Ok(0);
+    };
+    let found = info.holder.to_string();
+    if let Some(holder) = holder.filter(|holder| *holder != found) {
+        return Err(Failed::usage(format!(
+            "`{key}` is held by {found}, not by {holder}: nothing was done"
+        )));
+    }
+    if !yes {
+        if !io::stdin().is_terminal() {
+            return Err(Failed::usage(format!(
+                "`{key}` is held by {found}: pass --yes to take it away without being asked"
+            )));
+        }
+        let shown = Row {
+            key: key.clone(),
+            info,
+        };
+        let mut stderr = io::stderr();
+        write!(
+            stderr,
+            "{}\nIts holder may still be at work, beside the next one. Take the lock away? [y/N] ",
+            table(&[shown])
+        )?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            writeln!(stderr, "nothing was done")?;
+            return Ok(1);
+        }
+    }
+    locks.force_release(key.as_str()).await?;
+    report(&key, true, json)?;
+    Ok(0)
+}
+
+fn report(key: &str, was_held: bool, json: bool) -> io::Result<()> {
+    if json {
+        return print_json(&json!({ "key": key, "broken": was_held }));
+    }
+    let what = if was_held {
+        "taken away"
+    } else {
+        "free: nothing was done"
+    };
+    writeln!(io::stdout(), "{what}")
+}

@@ -1,0 +1,84 @@
+//! `ls`, `show` and `watch`: the locks that are held.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use lock_core::LockManager;
+use serde_json::{Value, json};
+
+use crate::{
+    Failed,
+    output::{Row, print_json, print_rows, table},
+};
+
+/// More than these do not fit on a screen.
+const WATCHED: usize = 200;
+
+pub(crate) async fn list(locks: &LockManager, prefix: &str, json: bool) -> Result<u8, Failed> {
+    let rows = rows(locks, prefix).await?;
+    if json {
+        print_json(&Value::Array(rows.iter().map(Row::json).collect()))?;
+    } else {
+        print_rows(&rows)?;
+    }
+    Ok(0)
+}
+
+pub(crate) async fn show(locks: &LockManager, key: &str, json: bool) -> Result<u8, Failed> {
+    let info = locks.inspect(key).await?;
+    let row = info.map(|info| Row {
+        key: key.to_owned(),
+        info,
+    });
+    if json {
+        print_json(&row.map_or_else(|| json!({ "key": key, "holder": null }), |row| row.json()))?;
+        return Ok(0);
+    }
+    match row {
+        Some(row) => print_rows(&[row])?,
+        None => writeln!(io::stdout(), "free")?,
+    }
+    Ok(0)
+}
+
+/// Ends with Ctrl-C.
+pub(crate) async fn watch(
+    locks: &LockManager,
+    prefix: &str,
+    interval: Duration,
+) -> Result<u8, Failed> {
+    if !io::stdout().is_terminal() {
+        return Err(Failed::usage(
+            "`watch` draws on a terminal, and this is none: use `ls`",
+        ));
+    }
+    loop {
+        let rows = rows(locks, prefix).await?;
+        let count = rows.len();
+        let shown = table(rows.get(..count.min(WATCHED)).unwrap_or_default());
+        // To the upper left, and the rest is empty.
+        writeln!(
+            io::stdout(),
+            "\x1b[H\x1b[2J{count} locks are held; Ctrl-C ends\n\n{shown}"
+        )?;
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// All of them, each once, by their keys.
+async fn rows(locks: &LockManager, prefix: &str) -> Result<Vec<Row>, Failed> {
+    let mut held = locks.list(prefix);
+    let mut rows = Vec::new();
+    while let Some(lock) = held.next().await {
+        let lock = lock?;
+        rows.push(Row {
+            key: lock.key.to_string(),
+            info: lock.info,
+        });
+    }
+    rows.sort_by(|one, other| one.key.cmp(&other.key));
+    rows.dedup_by(|one, other| one.key == other.key);
+    Ok(rows)
+}

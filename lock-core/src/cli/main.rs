@@ -1,0 +1,194 @@
+//! `lockctl`: locks from the command line, for scripts, and for operators at night.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use lock_core::{LockError, LockManager};
+
+mod doctor;
+mod force;
+mod keeper;
+mod look;
+mod output;
+mod run;
+
+/// Exit codes, as in sysexits.h.
+const USAGE: u8 = 64;
+const UNAVAILABLE: u8 = 69;
+const SOFTWARE: u8 = 70;
+const TEMPFAIL: u8 = 75;
+
+#[derive(Parser)]
+#[command(name = "lockctl", version, about, disable_help_subcommand = true)]
+/// Takes and shows the locks of lock-core on Redis and Valkey.
+struct Arguments {
+    /// The url of the server, as `LockManager::connect` takes it
+    #[arg(
+        long,
+        env = "LOCK_URL",
+        global = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    url: Option<String>,
+
+    /// What stands before each key on the server
+    #[arg(
+        long,
+        env = "LOCK_PREFIX",
+        global = true,
+        value_name = "TEXT",
+        default_value = "lock:"
+    )]
+    prefix: String,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command while a lock is held; exit code 75 if the lock is busy
+    Run(run::Run),
+    /// List the locks that are held
+    Ls {
+        /// Of keys that begin so
+        #[arg(default_value = "", value_name = "PREFIX")]
+        begin: String,
+    },
+    /// Show one lock
+    Show { key: String },
+    /// Show the locks that are held, again and again
+    Watch {
+        /// Of keys that begin so
+        #[arg(default_value = "", value_name = "PREFIX")]
+        begin: String,
+        /// The time between two looks
+        #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+        interval: Duration,
+    },
+    /// Take a lock away from its holder
+    Break(force::Break),
+    /// Look at the server: whether it is fit to keep locks, and what to mend
+    Doctor,
+    /// Print a script that completes commands in a shell
+    Completions { shell: clap_complete::Shell },
+    /// Ends the command of `run` if `run` is gone
+    #[command(name = keeper::COMMAND, hide = true)]
+    Keep { patience_ms: u64 },
+}
+
+/// Why a command did not do what it was to do.
+struct Failed {
+    code: u8,
+    reason: String,
+}
+
+impl From<LockError> for Failed {
+    fn from(error: LockError) -> Self {
+        let code = match &error {
+            LockError::Busy { .. } => TEMPFAIL,
+            LockError::Unavailable { .. } => UNAVAILABLE,
+            LockError::Invalid { .. } => USAGE,
+            _ => SOFTWARE,
+        };
+        let mut reason = error.to_string();
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        if let Some(source) = source.filter(|source| !reason.contains(source.as_str())) {
+            reason = format!("{reason}: {source}");
+        }
+        Self { code, reason }
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self {
+            code: SOFTWARE,
+            reason: error.to_string(),
+        }
+    }
+}
+
+impl Failed {
+    fn usage(reason: impl Into<String>) -> Self {
+        Self {
+            code: USAGE,
+            reason: reason.into(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            drop(error.print());
+            let is_asked = matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            );
+            return ExitCode::from(if is_asked { 0 } else { USAGE });
+        }
+    };
+    // The keeper outlives what ends this program, and has no use for a runtime.
+    if let Command::Keep { patience_ms } = arguments.command {
+        keeper::keep(Duration::from_millis(patience_ms));
+        return ExitCode::SUCCESS;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = runtime
+        .map_err(Failed::from)
+        .and_then(|runtime| runtime.block_on(execute(arguments)));
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(Failed { code, reason }) => {
+            // One line, also if the reason has several.
+            let reason = reason.replace('\n', " ");
+            drop(writeln!(io::stderr(), "lockctl: {reason}"));
+            ExitCode::from(code)
+        }
+    }
+}
+
+async fn execute(arguments: Arguments) -> Result<u8, Failed> {
+    let Arguments {
+        url,
+        prefix,
+        json,
+        command,
+    } = arguments;
+    if let Command::Completions { shell } = command {
+        let mut command = Arguments::command();
+        clap_complete::generate(shell, &mut command, "lockctl", &mut io::stdout());
+        return Ok(0);
+    }
+    let url = url.ok_or_else(|| {
+        Failed::usage("no server: pass --url, or set LOCK_URL, as in redis://127.0.0.1:6379")
+    })?;
+    if let Command::Doctor = command {
+        return doctor::examine(&url, &prefix, json).await;
+    }
+    let locks = LockManager::builder()
+        .key_prefix(prefix.as_str())
+        .connect(&url)
+        .await?;
+    match command {
+        Command::Run(run) => run::run(&locks, run).await,
+        Command::Ls { begin } => look::list(&locks, &begin, json).await,
+        Command::Show { key } => look::show(&locks, &key, json).await,
+        Command::Watch { begin, interval } => look::watch(&locks, &begin, interval).await,
+        Command::Break(order) => force::force(&locks, order, json).await,
+        Command::Doctor | Command::Completions { .. } | Command::Keep { .. } => Ok(0),
+    }
+}

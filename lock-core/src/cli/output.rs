@@ -1,0 +1,158 @@
+//! What is printed: a table on a terminal, fields with tabs between elsewhere, or JSON.
+
+use std::{
+    env, fmt,
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use lock_core::LockInfo;
+use serde_json::{Value, json};
+
+const COLUMNS: [&str; 6] = ["KEY", "MODE", "HOLDER", "HOLDERS", "REMAINING", "WAITERS"];
+
+/// A lock as it is shown.
+pub(crate) struct Row {
+    pub(crate) key: String,
+    pub(crate) info: LockInfo,
+}
+
+impl Row {
+    fn fields(&self) -> [String; 6] {
+        let info = &self.info;
+        [
+            printable(&self.key),
+            info.mode.to_string(),
+            printable(&info.holder.to_string()),
+            info.holders.to_string(),
+            info.remaining
+                .map_or_else(|| "for ever".to_owned(), |left| Span(left).to_string()),
+            info.waiters.to_string(),
+        ]
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let info = &self.info;
+        json!({
+            "key": self.key,
+            "mode": info.mode.to_string(),
+            "holder": info.holder.to_string(),
+            "holders": info.holders,
+            "remaining_ms": info.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            "waiters": info.waiters,
+        })
+    }
+}
+
+/// Whoever may write keys must not write to the operator's terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|character| {
+            let escaped = character.is_control().then(|| character.escape_default());
+            let plain = escaped.is_none().then_some(character);
+            escaped.into_iter().flatten().chain(plain)
+        })
+        .collect()
+}
+
+/// Seconds with a tenth, or longer units.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match seconds {
+            0..60 => write!(f, "{:.1}s", self.0.as_secs_f64()),
+            60..3600 => write!(f, "{}m{}s", seconds / 60, seconds % 60),
+            _ => write!(f, "{}h{}m", seconds / 3600, seconds / 60 % 60),
+        }
+    }
+}
+
+pub(crate) fn print_json(value: &Value) -> io::Result<()> {
+    writeln!(io::stdout(), "{value}")
+}
+
+/// Prints locks, in the order of their keys.
+pub(crate) fn print_rows(rows: &[Row]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if !stdout.is_terminal() {
+        for row in rows {
+            writeln!(stdout, "{}", row.fields().join("\t"))?;
+        }
+        return Ok(());
+    }
+    stdout.write_all(table(rows).as_bytes())
+}
+
+/// With a line of headings.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let headings = COLUMNS.map(str::to_owned);
+    let lines: Vec<[String; 6]> = [headings]
+        .into_iter()
+        .chain(rows.iter().map(Row::fields))
+        .collect();
+    let mut widths = [0; 6];
+    for line in &lines {
+        for (width, field) in widths.iter_mut().zip(line) {
+            *width = field.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let padded = line.iter().zip(widths);
+        let padded: Vec<String> = padded
+            .map(|(field, width)| format!("{field:width$}"))
+            .collect();
+        let line = padded.join("  ");
+        let line = line.trim_end();
+        if number == 0 {
+            text += &painted(line, Colour::Bold);
+        } else {
+            text += line;
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Colour {
+    Bold,
+    Red,
+    Green,
+}
+
+/// Colours on a terminal, unless `NO_COLOR` is set.
+pub(crate) fn painted(text: &str, colour: Colour) -> String {
+    let is_wanted = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none();
+    let code = match colour {
+        Colour::Bold => 1,
+        Colour::Red => 31,
+        Colour::Green => 32,
+    };
+    if is_wanted {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_short() {
+        let shown = |millis| Span(Duration::from_millis(millis)).to_string();
+        assert_eq!(shown(9_640), "9.6s");
+        assert_eq!(shown(61_000), "1m1s");
+        assert_eq!(shown(7_320_000), "2h2m");
+    }
+
+    #[test]
+    fn a_key_cannot_write_to_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(printable("bestellung:ä"), "bestellung:ä");
+    }
+}

@@ -1,0 +1,277 @@
+//! `run`: a command runs while a lock is held.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal, Write},
+    os::unix::process::ExitStatusExt,
+    process::ExitStatus,
+    time::Duration,
+};
+
+use clap::Args;
+use lock_core::{Lease, LockError, LockManager, LockOptions};
+use rustix::process::{Pid, Signal};
+use tokio::{
+    process::{Child, Command},
+    signal::unix::{SignalKind, signal},
+    time::{sleep, timeout},
+};
+
+use crate::{
+    Failed, SOFTWARE,
+    keeper::{Keeper, Target},
+};
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// What is locked
+    key: String,
+
+    /// How long a crash keeps others from the lock; it is renewed while the command runs
+    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+
+    /// How long to wait for a lock that is busy, as 5s, or `forever`
+    #[arg(long, default_value = "0s", value_parser = wait)]
+    wait: Wait,
+
+    /// Beside others that share it
+    #[arg(long, conflicts_with = "permits")]
+    shared: bool,
+
+    /// One of so many holders
+    #[arg(long, value_name = "N")]
+    permits: Option<u64>,
+
+    /// How long the command has between SIGTERM and SIGKILL: at most a third of the ttl
+    #[arg(long, value_parser = humantime::parse_duration)]
+    kill_after: Option<Duration>,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy)]
+enum Wait {
+    For(Duration),
+    Forever,
+}
+
+fn wait(text: &str) -> Result<Wait, String> {
+    if text == "forever" {
+        return Ok(Wait::Forever);
+    }
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    Ok(Wait::For(span))
+}
+
+/// Without another word, a command has so long to end.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// The codes of a shell.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+const BY_SIGNAL: i32 = 128;
+
+pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
+    let most = order.ttl / 3;
+    let kill_after = order.kill_after.unwrap_or(KILL_AFTER.min(most));
+    if kill_after > most {
+        return Err(Failed::usage(format!(
+            "--kill-after {kill_after:?} is more than a third of the ttl of {:?}: the command could not be ended before its lock does",
+            order.ttl
+        )));
+    }
+    // From before the lock is taken, so that none is missed.
+    let mut signals = Signals::new()?;
+    let mut keeper = Keeper::start(kill_after)?;
+    let taken = tokio::select! {
+        taken = locks.acquire(order.key.as_str(), options(&order)) => taken,
+        signal = signals.next() => {
+            keeper.dismiss();
+            return Ok(code_of_signal(signal.as_raw()));
+        }
+    };
+    let guard = match taken {
+        Ok(guard) => guard,
+        Err(error) => {
+            keeper.dismiss();
+            return Err(error.into());
+        }
+    };
+    let lease = guard.lease();
+    let (mut child, target) = match spawn(&order, &lease, &mut keeper) {
+        Ok(spawned) => spawned,
+        Err(failed) => {
+            keeper.dismiss();
+            guard.release().await?;
+            return Err(failed);
+        }
+    };
+    let ended = attend(&mut child, target, &lease, &mut signals, kill_after).await;
+    keeper.dismiss();
+    let (status, is_lost) = ended?;
+    let released = guard.release().await;
+    if is_lost {
+        let reason = match released {
+            Err(error @ LockError::Lost { .. }) => error.to_string(),
+            _ => "the server did not answer in time to keep it".to_owned(),
+        };
+        return Err(Failed {
+            code: SOFTWARE,
+            reason: format!("the lock was lost, and the command was ended: {reason}"),
+        });
+    }
+    let code = match status.signal() {
+        Some(signal) => code_of_signal(signal),
+        None => u8::try_from(status.code().unwrap_or(i32::from(SOFTWARE))).unwrap_or(SOFTWARE),
+    };
+    if let Err(error) = released {
+        // What the command did, it did while the lock was held.
+        drop(writeln!(
+            io::stderr(),
+            "lockctl: the lock was not released: {error}"
+        ));
+    }
+    Ok(code)
+}
+
+fn code_of_signal(signal: i32) -> u8 {
+    u8::try_from(BY_SIGNAL + signal).unwrap_or(SOFTWARE)
+}
+
+fn options(order: &Run) -> LockOptions {
+    let options = LockOptions::new(order.ttl);
+    let options = match order.wait {
+        Wait::Forever => options.wait_forever(),
+        Wait::For(Duration::ZERO) => options.no_wait(),
+        Wait::For(span) => options.wait(span),
+    };
+    match order.permits {
+        Some(permits) => options.permits(permits),
+        None if order.shared => options.shared(),
+        None => options,
+    }
+}
+
+/// At a terminal, the command stays in this program's group, which has the terminal. Elsewhere it joins that of the keeper, so that its
+/// children end with it.
+fn spawn(order: &Run, lease: &Lease, keeper: &mut Keeper) -> Result<(Child, Target), Failed> {
+    let Some((program, arguments)) = order.command.split_first() else {
+        return Err(Failed::usage("no command"));
+    };
+    let is_at_terminal = io::stdin().is_terminal();
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("LOCK_KEY", &order.key)
+        .env("LOCK_FENCING_TOKEN", lease.fencing_token().to_string());
+    if let Some(permit) = lease.permit() {
+        command.env("LOCK_PERMIT", permit.to_string());
+    }
+    if !is_at_terminal {
+        command.process_group(keeper.group.as_raw_nonzero().get());
+    }
+    let child = command.spawn().map_err(|error| Failed {
+        code: match error.kind() {
+            io::ErrorKind::NotFound => NOT_FOUND,
+            _ => NOT_EXECUTABLE,
+        },
+        reason: format!("cannot run {}: {error}", program.display()),
+    })?;
+    if !is_at_terminal {
+        return Ok((child, Target::Group(keeper.group)));
+    }
+    let pid = child.id().and_then(|id| i32::try_from(id).ok());
+    let pid = pid.and_then(Pid::from_raw).ok_or_else(|| Failed {
+        code: SOFTWARE,
+        reason: "the command has no process id".to_owned(),
+    })?;
+    keeper.watch(pid)?;
+    Ok((child, Target::Process(pid)))
+}
+
+/// Waits for the command, passes signals on, and ends it before the lease does. Returns whether that was needed.
+async fn attend(
+    child: &mut Child,
+    target: Target,
+    lease: &Lease,
+    signals: &mut Signals,
+    kill_after: Duration,
+) -> Result<(ExitStatus, bool), Failed> {
+    loop {
+        tokio::select! {
+            biased;
+            status = child.wait() => return Ok((status?, false)),
+            signal = signals.next() => {
+                // At a terminal, the command has had the keys' signals.
+                if matches!(target, Target::Group(_)) || signal == Signal::TERM {
+                    target.send(signal);
+                }
+            }
+            () = nearly_lost(lease, kill_after) => break,
+        }
+    }
+    target.send(Signal::TERM);
+    if let Ok(status) = timeout(kill_after, child.wait()).await {
+        // Its children may be left.
+        if let Target::Group(_) = target {
+            target.send(Signal::KILL);
+        }
+        return Ok((status?, true));
+    }
+    target.send(Signal::KILL);
+    Ok((child.wait().await?, true))
+}
+
+/// Ends when the lease is lost, or has not been renewed for so long that the command has just the time to end before it.
+async fn nearly_lost(lease: &Lease, kill_after: Duration) {
+    let unrenewed = async {
+        // Each round sleeps until the lease would have been renewed no more.
+        loop {
+            match lease.remaining().checked_sub(kill_after) {
+                Some(left) if !left.is_zero() => sleep(left).await,
+                _ => return,
+            }
+        }
+    };
+    tokio::select! {
+        _ = lease.lost() => {}
+        () = unrenewed => {}
+    }
+}
+
+/// Those that end a program.
+struct Signals([(Signal, tokio::signal::unix::Signal); 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self([
+            (Signal::TERM, signal(SignalKind::terminate())?),
+            (Signal::INT, signal(SignalKind::interrupt())?),
+            (Signal::HUP, signal(SignalKind::hangup())?),
+        ]))
+    }
+
+    async fn next(&mut self) -> Signal {
+        let [(term, terminates), (int, interrupts), (hup, hangs_up)] = &mut self.0;
+        tokio::select! {
+            _ = terminates.recv() => *term,
+            _ = interrupts.recv() => *int,
+            _ = hangs_up.recv() => *hup,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_a_span_or_forever() {
+        assert!(matches!(wait("forever"), Ok(Wait::Forever)));
+        assert!(matches!(wait("1m30s"), Ok(Wait::For(span)) if span == Duration::from_secs(90)));
+        assert!(wait("soon").is_err());
+    }
+}

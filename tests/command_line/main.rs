@@ -1,0 +1,336 @@
+//! `lockctl`, as it is built, against a server.
+
+use std::process::{Command, Output, Stdio};
+
+use lock_core::{LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, HANG, Process, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
+    options,
+};
+use rustix::process::{Pid, test_kill_process};
+use serde_json::Value;
+
+const LOCKCTL: &str = env!("CARGO_BIN_EXE_lockctl-tried");
+
+fn command(server: &RedisServer, words: &[&str]) -> Command {
+    let mut command = Command::new(LOCKCTL);
+    command
+        .args(words)
+        .env("LOCK_URL", server.url())
+        .stdin(Stdio::null());
+    command
+}
+
+fn lockctl(server: &RedisServer, words: &[&str]) -> Output {
+    command(server, words).output().expect("it starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output
+        .status
+        .code()
+        .unwrap_or_else(|| panic!("no code: {output:?}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A process that sleeps while it holds the lock; it prints its own id first.
+fn sleeper(server: &RedisServer, more: &[&str]) -> (Process, Pid) {
+    let mut words = vec!["--url", "", "run", "k"];
+    words.extend(more);
+    words.extend(["--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let url = server.url();
+    words[1] = &url;
+    let mut process = Process::spawn(LOCKCTL, &words, &[]);
+    let pid = process.line().parse().expect("a process id");
+    (process, Pid::from_raw(pid).expect("a process"))
+}
+
+async fn is_gone(pid: Pid) {
+    eventually(HANG, "the command has ended", async || {
+        test_kill_process(pid).is_err()
+    })
+    .await;
+}
+
+async fn is_free(locks: &LockManager) {
+    eventually(HANG, "the lock is free", async || {
+        locks.inspect("k").await.expect("an answer").is_none()
+    })
+    .await;
+}
+
+#[test]
+fn a_command_runs_under_the_lock_and_its_exit_code_is_passed_on() {
+    let server = RedisServer::start();
+    let shown = "echo $LOCK_KEY $LOCK_FENCING_TOKEN $LOCK_PERMIT; exit 3";
+    let ran = lockctl(&server, &["run", "k", "--", "sh", "-c", shown]);
+    assert_eq!(code(&ran), 3);
+    let printed = text(&ran.stdout);
+    let words: Vec<&str> = printed.split_whitespace().collect();
+    let [key, token] = words[..] else {
+        panic!("{printed}")
+    };
+    assert_eq!(key, "k");
+    assert!(token.parse::<u64>().is_ok_and(|token| token > 0), "{token}");
+    assert_eq!(server.get("lock:k"), None);
+    let ran = lockctl(
+        &server,
+        &[
+            "run",
+            "p",
+            "--permits",
+            "3",
+            "--",
+            "sh",
+            "-c",
+            "exit $LOCK_PERMIT",
+        ],
+    );
+    assert_eq!(code(&ran), 0);
+    let killed = lockctl(&server, &["run", "k", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(code(&killed), 128 + 9);
+    assert_eq!(server.get("lock:k"), None);
+}
+
+#[tokio::test]
+async fn a_busy_lock_is_75_unless_it_is_shared_or_waited_for() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", options()).await;
+    let busy = lockctl(&server, &["run", "k", "--", "echo", "ran"]);
+    assert_eq!(code(&busy), 75);
+    assert!(busy.stdout.is_empty());
+    assert!(text(&busy.stderr).contains("busy"), "{busy:?}");
+    let words = ["run", "k", "--wait", "forever", "--", "echo", "ran"];
+    let waiting = command(&server, &words).stdout(Stdio::piped()).spawn();
+    let waiting = waiting.expect("it starts");
+    eventually(HANG, "it waits", async || {
+        let info = locks.inspect("k").await.expect("an answer");
+        info.is_some_and(|info| info.waiters > 0)
+    })
+    .await;
+    guard.release_held().await;
+    let ran = waiting.wait_with_output().expect("it ends");
+    assert_eq!((code(&ran), text(&ran.stdout).trim()), (0, "ran"));
+    let shared = locks.acquire_free("s", options().shared()).await;
+    let beside = lockctl(&server, &["run", "s", "--shared", "--", "true"]);
+    assert_eq!(code(&beside), 0);
+    shared.release_held().await;
+}
+
+#[test]
+fn what_cannot_be_done_says_why_and_has_a_code() {
+    let server = RedisServer::start();
+    let codes = [
+        (&["run", "k", "--", "no-such-command"][..], 127),
+        (&["run", "k", "--", "/"], 126),
+        (&["run", "k"], 64),
+        (&["run", "k", "--ttl", "1ms", "--", "true"], 64),
+        (
+            &[
+                "run",
+                "k",
+                "--ttl",
+                "3s",
+                "--kill-after",
+                "2s",
+                "--",
+                "true",
+            ],
+            64,
+        ),
+        (
+            &["run", "k", "--shared", "--permits", "2", "--", "true"],
+            64,
+        ),
+        (&["watch"], 64),
+        (&["break"], 64),
+        (&["--url", "redis://127.0.0.1:1", "ls"], 69),
+        (&["--url", "redis://name:secret@127.0.0.1:1", "ls"], 69),
+        (&["--url", "nonsense", "ls"], 64),
+        (&["--help"], 0),
+    ];
+    for (words, expected) in codes {
+        let output = lockctl(&server, words);
+        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+        let said = text(&output.stderr);
+        assert_eq!(said.is_empty(), expected == 0, "{words:?}: {said}");
+        assert!(!said.contains("secret"), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    // None of them left the lock behind.
+    assert_eq!(server.get("lock:k"), None);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_taken_away_ends_the_command() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let (mut process, pid) = sleeper(&server, &["--ttl", "1s"]);
+    locks.force_release("k").await.expect("an answer");
+    is_gone(pid).await;
+    eventually(HANG, "lockctl ends", async || process.ended().is_some()).await;
+    let status = process.ended().expect("it has ended");
+    assert_eq!(status.code(), Some(70));
+}
+
+/// It ignores SIGTERM, and is killed before its lease has ended.
+#[tokio::test]
+async fn a_command_that_stays_is_killed_when_the_server_is_gone() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let words = [
+        "--url",
+        &url,
+        "run",
+        "k",
+        "--ttl",
+        "3s",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; echo $$; while :; do sleep 1; done",
+    ];
+    let mut process = Process::spawn(LOCKCTL, &words, &[]);
+    let pid = process.line().parse().ok().and_then(Pid::from_raw);
+    server.kill9();
+    is_gone(pid.expect("a process id")).await;
+    eventually(HANG, "lockctl ends", async || process.ended().is_some()).await;
+    assert_eq!(process.ended().expect("it has ended").code(), Some(70));
+}
+
+#[tokio::test]
+async fn the_command_ends_with_lockctl_if_that_is_killed() {
+    let server = RedisServer::start();
+    let (mut process, pid) = sleeper(&server, &[]);
+    process.kill9();
+    is_gone(pid).await;
+}
+
+#[tokio::test]
+async fn a_signal_is_passed_on_and_the_lock_released() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let (mut process, pid) = sleeper(&server, &[]);
+    process.interrupt();
+    is_gone(pid).await;
+    is_free(&locks).await;
+    eventually(HANG, "lockctl ends", async || process.ended().is_some()).await;
+    let status = process.ended().expect("it has ended");
+    assert_eq!(status.code(), Some(128 + 2));
+}
+
+#[tokio::test]
+async fn ten_thousand_locks_are_shown() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    for first in (0..10_000).step_by(500) {
+        let mut words = vec!["MSET".to_owned()];
+        words.extend(
+            (first..first + 500).flat_map(|key| [format!("lock:k{key:05}"), "x".to_owned()]),
+        );
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        server.cli(&words);
+    }
+    let guard = locks
+        .acquire_free("own", LockOptions::new(SECOND * 60))
+        .await;
+    let listed = lockctl(&server, &["ls"]);
+    assert_eq!(code(&listed), 0);
+    let lines = text(&listed.stdout);
+    assert_eq!(lines.lines().count(), 10_001);
+    let first: Vec<&str> = lines.lines().next().expect("a line").split('\t').collect();
+    assert_eq!(
+        first,
+        [
+            "k00000",
+            "exclusive",
+            "another client",
+            "1",
+            "for ever",
+            "0"
+        ]
+    );
+    let some = json(&lockctl(&server, &["ls", "k0001", "--json"]));
+    assert_eq!(some.as_array().expect("a list").len(), 10);
+    let own = json(&lockctl(&server, &["show", "own", "--json"]));
+    assert_eq!(
+        (own["mode"].as_str(), own["holders"].as_u64()),
+        (Some("exclusive"), Some(1))
+    );
+    let left = own["remaining_ms"].as_u64().expect("a number");
+    assert!((1..=60_000).contains(&left), "{left}");
+    let none = lockctl(&server, &["show", "none"]);
+    assert_eq!(text(&none.stdout), "free\n");
+    guard.release_held().await;
+}
+
+#[tokio::test]
+async fn a_lock_is_broken_only_on_purpose() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", options()).await;
+    let refused = lockctl(&server, &["break", "k"]);
+    assert_eq!(code(&refused), 64);
+    assert!(text(&refused.stderr).contains("--yes"), "{refused:?}");
+    let other = lockctl(&server, &["break", "k", "--yes", "--holder", "web-3/4711"]);
+    assert_eq!(code(&other), 64);
+    guard.lease().verify().await.expect("nothing was done");
+    let broken = lockctl(&server, &["break", "k", "--yes", "--json"]);
+    assert_eq!(code(&broken), 0);
+    assert_eq!(json(&broken)["broken"], true);
+    assert!(guard.lease().verify().await.is_err());
+    let free = json(&lockctl(&server, &["break", "k", "--yes", "--json"]));
+    assert_eq!(free["broken"], false);
+}
+
+#[test]
+fn the_doctor_finds_what_is_to_be_mended() {
+    let server = RedisServer::start();
+    let well = lockctl(&server, &["doctor", "--json"]);
+    assert_eq!(code(&well), 0, "{well:?}");
+    let findings = json(&well);
+    let findings = findings.as_array().expect("a list");
+    assert!(findings.iter().all(|finding| finding["ok"] == true));
+    assert!(findings.len() >= 4, "{findings:?}");
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let ill = lockctl(&server, &["doctor"]);
+    assert_eq!(code(&ill), 1);
+    let said = text(&ill.stdout);
+    assert!(said.contains("FAIL"), "{said}");
+    assert!(said.contains("noeviction"), "{said}");
+    let gone = lockctl(
+        &server,
+        &["--url", "redis://127.0.0.1:1", "doctor", "--json"],
+    );
+    assert_eq!(code(&gone), 1);
+    assert_eq!(json(&gone)[0]["ok"], false);
+}
+
+#[test]
+fn completions_are_printed_without_a_server() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(LOCKCTL)
+            .args(["completions", shell])
+            .env_remove("LOCK_URL")
+            .output()
+            .expect("it starts");
+        assert_eq!(code(&output), 0);
+        assert!(text(&output.stdout).contains("lockctl"));
+    }
+    let without = Command::new(LOCKCTL)
+        .arg("ls")
+        .env_remove("LOCK_URL")
+        .output()
+        .expect("it starts");
+    assert_eq!(code(&without), 64);
+    assert!(text(&without.stderr).contains("LOCK_URL"));
+}
