@@ -303,7 +303,7 @@ async fn whatever_servers_answer_nothing_panics_hangs_or_grows() {
     }
     for (kind, used) in USED.iter().enumerate() {
         let used = used.load(Ordering::Relaxed);
-        assert!(used > 10, "kind {kind}: {used} were taken for servers");
+        assert!(used > 3, "kind {kind}: {used} were taken for servers");
     }
     assert_eq!(PANICS.load(Ordering::Relaxed), 0, "also on other threads");
     let growth = memory_kb().saturating_sub(before);

@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     seed_of_permits: usize,
     /// Of a thousand attempts for a shared key, how many share it.
     pub(crate) shares: u64,
+    /// Whether users begin anew at once, so that there are readers all the time.
+    pub(crate) hurries: bool,
     /// For all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
@@ -192,13 +194,33 @@ impl Plan {
             seed_of_modes: 0,
             seed_of_permits: 0,
             shares: 0,
+            hurries: false,
         };
         plan.add_faults(chance, promise);
         plan.fixed_address = chance.permille(500);
         plan.seed_of_modes = chance.below(3);
         plan.seed_of_permits = chance.index(3);
         plan.shares = chance.pick(&[600, 600, 900]);
+        if plan.is_calm() && chance.permille(500) {
+            plan.hurry();
+        }
         plan
+    }
+
+    /// Nearly all share one key all the time, and a share is not let go by itself.
+    fn hurry(&mut self) {
+        self.hurries = true;
+        self.keys.truncate(1);
+        self.shares = 985;
+        self.longest_ttl = Duration::from_secs(20);
+        self.healed_at = 12 * SECOND;
+        for process in &mut self.processes {
+            process.tasks = 4;
+        }
+        // One of three modes.
+        while self.mode_of(&self.keys[0]) != KeyMode::Shared {
+            self.seed_of_modes += 1;
+        }
     }
 
     /// How long after everything is healed some servers may still have no vote.

@@ -313,6 +313,9 @@ impl User {
     }
 
     async fn nap(&mut self) {
+        if self.plan.hurries {
+            return;
+        }
         let ttl = self.span();
         let millis = self.chance.pick(&[0, 0, 1, 10, 100]);
         let span = if self.chance.permille(30) {
