@@ -1,14 +1,20 @@
 //! Distributed locks for async Rust services, on Redis or Valkey, declared with an attribute.
 //!
-//! ```
-//! # #[cfg(feature = "macros")]
+//! ```no_run
+//! # #[cfg(all(feature = "macros", feature = "redis"))]
 //! # mod example {
-//! use lock_core::{LockError, distributed_lock};
+//! use lock_core::{LockError, LockManager, distributed_lock, set_global};
 //!
-//! #[distributed_lock(key = "order:{order_id}", ttl = "10s")]
+//! // A handler, or a job: it runs in one place at a time for each order, in all processes together.
+//! #[distributed_lock(key = "order:{order_id}", ttl = "10s", wait = "2s")]
 //! async fn charge(order_id: u64) -> Result<(), LockError> {
-//!     // Runs in one place at a time for each order, in all processes together.
 //!     Ok(())
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     set_global(LockManager::connect("redis://127.0.0.1:6379").await?);
+//!     charge(42).await
 //! }
 //! # }
 //! ```
@@ -72,6 +78,7 @@
 //! - `axum`, `actix`, `poem`, `tonic`: the response of each web framework for a failed lock, and annotated handlers that return
 //!   its `impl IntoResponse` or `impl Responder`.
 //! - `http` (with `axum` and `poem`): a [`LockError`] becomes a status code or a response of the crate `http`.
+//! - `cli`: the program `lockctl`, for operators: `cargo install lock-core --features cli`.
 //! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

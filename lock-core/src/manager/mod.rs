@@ -48,6 +48,21 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Acquires locks on one backend.
 ///
+/// [`connect`](Self::connect) makes one from a url. [`run`](Self::run) runs a body while a lock is held, and drops it when the lease is
+/// lost; [`acquire`](Self::acquire) returns a guard.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lock_core::{LockError, LockManager, LockOptions};
+/// # async fn f() -> Result<(), LockError> {
+/// let locks = LockManager::connect("redis://127.0.0.1:6379").await?;
+/// let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(2));
+/// let token = locks.run("order:42", options.clone(), |lease| async move { lease.fencing_token() }).await?;
+/// let guard = locks.acquire("order:42", options).await?;
+/// guard.release().await
+/// # }
+/// ```
+///
 /// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one connection to each
 /// and one thread. On that thread runs everything that must go on while a handler blocks: renewals, clean-ups, reconnecting. Both
 /// end with the last clone, guard and clean-up. Dropping the last clone blocks for 100 ms at most if calls with

@@ -124,6 +124,8 @@ impl LockTable {
         }
         if self.is_in_other_mode_than(own) {
             self.leave(own.number);
+            // Others may have stood behind it.
+            self.advance(None, update);
             return Err(Failure::Invalid(OTHER_MODE.into()));
         }
         Ok(AcquireOutcome::Busy(self.wait(request, update)))

@@ -235,6 +235,12 @@ impl World {
             Ok(AcquireOutcome::Granted(grant)) => Some((own, *grant, ttl, was_held)),
             _ => None,
         };
+        if let Err(failure) = &reply {
+            assert!(matches!(failure, Failure::Invalid(reason) if **reason == *OTHER_MODE));
+            // Those behind it are let in after it has left.
+            self.left(own.number);
+            assert!(self.is_in_other_mode(own.mode), "refused for no reason");
+        }
         self.read(&notices, mine);
         match reply {
             Ok(AcquireOutcome::Granted(_)) if was_newcomer => {
@@ -247,11 +253,7 @@ impl World {
             Ok(AcquireOutcome::Granted(_)) => {}
             Ok(AcquireOutcome::Busy(busy)) => self.is_busy(actor, queue_mode, &busy, &notices),
             Ok(AcquireOutcome::Undo) => panic!("it has no half of a lock"),
-            Err(failure) => {
-                assert!(matches!(&failure, Failure::Invalid(reason) if **reason == *OTHER_MODE));
-                self.left(own.number);
-                assert!(self.is_in_other_mode(own.mode), "refused for no reason");
-            }
+            Err(_) => {}
         }
         self.nothing_waits_in_vain();
     }
@@ -630,4 +632,26 @@ proptest! {
     fn permits_and_the_other_modes_refuse_each_other(ops in proptest::collection::vec(any_op(6), 0..80)) {
         run(&WITH_ALL, &ops);
     }
+}
+
+/// An exclusive entry that is refused, since the lock has permits by now, stood before one of permits.
+#[test]
+fn what_stood_behind_a_refused_entry_enters() {
+    use Op::{Acquire, ForceRelease, Pass};
+    let ops = [
+        Acquire(0, Wait::No, 0),
+        Pass(100),
+        Acquire(1, Wait::No, 0),
+        Acquire(0, Wait::Yes, 0),
+        ForceRelease,
+        Pass(100),
+        Acquire(5, Wait::No, 1),
+        Acquire(3, Wait::No, 2),
+        Pass(56),
+        Pass(85),
+        Acquire(4, Wait::Yes, 0),
+        Pass(109),
+        Acquire(0, Wait::No, 0),
+    ];
+    run(&WITH_ALL, &ops);
 }

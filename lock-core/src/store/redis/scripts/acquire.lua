@@ -56,6 +56,8 @@ if marker or ours == 0 then
   local first = redis.pcall('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
   if marker and not is_shared or first and string.find(first, '^%S+ %d+ %d+ %d+ ') then
     leave(own)
+    -- Others may have stood behind it.
+    advance(known, nil, holder)
     return redis.error_reply(LOCKMODE)
   end
 end

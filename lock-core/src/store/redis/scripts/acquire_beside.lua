@@ -76,6 +76,8 @@ end
 local is_ours = holder and string.find(holder, '^lc[01][:+]')
 if is_ours and (n or string.sub(holder, 1, 5) == 'lc1+p') and string.sub(holder, 1, 5) ~= mark then
   leave(own)
+  -- Others may have stood behind it.
+  advance(known, nil, holder)
   return redis.error_reply(LOCKMODE)
 end
 -- The queue, too: each mode has its band, but permits share theirs with exclusive requests.
