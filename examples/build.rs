@@ -1,8 +1,15 @@
 //! Writes the service of the example `tonic`.
 
-use tonic_build::manual::{Builder, Method, Service};
-
 fn main() {
+    #[cfg(feature = "tonic")]
+    write_service();
+    println!("cargo::rerun-if-changed=build.rs");
+}
+
+#[cfg(feature = "tonic")]
+fn write_service() {
+    use tonic_build::manual::{Builder, Method, Service};
+
     let pay = Method::builder()
         .name("pay")
         .route_name("Pay")
@@ -12,5 +19,4 @@ fn main() {
         .build();
     let payments = Service::builder().package("shop").name("Payments");
     Builder::new().compile(&[payments.method(pay).build()]);
-    println!("cargo::rerun-if-changed=build.rs");
 }

@@ -14,7 +14,15 @@ fn run(arguments: &[&str]) -> String {
 #[test]
 fn the_sleeper_is_refused_and_the_next_holders_change_stays() {
     let told = run(&[]);
-    assert!(told.contains("100 cents refused"), "{told}");
+    let said = |what: &str| told.find(what).expect(what);
+    let in_order = [
+        "sleeper: has read 0 cents, and now sleeps",
+        "successor: has the lock",
+        "successor: 25 cents added",
+        "sleeper: wakes up",
+        "sleeper: 100 cents refused",
+    ];
+    assert!(in_order.map(said).is_sorted(), "{told}");
     assert!(told.contains("balance: 25 cents"), "{told}");
 }
 

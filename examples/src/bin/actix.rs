@@ -1,6 +1,6 @@
 //! A shop on actix that does one thing at a time for each order, in all its processes together.
 //!
-//!     cargo run -p examples --bin actix
+//!     cargo run -p examples --bin actix -F actix
 //!
 //! Then pay an order twice at the same time, and hang up in the middle. `LOCK_URL=redis://127.0.0.1` is for more than one
 //! process; without it, locks are in memory. `PORT` is 3000 if unset, `PAYMENT_MS` is 3000.
@@ -9,6 +9,7 @@
 use std::{env, time::Duration};
 
 use actix_web::{App, HttpResponse, HttpServer, Responder, post, web};
+use examples::{shut_down_when_told, told_to_end};
 use lock_core::{LockManager, distributed_lock};
 
 struct Shop {
@@ -41,13 +42,13 @@ async fn main() -> anyhow::Result<()> {
     let server = HttpServer::new(move || App::new().app_data(shop.clone()).service(pay))
         // By default, actix goes on with a request whose client has hung up, and with its lock.
         .h1_allow_half_closed(false)
+        .shutdown_signal(told_to_end())
         .bind(format!("127.0.0.1:{}", number("PORT", 3000)?))?;
 
     let url = format!("http://{}", server.addrs()[0]);
     println!("actix on {url}");
     println!("  curl -i -X POST {url}/orders/1/pay & sleep 1; curl -i -X POST {url}/orders/1/pay");
-    server.run().await?;
-    // After ctrl-c: what is still held is let go now, and not after its ttl.
-    locks.shutdown(Duration::from_secs(5)).await;
+    // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
+    tokio::join!(server.run(), shut_down_when_told(locks)).0?;
     Ok(())
 }

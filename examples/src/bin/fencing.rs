@@ -1,6 +1,6 @@
 //! A holder that sleeps through the end of its lease wakes up and writes, and the database refuses it.
 //!
-//!     cargo run -p examples --bin fencing
+//!     cargo run -p examples --bin fencing -F fencing
 //!
 //! No lock can stop a process that is stopped in the middle of a step. The store can refuse what it writes when it wakes up, by
 //! the fencing token. With `-- --unfenced` it does not, and the sleeper overwrites what the next holder wrote.
@@ -11,8 +11,12 @@ use std::time::Duration;
 use lock_core::{Fence, Fenced, FencedError, FencedStore, LockManager, LockOptions};
 use sqlx::SqlitePool;
 
+/// How long a lease lasts; there is no renewal.
+const TTL: Duration = Duration::from_secs(1);
+
 /// One account, as one holder of its lock sees it.
 struct Account {
+    holder: &'static str,
     pool: SqlitePool,
     sleeps: Duration,
     fenced: bool,
@@ -35,8 +39,15 @@ impl FencedStore for Account {
     async fn read(&mut self) -> Result<i64, sqlx::Error> {
         let sql = "SELECT balance FROM account";
         let balance = sqlx::query_scalar(sql).fetch_one(&self.pool).await?;
-        // Here the whole process stops: no timer runs, no renewal, nothing that could notice.
-        std::thread::sleep(self.sleeps);
+        if !self.sleeps.is_zero() {
+            let (holder, sleeps) = (self.holder, self.sleeps);
+            println!(
+                "{holder}: has read {balance} cents, and now sleeps for {sleeps:?}; its lease lasts {TTL:?}"
+            );
+            // Here the whole process stops: no timer runs, no renewal, nothing that could notice.
+            std::thread::sleep(sleeps);
+            println!("{holder}: wakes up and writes");
+        }
         Ok(balance)
     }
 
@@ -60,14 +71,19 @@ fn number(number: u64) -> i64 {
 
 /// Adds to the account under its lock.
 async fn deposit(locks: LockManager, mut account: Account, cents: i64) -> anyhow::Result<()> {
-    let options = LockOptions::new(Duration::from_secs(1)).without_renewal();
+    let options = LockOptions::new(TTL).without_renewal();
     let guard = locks.acquire("account", options).await?;
     let lease = guard.lease();
-    let token = lease.fencing_token();
+    let (holder, token) = (account.holder, lease.fencing_token());
+    println!("{holder}: has the lock, with fencing token {token}");
     let update = lease.update_fenced(&mut account, |balance| balance + cents);
     match update.await {
-        Ok(()) => println!("{cents} cents added with fencing token {token}"),
-        Err(FencedError::Refused(token)) => println!("{cents} cents refused with {token}"),
+        Ok(()) => println!("{holder}: {cents} cents added"),
+        Err(FencedError::Refused(token)) => {
+            println!(
+                "{holder}: {cents} cents refused, since the database knows a later holder than {token}"
+            );
+        }
         Err(FencedError::Store(error)) => return Err(error.into()),
     }
     Ok(())
@@ -84,19 +100,21 @@ async fn main() -> anyhow::Result<()> {
     sqlx::raw_sql("INSERT INTO account (balance) VALUES (0)")
         .execute(&pool)
         .await?;
-    let account = |sleeps| Account {
+    let account = |holder, sleeps| Account {
+        holder,
         pool: pool.clone(),
         sleeps,
         fenced,
     };
 
     let locks = LockManager::in_memory();
-    let sleeper = tokio::spawn(deposit(locks.clone(), account(Duration::from_secs(4)), 100));
+    let sleeper = account("sleeper", Duration::from_secs(4));
+    let sleeper = tokio::spawn(deposit(locks.clone(), sleeper, 100));
     while locks.inspect("account").await?.is_none() {
         tokio::task::yield_now().await;
     }
     // Gets the lock when the sleeper's lease is over, and is done before the sleeper wakes up.
-    deposit(locks, account(Duration::ZERO), 25).await?;
+    deposit(locks, account("successor", Duration::ZERO), 25).await?;
     sleeper.await??;
     let balance: i64 = sqlx::query_scalar("SELECT balance FROM account")
         .fetch_one(&pool)

@@ -1,7 +1,7 @@
 //! What Prometheus sees of the locks: how long they are waited for and held, who waits now, what was lost.
 //!
 //! ```text
-//! cargo run -p examples --bin metrics
+//! cargo run -p examples --bin metrics -F metrics
 //! curl http://127.0.0.1:9000/metrics
 //! ```
 //!
@@ -16,9 +16,10 @@
 use std::{env, error::Error, time::Duration};
 
 use axum::{Router, routing::get};
+use examples::{shut_down_when_told, told_to_end};
 use lock_core::{LockError, LockManager, distributed_lock};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
 /// The bounds of the buckets, in seconds: a lock is waited for and held for microseconds or for minutes.
 const BUCKETS: [f64; 8] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0];
@@ -51,14 +52,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .set_buckets_for_metric(Matcher::Suffix("seconds".to_owned()), &BUCKETS)?
         .install_recorder()?;
     let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
-    lock_core::set_global(LockManager::connect(&url).await?);
+    let locks = LockManager::connect(&url).await?;
+    lock_core::set_global(locks.clone());
+    let mut workers = JoinSet::new();
     for number in 0..10 {
-        tokio::spawn(work(number));
+        workers.spawn(work(number));
     }
     let port = env::var("PORT").unwrap_or_else(|_| "9000".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    let told = told_to_end();
     println!("curl http://{}/metrics", listener.local_addr()?);
     let app = Router::new().route("/metrics", get(async move || prometheus.render()));
-    axum::serve(listener, app).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(told)
+        .await?;
+    // The workers give up what they do, and their locks are let go.
+    workers.shutdown().await;
+    shut_down_when_told(locks).await;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A catalog that many read at a time, an import that replaces it alone, and exports of which three run at a time.
 //!
 //! ```text
-//! cargo run -p examples --bin reports
+//! cargo run -p examples --bin reports -F reports
 //! ```
 //!
 //! The catalog has ten pages. A report reads them from the first one on, an import writes them from the last one on. A report must
@@ -12,7 +12,7 @@
 //! memory and the catalog is in a temporary file. `PORT` is 3000 if unset. `STEP_MS` is how long a page takes, 200 if unset.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
-use std::{collections::BTreeSet, env, io, str::FromStr as _, time::Duration};
+use std::{collections::BTreeSet, env, str::FromStr as _, time::Duration};
 
 use axum::{
     Router,
@@ -21,17 +21,12 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
+use examples::{shut_down_when_told, told_to_end};
 use lock_core::{LockManager, distributed_lock};
 use sqlx::{SqlitePool, sqlite::SqliteConnectOptions};
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    time::sleep,
-};
+use tokio::{net::TcpListener, time::sleep};
 
 const PAGES: i64 = 10;
-/// How long what is under way may take after the signal to end.
-const GRACE: Duration = Duration::from_secs(5);
 const SCHEMA: &str =
     "CREATE TABLE IF NOT EXISTS page (number INTEGER PRIMARY KEY, edition INTEGER NOT NULL)";
 
@@ -94,15 +89,6 @@ fn failed(error: impl std::fmt::Display) -> StatusCode {
     StatusCode::INTERNAL_SERVER_ERROR
 }
 
-/// Kubernetes and systemd send SIGTERM, a terminal sends SIGINT.
-async fn told_to_end() -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-    }
-}
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
@@ -127,21 +113,13 @@ async fn main() -> anyhow::Result<()> {
     let port = number("PORT", 3000)?;
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     let url = format!("http://{}", listener.local_addr()?);
+    let told = told_to_end();
     println!("reports on {url}");
     println!("  seq 20 | xargs -P 20 -I{{}} curl -s {url}/report & curl -X POST {url}/import");
     println!("  seq 5 | xargs -P 5 -I{{}} curl -s -X POST {url}/export");
 
     // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
-    let server = axum::serve(listener, router).with_graceful_shutdown(async {
-        if let Err(error) = told_to_end().await {
-            eprintln!("reports: {error}");
-        }
-    });
-    let shutdown = async {
-        told_to_end().await?;
-        locks.shutdown(GRACE).await;
-        Ok(())
-    };
-    tokio::try_join!(server.into_future(), shutdown)?;
+    let server = axum::serve(listener, router).with_graceful_shutdown(told);
+    tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
     Ok(())
 }

@@ -43,7 +43,9 @@ async fn replica(number: u32, min_hold: bool) -> Result<(), LockError> {
         run_too_often("weekly-newsletter", number).await?
     };
     if ran.is_none() {
-        println!("replica {number} has nothing to do");
+        println!(
+            "replica {number} skips it: another one sends it now, or has sent it in the last minute"
+        );
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A gRPC service that does one thing at a time for each order, in all its processes together.
 //!
-//!     cargo run -p examples --bin tonic
-//!     cargo run -p examples --bin tonic -- pay 42
+//!     cargo run -p examples --bin tonic -F tonic
+//!     cargo run -p examples --bin tonic -F tonic -- pay 42
 //!
 //! The first serves, the second is a client. `LOCK_URL=redis://127.0.0.1` is for more than one process that serves; without
 //! it, locks are in memory. `PORT` is 50051 if unset, `PAYMENT_MS` is 3000.
@@ -9,6 +9,7 @@
 
 use std::{env, time::Duration};
 
+use examples::{shut_down_when_told, told_to_end};
 use lock_core::{LockManager, distributed_lock};
 use prost::Message;
 use tonic::{
@@ -68,18 +69,17 @@ async fn main() -> anyhow::Result<()> {
     let locks = LockManager::connect(&lock_url).await?;
     let payment_takes = Duration::from_millis(number("PAYMENT_MS", 3000)?);
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], port).into())?;
+    let told = told_to_end();
     println!("tonic on {}", incoming.local_addr()?);
     let service = PaymentsServer::new(Shop {
         locks: locks.clone(),
         payment_takes,
     });
-    let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
-    Server::builder()
+    // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
+    let server = Server::builder()
         .add_service(service)
-        .serve_with_incoming_shutdown(incoming, stop)
-        .await?;
-    // What is still held is let go now, and not after its ttl.
-    locks.shutdown(Duration::from_secs(5)).await;
+        .serve_with_incoming_shutdown(incoming, told);
+    tokio::join!(server, shut_down_when_told(locks)).0?;
     Ok(())
 }
 

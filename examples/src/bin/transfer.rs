@@ -1,4 +1,4 @@
-//! Two accounts, two locks: transfers in both directions at once, no deadlock, and no cent lost.
+//! Two accounts, two locks: transfers in both directions at once, no deadlock, and no cent lost. Without locks most get lost.
 //!
 //!     cargo run -p examples --bin transfer
 //!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin transfer
@@ -37,19 +37,47 @@ impl Bank {
     }
 }
 
+/// Reads and writes both accounts, one after the other.
+async fn move_money(bank: &Bank, from: &'static str, to: &'static str, cents: i64) {
+    let balance = bank.read(from).await;
+    bank.write(from, balance - cents).await;
+    let balance = bank.read(to).await;
+    bank.write(to, balance + cents).await;
+}
+
 /// Takes both locks at once, or none, and in the same order whichever way the money goes.
 #[distributed_lock(key = ["account:{from}", "account:{to}"], ttl = "10s", wait = "2m")]
-async fn transfer(
+async fn move_money_alone(
     bank: &Bank,
     from: &'static str,
     to: &'static str,
     cents: i64,
 ) -> Result<(), LockError> {
-    let balance = bank.read(from).await;
-    bank.write(from, balance - cents).await;
-    let balance = bank.read(to).await;
-    bank.write(to, balance + cents).await;
+    move_money(bank, from, to, cents).await;
     Ok(())
+}
+
+/// Makes all transfers at once, and says what the accounts come to.
+async fn transfer(with_locks: bool) -> Result<String, LockError> {
+    let bank = Bank {
+        cents: Arc::new(Mutex::new(HashMap::from([("ann", 1_000), ("ben", 1_000)]))),
+    };
+    let mut transfers = JoinSet::new();
+    for (from, to, cents) in [("ann", "ben", 7), ("ben", "ann", 2)].repeat(TRANSFERS as usize) {
+        let bank = bank.clone();
+        transfers.spawn(async move {
+            if with_locks {
+                return move_money_alone(&bank, from, to, cents).await;
+            }
+            move_money(&bank, from, to, cents).await;
+            Ok(())
+        });
+    }
+    for transferred in transfers.join_all().await {
+        transferred?;
+    }
+    let (ann, ben) = (bank.read("ann").await, bank.read("ben").await);
+    Ok(format!("ann has {ann} cents, ben has {ben}"))
 }
 
 #[tokio::main]
@@ -58,20 +86,10 @@ async fn main() -> Result<(), LockError> {
     let locks = LockManager::connect(&url).await?;
     lock_core::set_global(locks.clone());
 
-    let bank = Bank {
-        cents: Arc::new(Mutex::new(HashMap::from([("ann", 1_000), ("ben", 1_000)]))),
-    };
-    let mut transfers = JoinSet::new();
-    for (from, to, cents) in [("ann", "ben", 7), ("ben", "ann", 2)].repeat(TRANSFERS as usize) {
-        let bank = bank.clone();
-        transfers.spawn(async move { transfer(&bank, from, to, cents).await });
-    }
-    for transferred in transfers.join_all().await {
-        transferred?;
-    }
-
-    let (ann, ben) = (bank.read("ann").await, bank.read("ben").await);
-    println!("ann has {ann} cents, ben has {ben}: {} in all", ann + ben);
+    println!("both begin with 1000 cents; ann pays ben 100 times 7, and he pays her 100 times 2");
+    // Most write back a balance that they read before the others wrote theirs.
+    println!("without locks: {}", transfer(false).await?);
+    println!("with locks: {}", transfer(true).await?);
     locks.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }

@@ -337,7 +337,11 @@ async fn the_page_shows_a_sale_from_the_click_to_the_result() {
     assert!(setting.starts_with("Two processes"), "{setting}");
     shoot(&browser, "ready").await;
     let line = browser.text("#with_lock pre strong").await;
-    assert!(include_str!("../../src/bin/flash_sale/buyers.rs").contains(&line));
+    let source = include_str!("../../src/bin/flash_sale/buyers.rs");
+    assert!(source.contains(&line));
+    assert!(source.contains("PAYMENT: Duration = Duration::from_millis(40)"));
+    let rule = browser.text("#rule").await;
+    assert!(rule.contains("pays, which takes 40 ms,"), "{rule}");
 
     // A holder is shown for a moment, so the page records what it shows.
     browser.record("#status").await;

@@ -1,8 +1,8 @@
 //! A flash sale to look at: 100 items, 500 buyers at once, without the lock and with it.
 //!
 //! ```text
-//! cargo run -p examples --bin flash_sale
-//! LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin flash_sale
+//! cargo run -p examples --bin flash_sale -F flash_sale
+//! LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin flash_sale -F flash_sale
 //! ```
 //!
 //! Each buyer reads the stock, pays, and writes back what is left. Without the lock they all read the same number, and far
@@ -29,12 +29,13 @@ mod web;
 use std::{env, io, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context;
+use examples::told_to_end;
 use lock_core::LockManager;
 use tokio::net::TcpListener;
 
 use self::{sale::Sale, shop::Shop};
 
-/// How long a buyer who has the lock may go on after ctrl-c.
+/// How long a buyer who has the lock may go on after the signal to end.
 const GRACE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -71,13 +72,14 @@ async fn first(locks: LockManager, alone: bool) -> anyhow::Result<()> {
     let shop = Shop::open(&file, 'A').await?;
     let sale = Sale::new(shop, (!alone).then_some(file), locks.clone());
     let listener = listen().await?;
+    let told = told_to_end();
     println!("flash sale on http://{}", listener.local_addr()?);
 
-    // All begin to stop at ctrl-c: the page, the second process, and the buyers of this one.
+    // All begin to stop at SIGTERM and at ctrl-c: the page, the second process, and the buyers of this one.
     let server = axum::serve(listener, web::router(sale.clone()));
-    let server = server.with_graceful_shutdown(ctrl_c());
+    let server = server.with_graceful_shutdown(told);
     let shutdown = async {
-        ctrl_c().await;
+        told_to_end().await;
         tokio::join!(locks.shutdown(GRACE), sale.stopped()).1
     };
     let server = async { Ok(server.await?) };
@@ -98,12 +100,5 @@ async fn listen() -> anyhow::Result<TcpListener> {
             Ok(TcpListener::bind("127.0.0.1:0").await?)
         }
         bound => Ok(bound?),
-    }
-}
-
-async fn ctrl_c() {
-    if let Err(error) = tokio::signal::ctrl_c().await {
-        eprintln!("ctrl-c will not be noticed: {error}");
-        std::future::pending::<()>().await;
     }
 }

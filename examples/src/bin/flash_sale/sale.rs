@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use examples::told_to_end;
 use lock_core::LockManager;
 use tokio::{
     sync::{Mutex, watch},
@@ -21,7 +22,6 @@ use crate::{
     GRACE,
     board::{Board, Panel, Phase},
     buyers::{self, BUYERS},
-    ctrl_c,
     second::{self, Second},
     shop::{Shop, Side},
 };
@@ -95,7 +95,7 @@ impl Sale {
         self.board.subscribe()
     }
 
-    /// Waits, after ctrl-c, until the sale that runs has stopped in order.
+    /// Waits, after the signal to end, until the sale that runs has stopped in order.
     pub(crate) async fn stopped(&self) -> anyhow::Result<()> {
         if self.running.try_lock().is_ok() {
             return Ok(());
@@ -150,17 +150,17 @@ impl Sale {
         };
         let second = tokio::select! {
             second = Second::start(file) => second?,
-            () = ctrl_c() => return Ok(()),
+            () = told_to_end() => return Ok(()),
         };
         tokio::try_join!(self.let_in(1..second::NUMBERS.start), second.sell())?;
         Ok(())
     }
 
-    /// Lets in the buyers of this process; sends all away at ctrl-c.
+    /// Lets in the buyers of this process; sends all away at the signal to end.
     async fn let_in(&self, numbers: Range<u32>) -> anyhow::Result<()> {
         tokio::select! {
             sold = buyers::let_in(&self.shop, numbers) => Ok(sold?),
-            () = ctrl_c() => Ok(()),
+            () = told_to_end() => Ok(()),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::{env, ops::Range, path::Path, process::Stdio};
 
 use anyhow::{Context, ensure};
+use examples::told_to_end;
 use lock_core::LockManager;
 use tokio::{
     io::{self, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -16,7 +17,6 @@ use tokio::{
 use crate::{
     GRACE,
     buyers::{self, BUYERS},
-    ctrl_c,
     shop::Shop,
 };
 
@@ -29,6 +29,7 @@ pub(crate) const NUMBERS: Range<u32> = BUYERS / 2 + 1..BUYERS + 1;
 /// Runs the second process.
 pub(crate) async fn run(locks: &LockManager, database: &Path) -> anyhow::Result<()> {
     let shop = Shop::open(database, 'B').await?;
+    let told = told_to_end();
     println!("ready");
     let mut input = io::stdin();
     let mut word = [0];
@@ -38,6 +39,8 @@ pub(crate) async fn run(locks: &LockManager, database: &Path) -> anyhow::Result<
     tokio::select! {
         sold = buyers::let_in(&shop, NUMBERS) => sold?,
         _ = input.read(&mut word) => locks.shutdown(GRACE).await,
+        // It comes to both, from whatever ends all processes of a service.
+        () = told => locks.shutdown(GRACE).await,
     }
     // The thread that reads the input would keep the runtime from ending.
     std::process::exit(0)
@@ -70,7 +73,7 @@ impl Second {
         Ok(Self { child })
     }
 
-    /// Has its buyers begin, and waits until they are done, or until it has stopped after ctrl-c.
+    /// Has its buyers begin, and waits until they are done, or until it has stopped after the signal to end.
     pub(crate) async fn sell(mut self) -> anyhow::Result<()> {
         let mut input = self.child.stdin.take().context("piped")?;
         input.write_all(b"!").await?;
@@ -79,7 +82,7 @@ impl Second {
                 let status = status?;
                 ensure!(status.success(), "the second process ended: {status}");
             }
-            () = ctrl_c() => {
+            () = told_to_end() => {
                 drop(input);
                 timeout(GRACE * 2, self.child.wait()).await.context("the second process does not stop")??;
             }

@@ -10,11 +10,11 @@ use axum::{
     },
     routing::{get, post},
 };
+use examples::told_to_end;
 use futures_util::{Stream, StreamExt, stream};
 
 use crate::{
     board::Board,
-    ctrl_c,
     sale::{NotStarted, Sale},
 };
 
@@ -65,5 +65,5 @@ async fn events(State(sale): State<Sale>) -> Sse<impl Stream<Item = Result<Event
         let event = Event::default().json_data(&*board.borrow_and_update());
         Some((event, board))
     });
-    Sse::new(changes.take_until(Box::pin(ctrl_c()))).keep_alive(KeepAlive::default())
+    Sse::new(changes.take_until(Box::pin(told_to_end()))).keep_alive(KeepAlive::default())
 }

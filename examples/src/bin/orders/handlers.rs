@@ -4,6 +4,7 @@ use axum::{
     Json,
     extract::{Path, State},
     http::StatusCode,
+    response::IntoResponse,
 };
 use lock_core::distributed_lock;
 use serde::{Deserialize, Serialize};
@@ -55,11 +56,10 @@ pub(crate) async fn show(
 /// A lock alone cannot stop an instance that was frozen for longer than its lease and then goes on
 /// where it was. The fencing token can: it grows with each holder of the lock, goes along with each
 /// write, and the database refuses one that is smaller than what it has seen.
+///
+/// Nothing here answers for a lock that is busy, lost or unavailable: the client is told 409 or 503, and when to come back.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s", lease = lease)]
-pub(crate) async fn pay(
-    State(shop): State<Shop>,
-    Path(order_id): Path<i64>,
-) -> Result<Json<Order>, ApiError> {
+pub(crate) async fn pay(State(shop): State<Shop>, Path(order_id): Path<i64>) -> impl IntoResponse {
     let fencing_token = u64::from(lease.fencing_token());
     charge_if_open(&shop, order_id, fencing_token).await
 }

@@ -1,8 +1,8 @@
 //! A web shop whose orders are charged once, however often and wherever they are paid.
 //!
 //! ```text
-//! cargo run -p examples --bin orders
-//! cargo run -p examples --bin orders -- --without-lock
+//! cargo run -p examples --bin orders -F orders
+//! cargo run -p examples --bin orders -F orders -- --without-lock
 //! ```
 //!
 //! Paying an order reads it, asks a slow payment provider for the money, and writes it back. Two
@@ -27,19 +27,17 @@ mod payment;
 mod settings;
 mod store;
 
-use std::{error::Error, io, process::ExitCode, time::Duration};
+use std::{error::Error, io, process::ExitCode};
 
 use axum::{
     Router,
     routing::{get, post},
 };
+use examples::{shut_down_when_told, told_to_end};
 use lock_core::LockManager;
 use tokio::net::TcpListener;
 
 use self::{handlers::Shop, payment::PaymentProvider, settings::Settings, store::Orders};
-
-/// How long payments under way may take to finish after ctrl-c.
-const GRACE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -67,18 +65,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
         provider: PaymentProvider::new(database, settings.payment_takes),
     };
     let listener = listen(settings.port).await?;
+    let told = told_to_end();
     print_what_to_try(&listener, settings.with_lock)?;
 
-    // Both begin to stop at ctrl-c: no new request, and no new lock. A payment that is still under
-    // way after the grace loses its lock, and its handler ends with an error.
+    // Both begin to stop at SIGTERM and at ctrl-c: no new request, and no new lock. A payment that is
+    // still under way after five seconds loses its lock, and its handler ends with an error.
     let app = router(shop, settings.with_lock);
-    let server = axum::serve(listener, app).with_graceful_shutdown(ctrl_c());
-    let shutdown = async {
-        ctrl_c().await;
-        locks.shutdown(GRACE).await;
-        Ok(())
-    };
-    tokio::try_join!(server.into_future(), shutdown)?;
+    let server = axum::serve(listener, app).with_graceful_shutdown(told);
+    tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
     Ok(())
 }
 
@@ -104,14 +98,6 @@ async fn listen(port: Option<u16>) -> io::Result<TcpListener> {
             TcpListener::bind("127.0.0.1:0").await
         }
         bound => bound,
-    }
-}
-
-async fn ctrl_c() {
-    if let Err(error) = tokio::signal::ctrl_c().await {
-        // Without the signal it runs until it is killed, which the locks survive.
-        eprintln!("ctrl-c will not be noticed: {error}");
-        std::future::pending::<()>().await;
     }
 }
 

@@ -1,0 +1,55 @@
+//! What the services among the examples share: how they end.
+
+use std::{sync::OnceLock, time::Duration};
+
+use lock_core::LockManager;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+/// How long what is under way may take after the signal.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Waits until the process is told to end: Kubernetes and systemd send `SIGTERM`, a terminal sends `SIGINT` at ctrl-c.
+///
+/// From the first call on, neither signal ends the process by itself. So that none comes before, a service calls this before it
+/// says where it listens. All calls tell of the same signal, also those that come after it.
+///
+/// # Panics
+///
+/// Outside a runtime of tokio.
+pub fn told_to_end() -> impl Future<Output = ()> + Send + 'static {
+    static TOLD: OnceLock<watch::Receiver<bool>> = OnceLock::new();
+    let mut told = TOLD.get_or_init(listen).clone();
+    async move {
+        told.wait_for(|told| *told)
+            .await
+            .expect("the listening task ends after it has told");
+    }
+}
+
+fn listen() -> watch::Receiver<bool> {
+    let signal = |kind| signal(kind).expect("a runtime that listens for signals");
+    let mut terminate = signal(SignalKind::terminate());
+    let mut interrupt = signal(SignalKind::interrupt());
+    let (tell, told) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tell.send_replace(true);
+    });
+    told
+}
+
+/// Waits until the process is told to end, and then ends its locks, beside the server: no new lock from here on. What is still
+/// under way after five seconds loses its lock, and its handler ends with an error.
+pub fn shut_down_when_told(locks: LockManager) -> impl Future<Output = ()> + Send + 'static {
+    let told = told_to_end();
+    async move {
+        told.await;
+        locks.shutdown(GRACE).await;
+    }
+}

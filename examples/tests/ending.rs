@@ -1,0 +1,50 @@
+//! Every example that serves ends in order when it is told to.
+
+use std::{process::Command, time::Duration};
+
+use lock_tests::{Process, RedisServer, eventually_blocking};
+
+/// Longer than any grace, on a machine busy with a build.
+const SOON: Duration = Duration::from_secs(30);
+
+const SERVICES: [&str; 6] = [
+    env!("CARGO_BIN_EXE_actix"),
+    env!("CARGO_BIN_EXE_flash_sale"),
+    env!("CARGO_BIN_EXE_metrics"),
+    env!("CARGO_BIN_EXE_orders"),
+    env!("CARGO_BIN_EXE_reports"),
+    env!("CARGO_BIN_EXE_tonic"),
+];
+
+/// A signal that comes right after the first line is the earliest that anyone can send on purpose.
+fn assert_ends(lock_url: &str, signal: &str) {
+    for service in SERVICES {
+        let variables = [("LOCK_URL", lock_url), ("PORT", "0")];
+        let mut process = Process::spawn(service, &[], &variables);
+        process.line();
+        let sent = Command::new("kill")
+            .args([signal, &process.id().to_string()])
+            .status();
+        assert!(sent.expect("the program").success());
+        eventually_blocking(SOON, service, || process.ended().is_some());
+        process.join();
+    }
+}
+
+#[test]
+fn each_service_ends_with_success_at_sigterm() {
+    assert_ends("memory://", "-TERM");
+}
+
+#[test]
+fn each_service_ends_with_success_at_ctrl_c() {
+    assert_ends("memory://", "-INT");
+}
+
+/// Ten workers of `metrics` want its locks all the time.
+#[test]
+fn no_lock_is_left_on_a_server() {
+    let redis = RedisServer::start();
+    assert_ends(&redis.url(), "-TERM");
+    assert_eq!(redis.keys("lock:*"), [""; 0]);
+}
