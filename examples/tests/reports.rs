@@ -15,6 +15,16 @@ struct Instance {
 }
 
 impl Instance {
+    fn start(variables: &[(&str, &str)]) -> Self {
+        let variables = [variables, &[("PORT", "0")]].concat();
+        let program = env!("CARGO_BIN_EXE_reports");
+        let mut process = Process::spawn(program, &[], &variables);
+        let line = process.line();
+        let url = line.strip_prefix("reports on ").expect("its address first");
+        let url = url.to_owned();
+        Self { process, url }
+    }
+
     fn send(&self, method: &'static str, path: &str) -> JoinHandle<HttpAnswer> {
         let url = format!("{}{path}", self.url);
         tokio::spawn(async move {
@@ -41,18 +51,11 @@ impl Service {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let database = format!("sqlite:{}", folder.path().join("catalog.db").display());
         let instances = [(); 2].map(|()| {
-            let variables = [
+            Instance::start(&[
                 ("LOCK_URL", &*redis.url()),
                 ("DATABASE_URL", &*database),
                 ("STEP_MS", step_ms),
-                ("PORT", "0"),
-            ];
-            let program = env!("CARGO_BIN_EXE_reports");
-            let mut process = Process::spawn(program, &[], &variables);
-            let line = process.line();
-            let url = line.strip_prefix("reports on ").expect("its address first");
-            let url = url.to_owned();
-            Instance { process, url }
+            ])
         });
         Self {
             redis,
@@ -140,6 +143,17 @@ async fn three_exports_run_at_a_time_and_each_has_its_permit() {
     permits.sort();
     let expected = [0, 1, 2].map(|permit| format!("exported with permit {permit}\n"));
     assert_eq!(permits, expected);
+}
+
+#[tokio::test]
+async fn one_process_needs_no_server_of_locks_and_no_file() {
+    let instance = Instance::start(&[("LOCK_URL", "memory://"), ("STEP_MS", "1")]);
+    let imported = instance.ask("POST", "/import").await;
+    let (_, edition) = imported.body.rsplit_once(' ').expect("an edition");
+    let read = instance.ask("GET", "/report").await;
+    assert_eq!(read.body, format!("the catalog of edition {edition}"));
+    let exported = instance.ask("POST", "/export").await;
+    assert_eq!(exported.body, "exported with permit 0\n");
 }
 
 #[tokio::test]

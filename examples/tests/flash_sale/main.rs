@@ -283,6 +283,25 @@ async fn ctrl_c_ends_both_processes_in_order() {
     assert_eq!(redis.get("lock:sale:ticket"), None);
 }
 
+/// As when all processes of a container are told to end.
+#[tokio::test]
+async fn sigterm_to_both_processes_ends_them_in_order() {
+    let redis = RedisServer::start();
+    let sale = Sale::open(&redis.url()).await;
+    let hold = Hold::take(&redis).await;
+    sale.start().await;
+    hold.is_waited_for().await;
+    let second = sale.second();
+    let hold = hold.let_some_in(&redis).await;
+    for process in [second, sale.process.id()] {
+        send("-TERM", process);
+    }
+    sale.process.join();
+    assert!(!is_running(second));
+    hold.end().await;
+    assert_eq!(redis.get("lock:sale:ticket"), None);
+}
+
 #[tokio::test]
 async fn the_second_process_ends_when_the_first_is_killed() {
     let redis = RedisServer::start();
@@ -305,7 +324,7 @@ async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
     let hold = Hold::take(&redis).await;
     sale.start().await;
     hold.is_waited_for().await;
-    kill(sale.second());
+    send("-KILL", sale.second());
     hold.end().await;
     let board = sale.finished().await;
     let trouble = board["sale_trouble"].as_str().unwrap_or_default();
@@ -433,9 +452,9 @@ fn from_root(file: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)
 }
 
-fn kill(process: u32) {
+fn send(signal: &str, process: u32) {
     let killed = Command::new("kill")
-        .args(["-9", &process.to_string()])
+        .args([signal, &process.to_string()])
         .status();
     assert!(killed.expect("the program").success());
 }
