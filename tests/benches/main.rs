@@ -1,7 +1,7 @@
 //! How fast it is, beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>] [--plot-readers <path>] [--unpinned]]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>] [--unpinned]]
 //! ```
 //!
 //! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
@@ -19,7 +19,6 @@ mod modes;
 mod pairs;
 mod plot;
 mod queue;
-mod readers;
 mod report;
 mod sample;
 mod stall;
@@ -73,7 +72,7 @@ fn main() -> Result<(), String> {
             "queue" => queue::run(),
             "held" => held::run(),
             "stall" => stall::run(),
-            "modes" => modes::run(orders.plot_of_readers.as_deref()),
+            "modes" => modes::run(),
             "attribute" => attribute::run(),
             _ => telemetry::run(),
         }
@@ -90,7 +89,6 @@ fn main() -> Result<(), String> {
 struct Orders {
     names: Vec<&'static str>,
     plot: Option<PathBuf>,
-    plot_of_readers: Option<PathBuf>,
     unpinned: bool,
 }
 
@@ -99,7 +97,6 @@ impl Orders {
         let mut orders = Self {
             names: Vec::new(),
             plot: None,
-            plot_of_readers: None,
             unpinned: false,
         };
         while let Some(argument) = arguments.next() {
@@ -107,14 +104,15 @@ impl Orders {
                 // Cargo says so to every bench.
                 "--bench" => {}
                 "--unpinned" => orders.unpinned = true,
-                "--plot" => orders.plot = Some(path_after("--plot", &mut arguments)?),
-                "--plot-readers" => {
-                    orders.plot_of_readers = Some(path_after("--plot-readers", &mut arguments)?);
+                "--plot" => {
+                    let path = arguments.next().ok_or("--plot needs a path")?;
+                    // Cargo starts this in the folder of the package, and is itself started above it.
+                    orders.plot = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
                 }
                 name => {
                     let known = NAMES.into_iter().find(|known| *known == name);
                     orders.names.push(known.ok_or_else(|| {
-                        format!("`{name}` is none of {NAMES:?}, --plot <path>, --plot-readers <path>, --unpinned")
+                        format!("`{name}` is none of {NAMES:?}, --plot <path>, --unpinned")
                     })?);
                 }
             }
@@ -125,20 +123,6 @@ impl Orders {
         if orders.plot.is_some() && !orders.names.contains(&"hot_key") {
             return Err("the plot shows what `hot_key` measures".to_owned());
         }
-        if orders.plot_of_readers.is_some() && !orders.names.contains(&"modes") {
-            return Err("the plot of readers shows what `modes` measures".to_owned());
-        }
         Ok(orders)
     }
-}
-
-fn path_after(
-    option: &str,
-    arguments: &mut impl Iterator<Item = String>,
-) -> Result<PathBuf, String> {
-    let path = arguments
-        .next()
-        .ok_or_else(|| format!("{option} needs a path"))?;
-    // Cargo starts this in the folder of the package, and is itself started above it.
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
 }

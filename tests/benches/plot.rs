@@ -1,10 +1,9 @@
-//! Pictures: hand-offs a second and the worst wait against the number of processes, and the waits of a writer among readers.
+//! Hand-offs a second and the worst wait against the number of processes, as a picture.
 
 use std::{
     fmt::{self, Write},
     fs,
     path::Path,
-    time::Duration,
 };
 
 use crate::sample::Samples;
@@ -181,77 +180,4 @@ fn most(values: impl Iterator<Item = f64>) -> f64 {
 )]
 fn whole(value: f64) -> i32 {
     value as i32
-}
-
-/// What one contender's requests waited for.
-pub(crate) struct Waits<'a> {
-    pub(crate) name: &'static str,
-    pub(crate) waits: &'a [Duration],
-    pub(crate) given_up: usize,
-    /// Reads a second meanwhile.
-    pub(crate) reads: f64,
-}
-
-/// Writes the picture of all waits, each a dot, to a file. What was given up after `bound` stands right of it.
-pub(crate) fn write_waits(path: &Path, rows: &[Waits<'_>], bound: Duration) {
-    let picture = draw_waits(rows, bound).expect("text can be written to a string");
-    fs::write(path, picture).expect("a folder that can be written");
-}
-
-fn draw_waits(rows: &[Waits<'_>], bound: Duration) -> Result<String, fmt::Error> {
-    const LEFT: f64 = 190.0;
-    const ROW: f64 = 70.0;
-    const DECADES: f64 = 4.0;
-    let millis = |wait: Duration| wait.as_secs_f64() * 1e3;
-    // From a tenth of a millisecond to a second and a little more, by powers of ten.
-    let x = |millis: f64| LEFT + 130.0 * (millis.max(0.1).log10() + 1.0);
-    let (mut svg, mut y) = (String::new(), 40.0);
-    let height = y + ROW * rows.len() as f64 + 50.0;
-    writeln!(
-        svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {height}" font-family="sans-serif" font-size="12">
-<rect width="900" height="{height}" fill="#ffffff"/>
-<text x="{LEFT}" y="20" font-weight="bold">wait of each request for the lock alone, in ms</text>"##
-    )?;
-    let (bottom, end) = (height - 50.0, x(millis(bound)));
-    for decade in 0..=4_i32 {
-        let value = 10f64.powi(decade - 1);
-        let place = x(value);
-        writeln!(
-            svg,
-            r##"<line x1="{place:.1}" y1="30" x2="{place:.1}" y2="{bottom}" stroke="#dddddd"/><text x="{place:.1}" y="{}" text-anchor="middle">{value}</text>"##,
-            bottom + 18.0
-        )?;
-    }
-    debug_assert!(end < x(10f64.powf(DECADES)), "the bound is on the picture");
-    writeln!(
-        svg,
-        r##"<line x1="{end:.1}" y1="30" x2="{end:.1}" y2="{bottom}" stroke="#888888" stroke-dasharray="4 3"/><text x="{:.1}" y="{}">gave up after {bound:?}</text>"##,
-        end + 8.0,
-        bottom + 34.0
-    )?;
-    for (row, colour) in rows.iter().zip(&COLOURS[1..]) {
-        writeln!(
-            svg,
-            r##"<text x="12" y="{:.1}" fill="{colour}" font-weight="bold">{}</text><text x="12" y="{:.1}">{:.0} reads a second</text>"##,
-            y + 24.0,
-            row.name,
-            y + 42.0,
-            row.reads
-        )?;
-        let given_up = (0..row.given_up).map(|_| end + 24.0);
-        let places = row.waits.iter().map(|wait| x(millis(*wait)));
-        for (number, place) in places.chain(given_up).enumerate() {
-            // Beside each other, so that equal ones are seen.
-            let offset = (number % 12) as f64 * 4.0;
-            writeln!(
-                svg,
-                r#"<circle cx="{place:.1}" cy="{:.1}" r="2.5" fill="{colour}" fill-opacity="0.6"/>"#,
-                y + 8.0 + offset
-            )?;
-        }
-        y += ROW;
-    }
-    svg.push_str("</svg>\n");
-    Ok(svg)
 }

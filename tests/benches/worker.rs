@@ -14,7 +14,7 @@ use crate::{
     last_holder::LastHolder,
     load::{Window, alone, together},
     lockers::{DistributedLockRedis, LockCore, Locker, Ping, RsLock},
-    queue, readers,
+    modes, queue,
     sample::{Times, Work},
     stall, storm,
     usage::Cpu,
@@ -42,7 +42,7 @@ pub(crate) fn main(arguments: &[String]) {
         ["held", url] => held::worker(url),
         ["stall", url] => stall::worker(url),
         ["queue", url] => queue::worker(url),
-        ["readers", url, name] => readers::work(url, name),
+        ["readers", url] => modes::reading(url),
         [what, url, number, path] => {
             let number = number.parse().expect("a number");
             contender(what, url, &LastHolder::open(path.as_ref(), number));

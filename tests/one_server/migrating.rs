@@ -1,15 +1,9 @@
 //! What docs/migrating.md says about single libraries, against the libraries that can be linked, and for the others against
 //! the commands that their sources send. `neighbours.rs` has those of other languages, as processes.
 
-use distributed_lock_core::traits::{
-    DistributedLock as _, DistributedReaderWriterLock as _, LockHandle as _, LockProvider as _,
-    ReaderWriterLockProvider as _,
-};
-use distributed_lock_redis::{RedisDistributedReaderWriterLock, RedisLockProvider};
+use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use lock_core::{KeysOf, LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::{
-    AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, eventually,
-};
+use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND};
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 60).no_wait()
@@ -90,77 +84,6 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
         .expect("a try takes nothing away");
     guard.release_held().await;
     assert!(theirs.try_acquire().await.expect("an answer").is_some());
-}
-
-/// It takes the lock of readers by EXISTS of the writer's key, and then SADD; that of a writer by SCARD of the readers, GET, and then SET.
-/// So the other one may come in between.
-#[tokio::test]
-async fn a_reader_and_a_writer_of_distributed_lock_redis_hold_it_together() {
-    async fn catalog(url: String) -> RedisDistributedReaderWriterLock {
-        let provider = RedisLockProvider::builder().url(url).build().await;
-        let provider = provider.expect("the server is up");
-        provider.create_reader_writer_lock("catalog")
-    }
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.port());
-    let mut reader = catalog(proxy.url()).await;
-    let writer = catalog(server.url()).await;
-    // Its word that there is no writer is on the way until the writer has come. A stall of the machine may be longer: once more, then.
-    for delay in [1, 4, 16] {
-        proxy.clear_log();
-        proxy.delay(Direction::Replies, SECOND * delay);
-        let reads = tokio::spawn(async move { (reader.try_acquire_read().await, reader) });
-        eventually(HANG, "the reader has looked for a writer", async || {
-            proxy.requests("EXISTS") > 0
-        })
-        .await;
-        // The request has to reach the server, too.
-        tokio::time::sleep(SECOND / 10).await;
-        let written = writer.try_acquire_write().await.expect("an answer");
-        proxy.pass();
-        let (read, reader_again) = reads.await.expect("no panic");
-        let read = read.expect("an answer");
-        if let (Some(read), Some(written)) = (&read, &written) {
-            let readers = server.cli(&["SCARD", "distributed-lock:catalog:readers"]);
-            let readers: u32 = redis::from_redis_value(readers).expect("a number");
-            assert_eq!(readers, 1, "the reader is there");
-            assert!(server.get("distributed-lock:catalog:writer").is_some());
-            assert!(!*read.lost_token().borrow() && !*written.lost_token().borrow());
-            return;
-        }
-        if let Some(read) = read {
-            read.release().await.expect("an answer");
-        }
-        if let Some(written) = written {
-            written.release().await.expect("an answer");
-        }
-        reader = reader_again;
-    }
-    panic!("they never held it together");
-}
-
-/// The same under ours: the server decides between them in one step.
-#[tokio::test]
-async fn a_reader_and_a_writer_of_ours_never_do() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.port());
-    let reader = LockManager::connect(&proxy.url()).await.expect("it is up");
-    let writer = LockManager::connect(&server.url()).await.expect("it is up");
-    proxy.delay(Direction::Replies, SECOND / 2);
-    let reads = tokio::spawn(async move {
-        reader
-            .acquire("catalog", options().shared().wait(HANG))
-            .await
-    });
-    eventually(HANG, "the reader has the lock on the server", async || {
-        server.get("lock:catalog").is_some()
-    })
-    .await;
-    let refused = writer.try_acquire("catalog", options()).await;
-    assert!(refused.expect("an answer").is_none());
-    proxy.pass();
-    let guard = reads.await.expect("no panic").expect("free");
-    guard.release_held().await;
 }
 
 /// Redisson counts how often a thread has a lock, in a field of a hash that is named after the thread.
