@@ -7,5 +7,6 @@ mod clocks;
 mod exclusion;
 mod forking;
 mod neighbours;
+mod read_write_locks;
 mod standing_still;
 mod stopped;
