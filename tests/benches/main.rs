@@ -1,10 +1,11 @@
 //! How fast it is, beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>] [--unpinned]]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>]
+//!     [--plot-readers <path>] [--unpinned]]
 //! ```
 //!
-//! Without names, all of them, in under four minutes. What the lines mean is in `docs/performance.md`.
+//! Without names, all of them, in under five minutes. What the lines mean is in `docs/performance.md`.
 
 #![expect(clippy::print_stdout, reason = "a bench is read in a terminal")]
 
@@ -19,7 +20,10 @@ mod modes;
 mod pairs;
 mod plot;
 mod queue;
+mod readers;
+mod readers_plot;
 mod report;
+mod rw_locks;
 mod sample;
 mod stall;
 mod storm;
@@ -72,7 +76,12 @@ fn main() -> Result<(), String> {
             "queue" => queue::run(),
             "held" => held::run(),
             "stall" => stall::run(),
-            "modes" => modes::run(),
+            "modes" => {
+                let outcomes = modes::run();
+                if let Some(path) = &orders.plot_readers {
+                    readers_plot::write(path, &outcomes);
+                }
+            }
             "attribute" => attribute::run(),
             _ => telemetry::run(),
         }
@@ -88,7 +97,10 @@ fn main() -> Result<(), String> {
 /// What is to be done, as the arguments say.
 struct Orders {
     names: Vec<&'static str>,
+    /// Of what `hot_key` measures.
     plot: Option<PathBuf>,
+    /// Of what `modes` measures.
+    plot_readers: Option<PathBuf>,
     unpinned: bool,
 }
 
@@ -97,6 +109,7 @@ impl Orders {
         let mut orders = Self {
             names: Vec::new(),
             plot: None,
+            plot_readers: None,
             unpinned: false,
         };
         while let Some(argument) = arguments.next() {
@@ -104,15 +117,12 @@ impl Orders {
                 // Cargo says so to every bench.
                 "--bench" => {}
                 "--unpinned" => orders.unpinned = true,
-                "--plot" => {
-                    let path = arguments.next().ok_or("--plot needs a path")?;
-                    // Cargo starts this in the folder of the package, and is itself started above it.
-                    orders.plot = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
-                }
+                "--plot" => orders.plot = Some(path(&mut arguments)?),
+                "--plot-readers" => orders.plot_readers = Some(path(&mut arguments)?),
                 name => {
                     let known = NAMES.into_iter().find(|known| *known == name);
                     orders.names.push(known.ok_or_else(|| {
-                        format!("`{name}` is none of {NAMES:?}, --plot <path>, --unpinned")
+                        format!("`{name}` is none of {NAMES:?}, --plot <path>, --plot-readers <path>, --unpinned")
                     })?);
                 }
             }
@@ -120,9 +130,17 @@ impl Orders {
         if orders.names.is_empty() {
             orders.names = NAMES.into();
         }
-        if orders.plot.is_some() && !orders.names.contains(&"hot_key") {
-            return Err("the plot shows what `hot_key` measures".to_owned());
+        for (plot, name) in [(&orders.plot, "hot_key"), (&orders.plot_readers, "modes")] {
+            if plot.is_some() && !orders.names.contains(&name) {
+                return Err(format!("the plot shows what `{name}` measures"));
+            }
         }
         Ok(orders)
     }
+}
+
+/// The path of a picture. Cargo starts this in the folder of the package, and is itself started above it.
+fn path(arguments: &mut impl Iterator<Item = String>) -> Result<PathBuf, String> {
+    let path = arguments.next().ok_or("a plot needs a path")?;
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
 }

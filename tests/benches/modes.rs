@@ -1,38 +1,28 @@
 //! Shared locks and permits.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::runtime::Runtime;
 
 use crate::{
     cores::start_server,
     load::{Contender, Keys, Load},
-    lockers::{LockCore, Locker, Permits, Shared, TokioRwLock},
-    report::{
-        self,
-        Target::{AtLeast, AtMost},
-    },
-    sample::{Samples, Times},
+    lockers::{Permits, Shared, TokioRwLock},
+    readers::{self, Outcome},
+    report::{self, Target::AtLeast},
+    sample::Samples,
     usage::Watch,
-    worker,
 };
 
 const ROUNDS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-const READING_PROCESSES: usize = 8;
-const READERS_EACH: usize = 8;
-const BODY: Duration = Duration::from_millis(5);
-const EXCLUSIVE: usize = 100;
-
-pub(crate) fn run() {
+/// Returns what the plot of readers and a writer shows.
+pub(crate) fn run() -> Vec<Outcome> {
     shared_in_one_process();
-    exclusive_among_readers();
+    let outcomes = readers::run();
     permits();
+    outcomes
 }
 
 fn shared_in_one_process() {
@@ -70,72 +60,6 @@ fn shared_in_one_process() {
         own.ratio_to(floor),
         AtLeast(0.3),
     );
-}
-
-/// The readers take the key again as soon as they have released it.
-fn exclusive_among_readers() {
-    let server = start_server();
-    let start = |_| worker::start("readers", &server.url(), &[]);
-    let mut readers: Vec<_> = (0..READING_PROCESSES).map(start).collect();
-    for process in &mut readers {
-        process.say("read");
-    }
-    for process in &mut readers {
-        assert_eq!(process.line(), "reading");
-    }
-    let runtime = Runtime::new().expect("a runtime");
-    let writer = runtime.block_on(LockCore::connect(&server.url()));
-    let mut waits = Times::default();
-    for _ in 0..EXCLUSIVE {
-        thread::sleep(BODY * 4);
-        let asked = Instant::now();
-        runtime.block_on(async {
-            let held = writer.acquire("hot").await;
-            waits.record(asked.elapsed());
-            writer.release("hot", held).await;
-        });
-    }
-    for process in &mut readers {
-        process.say("enough");
-    }
-    for process in readers {
-        process.join();
-    }
-    report::title(
-        "an exclusive request among 64 readers in 8 processes that never pause, 5 ms a body",
-    );
-    let phases = |wait: Duration| wait.div_duration_f64(BODY);
-    report::target(
-        "its wait in bodies of the readers, median",
-        phases(waits.quantile(0.5)),
-        AtMost(2.0),
-    );
-    report::note("99 of 100", phases(waits.quantile(0.99)));
-    report::note("the longest", phases(waits.max()));
-}
-
-pub(crate) fn reading(url: &str) {
-    let runtime = Runtime::new().expect("a runtime");
-    let locker = runtime.block_on(Shared::connect(url));
-    worker::tell("ready");
-    worker::told();
-    let mut tasks = JoinSet::new();
-    for _ in 0..READERS_EACH {
-        let locker = locker.clone();
-        tasks.spawn_on(
-            async move {
-                loop {
-                    let held = locker.acquire("hot").await;
-                    tokio::time::sleep(BODY).await;
-                    locker.release("hot", held).await;
-                }
-            },
-            runtime.handle(),
-        );
-    }
-    worker::tell("reading");
-    worker::told();
-    std::process::exit(0);
 }
 
 fn permits() {

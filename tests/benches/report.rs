@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::sample::{Samples, float};
+use crate::{
+    readers::{BOUND, Outcome},
+    sample::{Samples, float},
+};
 
 /// Prints the name of what comes.
 pub(crate) fn title(text: &str) {
@@ -48,6 +51,32 @@ pub(crate) fn line(name: &str, samples: &Samples, floor: &Samples) {
         server.cpu.as_secs_f64() * 1e6 / operations,
         samples.client_cpu(),
         samples.ratio_to(floor),
+    );
+}
+
+/// Prints the names of the columns of [`waits`].
+pub(crate) fn waits_header() {
+    println!(
+        "  {:<30} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "requests", "granted", "p50 ms", "p99 ms", "max ms", "reads/s",
+    );
+}
+
+/// Prints how long a writer waited, and how often the readers had the lock.
+pub(crate) fn waits(outcome: &Outcome) {
+    let wait = |percent| match outcome.quantile(percent) {
+        Some(wait) => format!("{:.1}", wait.as_secs_f64() * 1e3),
+        None => format!("> {}", BOUND.as_millis()),
+    };
+    println!(
+        "  {:<30} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        outcome.name,
+        outcome.requests(),
+        outcome.granted(),
+        wait(50),
+        wait(99),
+        wait(100),
+        grouped(outcome.reads()),
     );
 }
 

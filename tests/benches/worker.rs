@@ -14,7 +14,7 @@ use crate::{
     last_holder::LastHolder,
     load::{Window, alone, together},
     lockers::{DistributedLockRedis, LockCore, Locker, Ping, RsLock},
-    modes, queue,
+    queue, readers,
     sample::{Times, Work},
     stall, storm,
     usage::Cpu,
@@ -42,7 +42,7 @@ pub(crate) fn main(arguments: &[String]) {
         ["held", url] => held::worker(url),
         ["stall", url] => stall::worker(url),
         ["queue", url] => queue::worker(url),
-        ["readers", url] => modes::reading(url),
+        ["readers", url, name] => readers::worker(url, name),
         [what, url, number, path] => {
             let number = number.parse().expect("a number");
             contender(what, url, &LastHolder::open(path.as_ref(), number));
@@ -78,7 +78,7 @@ fn contend(runtime: &Runtime, locker: &impl Locker, last: &LastHolder) {
 }
 
 /// Works in each window that comes in as a line.
-fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) {
+pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) {
     tell("ready");
     loop {
         let line = told();

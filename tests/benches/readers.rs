@@ -1,0 +1,203 @@
+//! One writer among readers of several processes that never pause, by each library that has both.
+
+use std::{
+    future::Future,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_tests::{Process, RedisServer};
+use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
+
+use crate::{
+    cores::start_server,
+    load::Window,
+    report::{self, Target::AtMost},
+    rw_locks::{DistributedLockRedis, LockCore, RLock, RwLock},
+    sample::{Work, float, median},
+    worker,
+};
+
+const ROUNDS: usize = 3;
+const WINDOW: Duration = Duration::from_secs(8);
+/// Long enough for every process to read its line and begin.
+const DELAY: Duration = Duration::from_millis(200);
+
+const PROCESSES: usize = 8;
+const READERS_EACH: usize = 8;
+/// How long each reader has the lock.
+const BODY: Duration = Duration::from_millis(5);
+/// How long the writer waits between two requests.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long it waits for one.
+pub(crate) const BOUND: Duration = Duration::from_secs(2);
+
+/// How it went with one library.
+pub(crate) struct Outcome {
+    pub(crate) name: &'static str,
+    /// Of each request of the writer; those that were not granted within the bound at the end.
+    waits: Vec<Option<Duration>>,
+    rates: Vec<f64>,
+}
+
+impl Outcome {
+    pub(crate) fn requests(&self) -> usize {
+        self.waits.len()
+    }
+
+    pub(crate) fn granted(&self) -> usize {
+        self.waits.iter().flatten().count()
+    }
+
+    /// The wait that this share of all requests stayed below; none if that is longer than the bound.
+    pub(crate) fn quantile(&self, percent: usize) -> Option<Duration> {
+        let place = (self.waits.len() * percent).div_ceil(100);
+        self.waits[place.saturating_sub(1)]
+    }
+
+    /// How often all readers together had the lock, a second.
+    pub(crate) fn reads(&self) -> f64 {
+        median(self.rates.clone())
+    }
+}
+
+pub(crate) fn run() -> Vec<Outcome> {
+    let server = start_server();
+    let mut teams = [
+        Team::start::<LockCore>("lock-core", &server),
+        Team::start::<RLock>("rlock", &server),
+        Team::start::<DistributedLockRedis>("distributed-lock-redis", &server),
+    ];
+    for _ in 0..ROUNDS {
+        for team in &mut teams {
+            team.run();
+        }
+    }
+    report::title(
+        "an exclusive request among 64 readers in 8 processes that never pause, 5 ms a body; each waits for 2 s at most",
+    );
+    report::waits_header();
+    let outcomes = teams.map(Team::end);
+    for outcome in &outcomes {
+        report::waits(outcome);
+    }
+    let bodies = |percent| {
+        let wait = outcomes[0].quantile(percent);
+        wait.map_or(f64::INFINITY, |wait| wait.div_duration_f64(BODY))
+    };
+    report::target(
+        "wait of lock-core in bodies of the readers, median",
+        bodies(50),
+        AtMost(2.0),
+    );
+    report::note("99 of 100", bodies(99));
+    report::note("the longest", bodies(100));
+    outcomes.into()
+}
+
+/// The processes with the readers of a library, and its writer.
+struct Team {
+    readers: Vec<Process>,
+    /// Asks until the end of the window, with nothing left to wait for then.
+    write: Box<dyn FnMut(Window) -> Vec<Option<Duration>>>,
+    outcome: Outcome,
+}
+
+impl Team {
+    fn start<L: RwLock>(name: &'static str, server: &RedisServer) -> Self {
+        let start = |_| worker::start("readers", &server.url(), &[name]);
+        let readers = (0..PROCESSES).map(start).collect();
+        let runtime = Runtime::new().expect("a runtime");
+        let lock = runtime.block_on(L::connect(&server.url()));
+        let write = move |window| runtime.block_on(write(&lock, window));
+        Self {
+            readers,
+            write: Box::new(write),
+            outcome: Outcome {
+                name,
+                waits: Vec::new(),
+                rates: Vec::new(),
+            },
+        }
+    }
+
+    fn run(&mut self) {
+        let (line, start) = worker::window_line(DELAY, WINDOW);
+        for process in &mut self.readers {
+            process.say(&line);
+        }
+        thread::sleep(start.saturating_duration_since(Instant::now()) + BODY);
+        let end = start + WINDOW;
+        self.outcome
+            .waits
+            .extend((self.write)(Window { start, end }));
+        let reads = self.readers.iter_mut().map(|process| {
+            let (work, _cpu) = worker::to_work(&process.line());
+            work.count
+        });
+        let rate = float(reads.sum()) / WINDOW.as_secs_f64();
+        self.outcome.rates.push(rate);
+    }
+
+    fn end(mut self) -> Outcome {
+        for process in &mut self.readers {
+            process.say("");
+        }
+        for process in self.readers {
+            process.join();
+        }
+        self.outcome
+            .waits
+            .sort_by_key(|wait| wait.unwrap_or(Duration::MAX));
+        self.outcome
+    }
+}
+
+async fn write(lock: &impl RwLock, window: Window) -> Vec<Option<Duration>> {
+    let mut waits = Vec::new();
+    while Instant::now() + BOUND < window.end {
+        waits.push(lock.write(BOUND).await);
+        sleep(PAUSE).await;
+    }
+    waits
+}
+
+/// What a process of readers does with the library of this name.
+pub(crate) fn worker(url: &str, name: &str) {
+    let runtime = Runtime::new().expect("a runtime");
+    match name {
+        "lock-core" => read(&runtime, LockCore::connect(url)),
+        "rlock" => read(&runtime, RLock::connect(url)),
+        "distributed-lock-redis" => read(&runtime, DistributedLockRedis::connect(url)),
+        _ => panic!("no readers by {name}"),
+    }
+}
+
+fn read<L: RwLock>(runtime: &Runtime, connecting: impl Future<Output = L>) {
+    let lock = Arc::new(runtime.block_on(connecting));
+    worker::in_windows(runtime, async |window| {
+        let mut readers = JoinSet::new();
+        for _ in 0..READERS_EACH {
+            readers.spawn(reader(lock.clone(), window));
+        }
+        let count = readers.join_all().await.into_iter().sum();
+        Work {
+            count,
+            taken: count,
+            ..Work::default()
+        }
+    });
+}
+
+/// Takes the lock again as soon as it has let go.
+async fn reader(lock: Arc<impl RwLock>, window: Window) -> u64 {
+    let mut count = 0;
+    while Instant::now() < window.end {
+        let granted = lock.read(BODY).await;
+        if granted && Instant::now() >= window.start {
+            count += 1;
+        }
+    }
+    count
+}
