@@ -86,7 +86,7 @@ fn axis(svg: &mut String, bottom: f64) -> fmt::Result {
     writeln!(
         svg,
         r##"<line x1="{bound:.1}" y1="{TOP}" x2="{bound:.1}" y2="{bottom}" stroke="#888888" stroke-dasharray="4 3"/>
-<text x="{:.1}" y="{}">gave up</text>
+<text x="{:.1}" y="{}">gives up</text>
 <text x="{LEFT}" y="{}">dots: median, 99 of 100, longest</text>"##,
         bound + 4.0,
         TOP - 6.0,
@@ -97,18 +97,19 @@ fn axis(svg: &mut String, bottom: f64) -> fmt::Result {
 /// Three dots on a line. What was not granted within the bound ends in an arrow behind it.
 fn waits(svg: &mut String, outcome: &Outcome, y: f64, colour: &str) -> fmt::Result {
     let beyond = x(LAST) - 8.0;
-    let place = |wait: Option<Duration>| wait.map_or(beyond, |wait| x(wait.as_secs_f64()));
-    let [median, _, longest] = [50, 99, 100].map(|percent| place(outcome.quantile(percent)));
+    let bound = x(BOUND.as_secs_f64());
+    let wait = |percent, none| {
+        let wait: Option<Duration> = outcome.quantile(percent);
+        wait.map_or(none, |wait| x(wait.as_secs_f64()))
+    };
+    let (median, longest) = (wait(50, bound), wait(100, beyond));
     writeln!(
         svg,
         r#"<line x1="{median:.1}" y1="{y}" x2="{longest:.1}" y2="{y}" stroke="{colour}" stroke-width="3"/>"#
     )?;
-    for wait in [50, 99, 100]
-        .map(|percent| outcome.quantile(percent))
-        .iter()
-        .flatten()
-    {
-        let x = place(Some(*wait));
+    let granted = [50, 99, 100].map(|percent| outcome.quantile(percent));
+    for wait in granted.into_iter().flatten() {
+        let x = x(wait.as_secs_f64());
         writeln!(
             svg,
             r#"<circle cx="{x:.1}" cy="{y}" r="5" fill="{colour}"/>"#
@@ -121,7 +122,7 @@ fn waits(svg: &mut String, outcome: &Outcome, y: f64, colour: &str) -> fmt::Resu
     writeln!(
         svg,
         r#"<polygon points="{:.1},{} {:.1},{} {:.1},{y}" fill="{colour}"/>
-<text x="{beyond:.1}" y="{}" text-anchor="end">{refused} of {} requests</text>"#,
+<text x="{beyond:.1}" y="{}" text-anchor="end">{refused} of {} not granted</text>"#,
         beyond - 4.0,
         y - 7.0,
         beyond - 4.0,
