@@ -250,10 +250,9 @@ impl World {
                     self.queue
                 );
             }
-            Ok(AcquireOutcome::Granted(_)) => {}
+            Ok(AcquireOutcome::Granted(_)) | Err(_) => {}
             Ok(AcquireOutcome::Busy(busy)) => self.is_busy(actor, queue_mode, &busy, &notices),
             Ok(AcquireOutcome::Undo) => panic!("it has no half of a lock"),
-            Err(_) => {}
         }
         self.nothing_waits_in_vain();
     }
