@@ -387,90 +387,25 @@ impl Attempt {
         state.grants += 1;
         for (name, token) in &tokens {
             let key = state.keys.get_mut(name).expect("it was called for");
-            let waited = key.waiting.remove(&self.id);
-            key.idle_since = None;
             let place = self.keys.iter().position(|other| other == name);
-            let floor = place.map_or(0, |place| self.floors[place]);
-            let recently = now.saturating_sub(oracle.longest_ttl);
             let mode = place.map_or(TakenIn::Exclusive, |place| self.modes[place]);
-            let hands_on = oracle.is_handed_on(self.process, mode);
-            let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
-            // All holders of a shared phase have one, which is larger than those of all phases before. Every other holder has its own.
-            let is_new = match mode {
-                TakenIn::Shared => *token >= floor && !key.tokens_of_one.contains(token),
-                TakenIn::Exclusive | TakenIn::Permits(_) => {
-                    key.tokens_of_one.insert(*token);
-                    *token > floor && key.tokens.insert(*token)
-                }
-            };
-            if !may_be_old && !is_new {
-                offences.push(format!(
-                    "I3: #{} has token {token} of {name}, and {floor} was given out before it was called",
-                    self.id
-                ));
-            }
-            key.tokens.insert(*token);
-            key.phases.granted(mode, *token, now);
-            if oracle.takes_turns {
-                let mut wrong = Vec::new();
-                wrong.extend(waited.and_then(|waited| key.phases.look_at_wait(&waited)));
-                if mode == TakenIn::Shared {
-                    let waiting = key.waiting.values();
-                    let (phases, within) = (&key.phases, oracle.idle);
-                    wrong.extend(phases.look_at_late_entry(*token, self.called, waiting, within));
-                }
-                let shown = wrong.into_iter();
-                offences.extend(shown.map(|wrong| format!("S4: #{} of {name} {wrong}", self.id)));
-            }
+            let floor = place.map_or(0, |place| self.floors[place]);
+            offences.extend(self.look_at_token(key, name, mode, *token, floor));
             if Oracle::certain(self.process, lease).is_zero() {
                 continue;
             }
             let fences = lease.fences();
             let fence = fences.iter().find(|(key, _)| key.as_str() == name);
-            let permit = fence.and_then(|(_, fence)| fence.permit);
-            let mut before = 0;
-            for (id, other) in &key.holders {
-                let certain = Oracle::certain(other.process, &other.lease);
-                // Of several keys the first may have been lost while the last was waited for.
-                let from = oracle.known_since(self.process, mode, self.called);
-                let from = from.min(oracle.known_since(other.process, other.mode, other.called));
-                if certain.is_zero() || Oracle::is_broken(key, from, now) {
-                    continue;
-                }
-                let is_allowed = match (mode, other.mode) {
-                    // Of one phase.
-                    (TakenIn::Shared, TakenIn::Shared) => *token == other.token,
-                    (TakenIn::Permits(_), TakenIn::Permits(_)) => {
-                        before += u64::from(other.since <= self.called);
-                        permit != other.permit
-                    }
-                    _ => false,
-                };
-                if !is_allowed {
-                    offences.push(format!(
-                        "I1: #{} of p{} has {name} {mode:?}, while #{id} of p{} is certain of it {:?} with {} for {certain:?}",
-                        self.id, self.process, other.process, other.mode, other.token
-                    ));
-                }
-            }
-            // It entered when fewer than its permits were held. Tokens do not tell the order: a request that is repeated gets another.
-            if let TakenIn::Permits(permits) = mode
-                && (before >= permits || permit.is_none_or(|permit| u64::from(permit) >= permits))
-            {
-                offences.push(format!(
-                    "P1: #{} has {permit:?} of {permits} permits of {name}, and {before} had one before it",
-                    self.id
-                ));
-            }
             let holder = Holder {
                 process: self.process,
                 mode,
-                permit,
+                permit: fence.and_then(|(_, fence)| fence.permit),
                 token: *token,
                 since: now,
                 lease: lease.clone(),
                 called: self.called,
             };
+            offences.extend(self.look_at_others(key, name, &holder));
             key.holders.insert(self.id, holder);
         }
         drop(state);
@@ -483,6 +418,92 @@ impl Attempt {
             lease: lease.clone(),
             tokens,
         }
+    }
+    /// S4, and I3 with S5, for what this attempt was granted now. `floor`: the largest token that was returned before.
+    fn look_at_token(
+        &self,
+        key: &mut Key,
+        name: &str,
+        mode: TakenIn,
+        token: u64,
+        floor: u64,
+    ) -> Vec<String> {
+        let (oracle, mut offences) = (&self.oracle, Vec::new());
+        let now = oracle.world.now();
+        let waited = key.waiting.remove(&self.id);
+        key.idle_since = None;
+        let recently = now.saturating_sub(oracle.longest_ttl);
+        let hands_on = oracle.is_handed_on(self.process, mode);
+        let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
+        // All holders of a shared phase have one, which is larger than those of all phases before. Every other holder has its own.
+        let is_new = match mode {
+            TakenIn::Shared => token >= floor && !key.tokens_of_one.contains(&token),
+            TakenIn::Exclusive | TakenIn::Permits(_) => {
+                key.tokens_of_one.insert(token);
+                token > floor && !key.tokens.contains(&token)
+            }
+        };
+        if !may_be_old && !is_new {
+            offences.push(format!(
+                "I3: #{} has token {token} of {name}, and {floor} was given out before it was called",
+                self.id
+            ));
+        }
+        key.tokens.insert(token);
+        key.phases.granted(mode, token, now);
+        if oracle.takes_turns {
+            let phases = &key.phases;
+            let mut wrong = Vec::new();
+            wrong.extend(waited.and_then(|waited| phases.look_at_wait(&waited)));
+            if mode == TakenIn::Shared {
+                let (waiting, within) = (key.waiting.values(), oracle.idle);
+                wrong.extend(phases.look_at_late_entry(token, self.called, waiting, within));
+            }
+            let shown = wrong.into_iter();
+            offences.extend(shown.map(|wrong| format!("S4: #{} of {name} {wrong}", self.id)));
+        }
+        offences
+    }
+
+    /// I1 with S1, and the permits, for a lease that is certain now.
+    fn look_at_others(&self, key: &Key, name: &str, own: &Holder) -> Vec<String> {
+        let (oracle, mut offences) = (&self.oracle, Vec::new());
+        let now = oracle.world.now();
+        let mut before = 0;
+        for (id, other) in &key.holders {
+            let certain = Oracle::certain(other.process, &other.lease);
+            // Of several keys the first may have been lost while the last was waited for.
+            let from = oracle.known_since(own.process, own.mode, own.called);
+            let from = from.min(oracle.known_since(other.process, other.mode, other.called));
+            if certain.is_zero() || Oracle::is_broken(key, from, now) {
+                continue;
+            }
+            let is_allowed = match (own.mode, other.mode) {
+                // Of one phase.
+                (TakenIn::Shared, TakenIn::Shared) => own.token == other.token,
+                (TakenIn::Permits(_), TakenIn::Permits(_)) => {
+                    before += u64::from(other.since <= own.called);
+                    own.permit != other.permit
+                }
+                _ => false,
+            };
+            if !is_allowed {
+                offences.push(format!(
+                    "I1: #{} of p{} has {name} {:?}, while #{id} of p{} is certain of it {:?} with {} for {certain:?}",
+                    self.id, own.process, own.mode, other.process, other.mode, other.token
+                ));
+            }
+        }
+        // It entered when fewer than its permits were held. Tokens do not tell the order: a request that is repeated gets another.
+        if let TakenIn::Permits(permits) = own.mode
+            && (before >= permits || own.permit.is_none_or(|permit| u64::from(permit) >= permits))
+        {
+            offences.push(format!(
+                "P1: #{} has {:?} of {permits} permits of {name}, and {before} had one before it",
+                self.id, own.permit
+            ));
+        }
+        offences
     }
 }
 

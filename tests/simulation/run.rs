@@ -214,17 +214,15 @@ impl Scene {
         let key = format!("lock:{key}");
         let hosts = network.hosts.iter();
         let all: Vec<Occupied> = hosts.map(|host| host.occupied(&key, now)).collect();
-        match all[..] {
-            [one] => one,
-            // Only exclusively, on a majority.
-            _ => {
-                let free = all.iter().filter(|one| **one == Occupied::Free).count();
-                if free > all.len() / 2 {
-                    Occupied::Free
-                } else {
-                    Occupied::Exclusive
-                }
-            }
+        if let [one] = all[..] {
+            return one;
+        }
+        // Only exclusively, on a majority.
+        let free = all.iter().filter(|one| **one == Occupied::Free).count();
+        if free > all.len() / 2 {
+            Occupied::Free
+        } else {
+            Occupied::Exclusive
         }
     }
 

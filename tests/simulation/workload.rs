@@ -218,7 +218,7 @@ impl User {
         let (polls, span) = self.cut();
         match cut(polls, span, asked).await {
             Some(Ok(guard)) => self.hold(attempt, guard).await,
-            Some(Err(error)) => self.failed(&attempt, &error),
+            Some(Err(error)) => attempt.failed(&error),
             None => self.world.note(|| "an acquire is dropped".to_owned()),
         }
     }
@@ -231,7 +231,7 @@ impl User {
         let (polls, span) = self.cut();
         match cut(polls, span, manager.try_acquire(mode.of(&key), options)).await {
             Some(Ok(Some(guard))) => self.hold(attempt, guard).await,
-            Some(Err(error)) => self.failed(&attempt, &error),
+            Some(Err(error)) => attempt.failed(&error),
             Some(Ok(None)) | None => {}
         }
     }
@@ -265,10 +265,6 @@ impl User {
         };
         let ran = cut(polls, span, manager.run(mode.of(&key), options, body)).await;
         self.world.note(|| format!("a run of {key} ended: {ran:?}"));
-    }
-
-    fn failed(&self, attempt: &Attempt, error: &LockError) {
-        attempt.failed(error);
     }
 
     async fn hold(&mut self, attempt: Attempt, guard: LockGuard) {
