@@ -1,6 +1,6 @@
 //! The locks that are held, found by looking at all keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lock_core::{Holder, LockError, LockInfo, LockKey, LockManager, LockMode};
 use lock_tests::{
@@ -92,6 +92,39 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
     assert_eq!(found.key, LockKey::new("k"));
     assert!(list.next().await.is_none());
     guard.release_held().await;
+}
+
+/// As after a fail-over: the server that goes on has the same locks, and another order of its keys.
+#[tokio::test]
+async fn a_list_is_whole_although_another_server_takes_over() {
+    let (first, second) = (RedisServer::start(), RedisServer::start());
+    let mut words = vec!["MSET".to_owned()];
+    words.extend((0..2_000).flat_map(|key| [format!("lock:k{key}"), "x".to_owned()]));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    first.cli(&words);
+    second.cli(&words);
+    let proxy = Proxy::start(first.port());
+    let locks = connect(&proxy.url()).await;
+    let mut list = locks.list("");
+    let mut found = BTreeSet::new();
+    for _ in 0..1_000 {
+        let lock = list.next().await.expect("half of them");
+        found.insert(lock.expect("an answer").key);
+    }
+    proxy.lead_to(second.port());
+    proxy.reset();
+    // A call on the connection that breaks may fail; the next one goes on.
+    let mut failed = 0;
+    while let Some(lock) = list.next().await {
+        match lock {
+            Ok(lock) => drop(found.insert(lock.key)),
+            Err(error) => {
+                failed += 1;
+                assert!(failed < 10, "{error:?}");
+            }
+        }
+    }
+    assert_eq!(found.len(), 2_000);
 }
 
 #[tokio::test]

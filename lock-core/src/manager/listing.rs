@@ -33,8 +33,9 @@ impl LockManager {
     /// Lists the locks that are held and whose keys begin so, those of other libraries included. For operators: it looks at every key of
     /// the servers, a hundred at a time, while these go on to serve others.
     ///
-    /// A lock that is held all the time is listed at least once. One that comes or goes meanwhile is listed, or not. A lock may be
-    /// listed twice. Strings under the manager's key prefix that are not locks are listed as locks of another library.
+    /// A lock that is held all the time is listed at least once, also across a fail-over, as far as that keeps it. One that comes or
+    /// goes meanwhile is listed, or not, and so is one of a cluster whose slot is moved meanwhile. A lock may be listed twice, many
+    /// are if a connection breaks: its server is looked at anew. Strings under the manager's key prefix that are not locks are listed as locks of another library.
     ///
     /// ```
     /// # async fn operate(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
@@ -73,7 +74,7 @@ impl LockList {
             if let Some((full_key, sighting)) = self.seen.pop_front() {
                 return Some(Ok(self.listed(&full_key, sighting)));
             }
-            let from = self.next_page?;
+            let from = self.next_page.clone()?;
             let prefix = self.full_prefix.clone();
             let context = self.manager.context();
             match context.ask(|store| store.list(prefix, from)).await {

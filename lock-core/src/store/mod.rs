@@ -79,12 +79,29 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 }
 
 /// Where a page of a list begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "in memory, a list is one page")
+)]
 pub(crate) struct PagePosition {
-    /// Of several, by their addresses.
-    pub(crate) server: usize,
-    /// The server's own, of which nothing else is known; 0 at the beginning.
-    pub(crate) cursor: u64,
+    /// The servers that have been looked at to the end, by their addresses.
+    pub(crate) done: Vec<String>,
+    /// Within the next server; nothing at its beginning.
+    pub(crate) cursor: Option<Cursor>,
+}
+
+/// How far a server's keys have been looked at.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "in memory, a list is one page")
+)]
+pub(crate) struct Cursor {
+    /// The server's own, of which nothing else is known.
+    pub(crate) number: u64,
+    /// Another connection may lead to another process, which has its keys in another order.
+    pub(crate) connection: ConnectionId,
 }
 
 #[derive(Clone, Debug)]

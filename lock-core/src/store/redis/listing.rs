@@ -8,9 +8,12 @@ use crate::{
     inspect::Sighting,
     options::RESERVED,
     store::{
-        Failure, Page, PagePosition, StoreFuture,
+        Cursor, Failure, Page, PagePosition, StoreFuture,
+        in_flight::ConnectionId,
         redis::{
-            connection::{errors, wire::command::Arg::Text, wire::reply},
+            connection::{
+                errors, reconnecting::ReconnectingConnection, wire::command::Arg::Text, wire::reply,
+            },
             topology::servers::RedisServers,
         },
     },
@@ -19,9 +22,11 @@ use crate::{
 /// About how many keys the server looks at for one page. It answers others in between.
 const LOOKED_AT: &str = "100";
 
-/// `SCAN` returns each key that is there all the time at least once, and another one perhaps.
+/// `SCAN` returns each key that is there all the time at least once, and another one perhaps. That holds for one process of a server:
+/// each has its keys in an order of its own. So a cursor counts on its connection only, and on another one the look begins anew.
 ///
-/// The servers of a cluster are visited in the order of their slots. A slot that moves meanwhile may be passed over, or seen twice.
+/// The servers of a cluster are known by their addresses, since their number and order may change. A slot that moves meanwhile may
+/// be passed over, or seen twice.
 pub(super) async fn page(
     servers: &RedisServers,
     within: Duration,
@@ -29,28 +34,23 @@ pub(super) async fn page(
     full_prefix: &str,
     from: PagePosition,
 ) -> Result<Page, Failure> {
-    let servers = servers.each();
-    let Some(location) = servers.get(from.server) else {
+    let mut left = servers.each().into_iter().filter(|location| {
+        let address = location.server.connection.address().shown();
+        !from.done.iter().any(|done| done == address)
+    });
+    let Some(location) = left.next() else {
         let (locks, next) = (Vec::new(), None);
         return Ok(Page { locks, next });
     };
+    let is_last = left.next().is_none();
     let pattern = pattern(full_prefix);
-    let cursor = from.cursor.to_string();
-    // Keys of other types are no locks. Strings that are not locks cannot be told from those of other libraries.
-    let words = [
-        Text("SCAN"),
-        Text(&cursor),
-        Text("MATCH"),
-        Text(&pattern),
-        Text("COUNT"),
-        Text(LOOKED_AT),
-        Text("TYPE"),
-        Text("string"),
-    ];
     let connection = &location.server.connection;
-    let (_, answer) = connection.send(&[&words], within, None).await?;
+    let (mut id, mut answer) = scan(connection, from.cursor, &pattern, within).await?;
+    if from.cursor.is_some_and(|cursor| cursor.connection != id) {
+        (id, answer) = scan(connection, None, &pattern, within).await?;
+    }
     let answer = errors::of_value(answer)?;
-    let (cursor, keys) = read(&answer).ok_or_else(|| errors::nonsense("a SCAN"))?;
+    let (number, keys) = read(&answer).ok_or_else(|| errors::nonsense("a SCAN"))?;
     let keys: Vec<String> = keys
         .into_iter()
         .filter(|key| !key.starts_with(RESERVED))
@@ -66,17 +66,43 @@ pub(super) async fn page(
             Err(failure) => return Err(failure),
         }
     }
-    let next = match cursor {
-        0 => PagePosition {
-            server: from.server + 1,
-            cursor: 0,
-        },
-        cursor => PagePosition { cursor, ..from },
+    let next = match number {
+        0 if is_last => None,
+        0 => {
+            let mut done = from.done;
+            done.push(connection.address().shown().to_owned());
+            Some(PagePosition { done, cursor: None })
+        }
+        number => Some(PagePosition {
+            cursor: Some(Cursor {
+                number,
+                connection: id,
+            }),
+            done: from.done,
+        }),
     };
-    Ok(Page {
-        locks,
-        next: (next.server < servers.len()).then_some(next),
-    })
+    Ok(Page { locks, next })
+}
+
+async fn scan(
+    connection: &Arc<ReconnectingConnection>,
+    from: Option<Cursor>,
+    pattern: &str,
+    within: Duration,
+) -> Result<(ConnectionId, Value), Failure> {
+    let number = from.map_or(0, |cursor| cursor.number).to_string();
+    // Keys of other types are no locks. Strings that are not locks cannot be told from those of other libraries.
+    let words = [
+        Text("SCAN"),
+        Text(&number),
+        Text("MATCH"),
+        Text(pattern),
+        Text("COUNT"),
+        Text(LOOKED_AT),
+        Text("TYPE"),
+        Text("string"),
+    ];
+    connection.send(&[&words], within, None).await
 }
 
 /// A glob that matches what begins so.
