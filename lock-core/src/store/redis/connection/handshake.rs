@@ -189,6 +189,7 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
         || details.contains("unknown command")
         || details.contains("protocol version")
 }
+
 /// What `CLIENT LIST` shows of a connection: whose it is.
 fn connection_name() -> String {
     let program = env::current_exe().ok();
