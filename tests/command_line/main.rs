@@ -227,6 +227,63 @@ async fn a_signal_is_passed_on_and_the_lock_released() {
     assert_eq!(status.code(), Some(128 + 2));
 }
 
+/// Its keeper is in the same group, and gets the same signals.
+#[tokio::test]
+async fn a_command_that_ignores_signals_ends_with_lockctl_too() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let stays = "trap 'echo got it' INT; trap '' TERM; echo $$; while :; do sleep 0.1; done";
+    let words = [
+        "--url", &url, "run", "k", "--ttl", "3s", "--", "sh", "-c", stays,
+    ];
+    let mut process = Process::spawn(LOCKCTL, &words, &[]);
+    let pid = process.line().parse().ok().and_then(Pid::from_raw);
+    process.interrupt();
+    assert_eq!(process.line(), "got it");
+    process.kill9();
+    is_gone(pid.expect("a process id")).await;
+}
+
+/// As `nohup` and a shell's `&` do it.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let server = RedisServer::start();
+    let script = "trap '' HUP; exec \"$0\" run k -- grep SigIgn /proc/self/status";
+    let ran = Command::new("sh")
+        .args(["-c", script, LOCKCTL])
+        .env("LOCK_URL", server.url())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it starts");
+    let printed = text(&ran.stdout);
+    let mask = printed.trim().trim_start_matches("SigIgn:").trim();
+    let mask = u64::from_str_radix(mask, 16).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    assert_eq!(mask & 1, 1, "SIGHUP is number 1: {printed}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let server = RedisServer::start();
+    let mut words = vec!["MSET".to_owned()];
+    // More than a pipe holds.
+    words.extend((0..5_000).flat_map(|key| [format!("lock:k{key:05}"), "x".to_owned()]));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    server.cli(&words);
+    for more in [&["ls"][..], &["ls", "--json"], &["completions", "bash"]] {
+        let mut listing = command(&server, more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        drop(listing.stdout.take());
+        let ended = listing.wait_with_output().expect("it ends");
+        assert_eq!(
+            (code(&ended), text(&ended.stderr)),
+            (128 + 13, String::new())
+        );
+    }
+}
+
 #[tokio::test]
 async fn ten_thousand_locks_are_shown() {
     let server = RedisServer::start();
@@ -313,6 +370,23 @@ fn the_doctor_finds_what_is_to_be_mended() {
     );
     assert_eq!(code(&gone), 1);
     assert_eq!(json(&gone)[0]["ok"], false);
+}
+
+/// By a line to paste, not by its exit code alone.
+#[test]
+fn the_doctor_says_which_rights_are_missing() {
+    let server = RedisServer::start();
+    server.cli(&[
+        "ACL", "SETUSER", "poor", "on", ">word", "~*", "&*", "+@all", "-get",
+    ]);
+    let url = server.url_as("poor", "word");
+    let examined = lockctl(&server, &["--url", &url, "doctor", "--json"]);
+    assert_eq!(code(&examined), 1, "{examined:?}");
+    let findings = json(&examined);
+    assert_eq!(findings[0]["ok"], false);
+    let said = findings[0]["text"].as_str().expect("a text");
+    assert!(said.contains("ACL SETUSER poor"), "{said}");
+    assert!(!said.contains("word@"), "{said}");
 }
 
 #[test]

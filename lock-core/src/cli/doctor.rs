@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use lock_core::{LockError, LockManager, redis};
+use lock_core::{LockManager, redis};
 use serde_json::{Value, json};
 
 use crate::{
@@ -25,7 +25,6 @@ pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, F
     let connected = LockManager::builder().key_prefix(prefix).connect(url).await;
     let locks = match connected {
         Ok(locks) => locks,
-        Err(error @ LockError::Invalid { .. }) => return Err(error.into()),
         Err(error) => {
             findings.push(bad("connection", Failed::from(error).reason));
             return report(&findings, json);

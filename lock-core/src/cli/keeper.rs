@@ -8,7 +8,7 @@
 
 use std::{
     env,
-    io::{self, BufRead, Write},
+    io::{self, BufRead, Read, Write},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     thread,
@@ -45,17 +45,21 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// `patience`: the time between SIGTERM and SIGKILL.
+    /// `patience`: the time between SIGTERM and SIGKILL. Returns once it has its signal handlers: a signal for its group that came
+    /// before would end it, and the command, which may ignore that signal, would have no keeper.
     pub(crate) fn start(patience: Duration) -> io::Result<Self> {
         let mut command = Command::new(env::current_exe()?);
         command
             .arg(COMMAND)
             .arg(patience.as_millis().to_string())
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .process_group(0);
-        let process = command.spawn()?;
+        let mut process = command.spawn()?;
+        let mut ready = [0; 1];
+        let stdout = process.stdout.take().ok_or(io::ErrorKind::InvalidData)?;
+        { stdout }.read_exact(&mut ready)?;
         let group = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { process, group })
@@ -94,7 +98,10 @@ pub(crate) fn keep(patience: Duration) {
         SignalKind::interrupt(),
         SignalKind::hangup(),
     ];
-    let _ignored = passed_on.map(signal);
+    let handled = passed_on.map(signal);
+    if handled.iter().any(Result::is_err) || io::stdout().write_all(b"\n").is_err() {
+        return;
+    }
     let mut target = Target::Group(getpid());
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match line.parse().ok().and_then(Pid::from_raw) {

@@ -21,6 +21,8 @@ const USAGE: u8 = 64;
 const UNAVAILABLE: u8 = 69;
 const SOFTWARE: u8 = 70;
 const TEMPFAIL: u8 = 75;
+/// That of a shell for a command that SIGPIPE ended.
+const PIPE: u8 = 128 + 13;
 
 #[derive(Parser)]
 #[command(name = "lockctl", version, about, disable_help_subcommand = true)]
@@ -89,6 +91,7 @@ enum Command {
 /// Why a command did not do what it was to do.
 struct Failed {
     code: u8,
+    /// Printed, unless it is empty.
     reason: String,
 }
 
@@ -111,6 +114,13 @@ impl From<LockError> for Failed {
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
+        // As a program that the signal ends: a reader such as `head` has seen enough.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self {
+                code: PIPE,
+                reason: String::new(),
+            };
+        }
         Self {
             code: SOFTWARE,
             reason: error.to_string(),
@@ -155,7 +165,9 @@ fn main() -> ExitCode {
         Err(Failed { code, reason }) => {
             // One line, also if the reason has several.
             let reason = reason.replace('\n', " ");
-            drop(writeln!(io::stderr(), "lockctl: {reason}"));
+            if !reason.is_empty() {
+                drop(writeln!(io::stderr(), "lockctl: {reason}"));
+            }
             ExitCode::from(code)
         }
     }
@@ -170,7 +182,10 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
     } = arguments;
     if let Command::Completions { shell } = command {
         let mut command = Arguments::command();
-        clap_complete::generate(shell, &mut command, "lockctl", &mut io::stdout());
+        // Into memory first: it panics where it cannot write.
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut command, "lockctl", &mut script);
+        io::stdout().write_all(&script)?;
         return Ok(0);
     }
     let url = url.ok_or_else(|| {

@@ -2,6 +2,8 @@
 
 use std::{
     ffi::OsString,
+    fs,
+    future::pending,
     io::{self, IsTerminal, Write},
     os::unix::process::ExitStatusExt,
     process::ExitStatus,
@@ -188,8 +190,17 @@ fn spawn(order: &Run, lease: &Lease, keeper: &mut Keeper) -> Result<(Child, Targ
         code: SOFTWARE,
         reason: "the command has no process id".to_owned(),
     })?;
-    keeper.watch(pid)?;
-    Ok((child, Target::Process(pid)))
+    let target = Target::Process(pid);
+    if let Err(error) = keeper.watch(pid) {
+        target.send(Signal::KILL);
+        return Err(Failed {
+            code: SOFTWARE,
+            reason: format!(
+                "the process that would end the command with this one is gone: {error}"
+            ),
+        });
+    }
+    Ok((child, target))
 }
 
 /// Waits for the command, passes signals on, and ends it before the lease does. Returns whether that was needed.
@@ -242,31 +253,62 @@ async fn nearly_lost(lease: &Lease, kill_after: Duration) {
     }
 }
 
-/// Those that end a program.
-struct Signals([(Signal, tokio::signal::unix::Signal); 3]);
+/// Those that end a program, without those that this one was started to ignore, as by `nohup`: the command is to ignore them, too.
+struct Signals([(Signal, Option<tokio::signal::unix::Signal>); 3]);
 
 impl Signals {
     fn new() -> io::Result<Self> {
         Ok(Self([
-            (Signal::TERM, signal(SignalKind::terminate())?),
-            (Signal::INT, signal(SignalKind::interrupt())?),
-            (Signal::HUP, signal(SignalKind::hangup())?),
+            (Signal::TERM, unless_ignored(SignalKind::terminate())?),
+            (Signal::INT, unless_ignored(SignalKind::interrupt())?),
+            (Signal::HUP, unless_ignored(SignalKind::hangup())?),
         ]))
     }
 
     async fn next(&mut self) -> Signal {
         let [(term, terminates), (int, interrupts), (hup, hangs_up)] = &mut self.0;
         tokio::select! {
-            _ = terminates.recv() => *term,
-            _ = interrupts.recv() => *int,
-            _ = hangs_up.recv() => *hup,
+            () = comes(terminates) => *term,
+            () = comes(interrupts) => *int,
+            () = comes(hangs_up) => *hup,
         }
+    }
+}
+
+/// A handler would take the place of "ignored", also in the command.
+fn unless_ignored(kind: SignalKind) -> io::Result<Option<tokio::signal::unix::Signal>> {
+    // Where there is no such file, as on macOS, the signal is passed on.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if is_ignored(&status, kind.as_raw_value()) {
+        return Ok(None);
+    }
+    signal(kind).map(Some)
+}
+
+fn is_ignored(status: &str, number: i32) -> bool {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (number - 1) & 1 == 1)
+}
+
+async fn comes(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => pending().await,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_is_a_bit_of_the_mask() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000003\n";
+        assert!(is_ignored(status, 1) && is_ignored(status, 2) && !is_ignored(status, 15));
+        assert!(!is_ignored("", 1));
+    }
 
     #[test]
     fn a_wait_is_a_span_or_forever() {
