@@ -34,8 +34,9 @@ impl LockManager {
     /// the servers, a hundred at a time, while these go on to serve others.
     ///
     /// A lock that is held all the time is listed at least once, also across a fail-over, as far as that keeps it. One that comes or
-    /// goes meanwhile is listed, or not, and so is one of a cluster whose slot is moved meanwhile. A lock may be listed twice, many
-    /// are if a connection breaks: its server is looked at anew. Strings under the manager's key prefix that are not locks are listed as locks of another library.
+    /// goes meanwhile is listed, or not, and so is one of a cluster whose slot is moved meanwhile. A lock may be listed twice. Many are
+    /// if a connection breaks: its server is looked at anew. Strings under the manager's key prefix that are not locks are listed as
+    /// locks of another library.
     ///
     /// ```
     /// # async fn operate(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {

@@ -358,16 +358,15 @@ where
                 continue;
             }
             share.let_go(cx.now);
-            if held.holders.is_empty()
-                && let AfterRelease::GiveBack(release) = self.leave_to_others(at, cx)
-            {
+            if held.holders.is_empty() {
+                let release = self.leave_to_others(at, cx);
                 cx.actions.push(Action::Release(release));
             }
         }
     }
 
     /// Gives a share back that is let go. The key is left to clients that poll, for two of their pauses.
-    fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> AfterRelease<O> {
+    fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> ReleaseAction<O> {
         let pause = (cx.jitter)(cx.polling_pause.saturating_mul(2));
         self.asks_from = Some(cx.now.after(pause));
         self.give_back(at, None)
@@ -391,9 +390,8 @@ where
         for at in (0..self.leases.len()).rev() {
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);
-            if until.is_some_and(|until| until <= cx.now)
-                && let AfterRelease::GiveBack(release) = self.give_back(at, None)
-            {
+            if until.is_some_and(|until| until <= cx.now) {
+                let release = self.give_back(at, None);
                 cx.actions.push(Action::Release(release));
             }
         }
@@ -408,7 +406,7 @@ where
         match self.kind {
             LockMode::Exclusive => self.pass_on(at, kept_until, cx),
             LockMode::Shared => self.keep_share(at, kept_until, cx),
-            LockMode::Permits => self.give_back(at, kept_until),
+            LockMode::Permits => AfterRelease::GiveBack(self.give_back(at, kept_until)),
         }
     }
 
@@ -431,7 +429,7 @@ where
             let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
                 Next::PassOn => held.take_token(),
                 Next::AwaitReply => None,
-                Next::GiveBack => return self.give_back(at, kept_until),
+                Next::GiveBack => return AfterRelease::GiveBack(self.give_back(at, kept_until)),
             };
             if let Some(fencing) = fencing {
                 let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
@@ -449,7 +447,7 @@ where
                 return AfterRelease::Passed;
             }
         }
-        self.give_back(at, kept_until)
+        AfterRelease::GiveBack(self.give_back(at, kept_until))
     }
 
     /// A share stays with the tasks that have it. Without one it stays for a while if it is open.
@@ -461,7 +459,7 @@ where
     ) -> AfterRelease<O> {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {
-            return self.give_back(at, kept_until);
+            return AfterRelease::GiveBack(self.give_back(at, kept_until));
         };
         share.keep_until(kept_until);
         if !held.holders.is_empty() {
@@ -471,10 +469,12 @@ where
             share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
             return AfterRelease::Passed;
         }
-        if share.let_go_until().is_some() {
-            return self.leave_to_others(at, cx);
-        }
-        self.give_back(at, None)
+        let is_let_go = share.let_go_until().is_some();
+        AfterRelease::GiveBack(if is_let_go {
+            self.leave_to_others(at, cx)
+        } else {
+            self.give_back(at, None)
+        })
     }
 
     /// A share admits no further task. If no task has it, it goes back to the server.
@@ -486,16 +486,16 @@ where
         share.admits = Admits::None;
         // The exclusive request is in the queue, which is fair: tasks of this process that wait stand in it, too.
         self.asks_from = None;
-        if held.holders.is_empty()
-            && let AfterRelease::GiveBack(release) = self.give_back(at, None)
-        {
+        if held.holders.is_empty() {
+            let release = self.give_back(at, None);
             cx.actions.push(Action::Release(release));
         }
     }
 
-    fn give_back(&mut self, at: usize, kept_until: Option<Moment>) -> AfterRelease<O> {
+    /// Takes a lease out.
+    fn give_back(&mut self, at: usize, kept_until: Option<Moment>) -> ReleaseAction<O> {
         let held = self.leases.swap_remove(at);
-        AfterRelease::GiveBack(held.into_release(kept_until))
+        held.into_release(kept_until)
     }
 
     /// One task loses a lease. Others that have it keep it.

@@ -68,12 +68,10 @@ impl CurrentConnection {
     pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
         let name = connection_name();
         let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
-        // The first reply. A user who may not name the connection is no worse off.
-        let mut replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
-        replies.truncate(1);
-        let reply = replies
-            .pop()
-            .ok_or_else(|| errors::no_redis(self.address.shown()))?;
+        // Of the second reply nothing is needed: a user who may not name the connection is no worse off.
+        let replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
+        let reply = replies.into_iter().next();
+        let reply = reply.ok_or_else(|| errors::no_redis(self.address.shown()))?;
         let mode = reply::field(&reply, "mode").and_then(reply::bytes);
         // Such a server has only some of the keys, and companion keys may be on different nodes.
         if purpose == Purpose::Locks && mode == Some(b"cluster") {

@@ -398,13 +398,15 @@ impl ReconnectingConnection {
                 // The connection itself notes what comes.
                 let has_heard = connection.traffic.heard_since(since);
                 let has_messages = connection.traffic.messages() != messages;
+                let most = if has_messages {
+                    patience * PROLONGED
+                } else {
+                    LONGEST
+                };
                 match answer {
                     Ok(Ok(_)) if waited > patience => reconnecting.round_trip.note_late(waited),
                     Ok(_) => {}
-                    Err(_) if has_heard && has_messages && waited < patience * PROLONGED => {
-                        continue;
-                    }
-                    Err(_) if has_heard && !has_messages && waited < LONGEST => continue,
+                    Err(_) if has_heard && waited < most => continue,
                     Err(_) if has_heard && !has_messages => {}
                     Err(_) => {
                         tracing::warn!(

@@ -55,10 +55,7 @@ if marker or ours == 0 then
   -- Nothing is found in what is no queue.
   local first = redis.pcall('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
   if marker and not is_shared or first and string.find(first, '^%S+ %d+ %d+ %d+ ') then
-    leave(own)
-    -- Others may have stood behind it.
-    advance(known, nil, holder)
-    return redis.error_reply(LOCKMODE)
+    return refuse_mode(known, own, holder)
   end
 end
 

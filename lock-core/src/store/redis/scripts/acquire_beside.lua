@@ -75,18 +75,14 @@ end
 
 local is_ours = holder and string.find(holder, '^lc[01][:+]')
 if is_ours and (n or string.sub(holder, 1, 5) == 'lc1+p') and string.sub(holder, 1, 5) ~= mark then
-  leave(own)
-  -- Others may have stood behind it.
-  advance(known, nil, holder)
-  return redis.error_reply(LOCKMODE)
+  return refuse_mode(known, own, holder)
 end
 -- The queue, too: each mode has its band, but permits share theirs with exclusive requests.
 local first = redis.pcall('ZRANGEBYSCORE', queue, n and 0 or BAND, '+inf', 'LIMIT', 0, 1)[1]
 if first and first ~= own then
   local _, _, _, first_kind = string.match(first, ENTRY)
   if first_kind and (tonumber(first_kind) == nil) == (n ~= nil) then
-    leave(own)
-    return redis.error_reply(LOCKMODE)
+    return refuse_mode(known, own, holder)
   end
 end
 

@@ -3,7 +3,6 @@
 -- How many are granted by one call. More of them would stop the server for milliseconds.
 local PART = 64
 local QUEUE_EXPIRY = '30000'
-local LOCKMODE = 'LOCKMODE this key is held or waited for in another mode'
 
 -- Takes out holders whose lease has ended, and sets the marker's expiry to the latest end of the others. Returns the marker; nothing
 -- if it was deleted, since no holder is left.
@@ -309,6 +308,13 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     holder = settle(holder)
   end
   return holder, mine, refused
+end
+
+-- Refuses an entry whose mode does not go with that of the others. Those that stood behind it may enter then.
+local function refuse_mode(known, own, holder)
+  leave(own)
+  advance(known, nil, holder)
+  return redis.error_reply('LOCKMODE this key is held or waited for in another mode')
 end
 
 -- Notes a check of an entry: it shows that the process is alive. What was not checked for too long goes, so that the beats do not
