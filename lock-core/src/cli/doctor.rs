@@ -10,7 +10,7 @@ use crate::{
     output::{Colour, painted, print_json},
 };
 
-/// Below this, `GET` is missing in `SET`, and what the scripts call.
+/// The scripts call `ZMSCORE` and `SET … PXAT`, which came with it.
 const LEAST_VERSION: (u32, u32) = (6, 2);
 
 struct Finding {

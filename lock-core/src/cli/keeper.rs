@@ -58,8 +58,8 @@ impl Keeper {
             .process_group(0);
         let mut process = command.spawn()?;
         let mut ready = [0; 1];
-        let stdout = process.stdout.take().ok_or(io::ErrorKind::InvalidData)?;
-        { stdout }.read_exact(&mut ready)?;
+        let mut stdout = process.stdout.take().ok_or(io::ErrorKind::InvalidData)?;
+        stdout.read_exact(&mut ready)?;
         let group = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { process, group })
@@ -85,14 +85,10 @@ impl Keeper {
     }
 }
 
-/// What the keeper does. It ends with what `run` says, or when `run` is gone.
+/// What the keeper does. It ends with what `run` says, or when `run` is gone. Blocks the runtime that it is called in, which has nothing
+/// else to do.
 pub(crate) fn keep(patience: Duration) {
     // Its group gets signals that are not meant for it.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build();
-    let Ok(runtime) = runtime else { return };
-    let _entered = runtime.enter();
     let passed_on = [
         SignalKind::terminate(),
         SignalKind::interrupt(),

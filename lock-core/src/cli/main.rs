@@ -149,11 +149,6 @@ fn main() -> ExitCode {
             return ExitCode::from(if is_asked { 0 } else { USAGE });
         }
     };
-    // The keeper outlives what ends this program, and has no use for a runtime.
-    if let Command::Keep { patience_ms } = arguments.command {
-        keeper::keep(Duration::from_millis(patience_ms));
-        return ExitCode::SUCCESS;
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -180,30 +175,38 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
         json,
         command,
     } = arguments;
-    if let Command::Completions { shell } = command {
-        let mut command = Arguments::command();
-        // Into memory first: it panics where it cannot write.
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut command, "lockctl", &mut script);
-        io::stdout().write_all(&script)?;
-        return Ok(0);
-    }
-    let url = url.ok_or_else(|| {
-        Failed::usage("no server: pass --url, or set LOCK_URL, as in redis://127.0.0.1:6379")
-    })?;
-    if let Command::Doctor = command {
-        return doctor::examine(&url, &prefix, json).await;
-    }
-    let locks = LockManager::builder()
-        .key_prefix(prefix.as_str())
-        .connect(&url)
-        .await?;
+    let url = || {
+        url.as_deref().ok_or_else(|| {
+            Failed::usage("no server: pass --url, or set LOCK_URL, as in redis://127.0.0.1:6379")
+        })
+    };
+    let prefix = prefix.as_str();
+    let connect = async || -> Result<LockManager, Failed> {
+        let builder = LockManager::builder().key_prefix(prefix);
+        Ok(builder.connect(url()?).await?)
+    };
     match command {
-        Command::Run(run) => run::run(&locks, run).await,
-        Command::Ls { begin } => look::list(&locks, &begin, json).await,
-        Command::Show { key } => look::show(&locks, &key, json).await,
-        Command::Watch { begin, interval } => look::watch(&locks, &begin, interval).await,
-        Command::Break(order) => force::force(&locks, order, json).await,
-        Command::Doctor | Command::Completions { .. } | Command::Keep { .. } => Ok(0),
+        Command::Run(run) => run::run(&connect().await?, run).await,
+        Command::Ls { begin } => look::list(&connect().await?, &begin, json).await,
+        Command::Show { key } => look::show(&connect().await?, &key, json).await,
+        Command::Watch { begin, interval } => {
+            look::watch(&connect().await?, &begin, interval).await
+        }
+        Command::Break(order) => force::force(&connect().await?, order, json).await,
+        Command::Doctor => doctor::examine(url()?, prefix, json).await,
+        Command::Completions { shell } => complete(shell),
+        Command::Keep { patience_ms } => {
+            keeper::keep(Duration::from_millis(patience_ms));
+            Ok(0)
+        }
     }
+}
+
+fn complete(shell: clap_complete::Shell) -> Result<u8, Failed> {
+    let mut command = Arguments::command();
+    // Into memory first: it panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "lockctl", &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(0)
 }
