@@ -264,11 +264,8 @@ fn a_signal_that_is_ignored_stays_ignored() {
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let server = RedisServer::start();
-    let mut words = vec!["MSET".to_owned()];
     // More than a pipe holds.
-    words.extend((0..5_000).flat_map(|key| [format!("lock:k{key:05}"), "x".to_owned()]));
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    server.cli(&words);
+    server.set_all((0..5_000).map(|key| format!("lock:k{key:05}")));
     for more in [&["ls"][..], &["ls", "--json"], &["completions", "bash"]] {
         let mut listing = command(&server, more)
             .stdout(Stdio::piped())
@@ -288,14 +285,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 async fn ten_thousand_locks_are_shown() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    for first in (0..10_000).step_by(500) {
-        let mut words = vec!["MSET".to_owned()];
-        words.extend(
-            (first..first + 500).flat_map(|key| [format!("lock:k{key:05}"), "x".to_owned()]),
-        );
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        server.cli(&words);
-    }
+    server.set_all((0..10_000).map(|key| format!("lock:k{key:05}")));
     let guard = locks
         .acquire_free("own", LockOptions::new(SECOND * 60))
         .await;

@@ -40,8 +40,8 @@ use lock_core::{
     distributed_lock,
 };
 use lock_tests::{
-    Child, HANG, eventually, eventually_blocking, fork,
-    history::{Mode, Moment, Recorder, Step},
+    Child, HANG, Mode, eventually, eventually_blocking, fork,
+    history::{Moment, Recorder, Step},
 };
 use redis::Commands;
 use tokio::{

@@ -14,6 +14,8 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::mode::Mode;
+
 mod attempt;
 mod checker;
 mod running;
@@ -79,17 +81,6 @@ impl Window {
     pub fn touches(&self, from: Moment, to: Moment) -> bool {
         from <= self.to && self.from <= to
     }
-}
-
-/// The mode in which a lock is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// By one holder at a time.
-    Exclusive,
-    /// Beside others that share it.
-    Shared,
-    /// One of so many permits.
-    Permits(u16),
 }
 
 /// What happened to one attempt at a lock.

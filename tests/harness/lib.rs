@@ -33,6 +33,7 @@ mod holders;
 mod http;
 mod locking;
 mod log;
+mod mode;
 mod monitor;
 mod port;
 mod preload;
@@ -60,6 +61,7 @@ pub use locking::{
     AcquireFree, ReleaseHeld, connect, connect_to_fixed_address, options, patient, run_in_a_row,
 };
 pub use log::Log;
+pub use mode::Mode;
 pub use monitor::{Monitor, ServerHold};
 pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};

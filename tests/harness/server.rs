@@ -270,6 +270,16 @@ impl RedisServer {
         redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")
     }
 
+    /// Sets strings without an expiry, some hundreds in a command.
+    pub fn set_all(&self, keys: impl IntoIterator<Item = String>) {
+        let keys: Vec<String> = keys.into_iter().collect();
+        for some in keys.chunks(500) {
+            let pairs = some.iter().flat_map(|key| [key.as_str(), "x"]);
+            let words: Vec<&str> = ["MSET"].into_iter().chain(pairs).collect();
+            self.cli(&words);
+        }
+    }
+
     /// Lists the keys that match a glob pattern, in order.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
         let mut keys: Vec<String> =

@@ -22,7 +22,10 @@ use std::{
 };
 
 use lock_core::{Lease, LockError, LockManager, LockOptions};
-use lock_tests::history::{Mode, Moment, Recorder, Step};
+use lock_tests::{
+    Mode,
+    history::{Moment, Recorder, Step},
+};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -54,12 +54,7 @@ async fn all_locks_that_begin_so_are_listed_and_nothing_else_is() {
 async fn ten_thousand_locks_are_listed_by_pages() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    for first in (0..10_000).step_by(500) {
-        let mut words = vec!["MSET".to_owned()];
-        words.extend((first..first + 500).flat_map(|key| [format!("lock:k{key}"), "x".to_owned()]));
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        server.cli(&words);
-    }
+    server.set_all((0..10_000).map(|key| format!("lock:k{key}")));
     let locks = connect(&proxy.url()).await;
     proxy.clear_log();
     assert_eq!(listed(&locks, "k").await.len(), 10_000);
@@ -98,11 +93,9 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
 #[tokio::test]
 async fn a_list_is_whole_although_another_server_takes_over() {
     let (first, second) = (RedisServer::start(), RedisServer::start());
-    let mut words = vec!["MSET".to_owned()];
-    words.extend((0..2_000).flat_map(|key| [format!("lock:k{key}"), "x".to_owned()]));
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    first.cli(&words);
-    second.cli(&words);
+    for server in [&first, &second] {
+        server.set_all((0..2_000).map(|key| format!("lock:k{key}")));
+    }
     let proxy = Proxy::start(first.port());
     let locks = connect(&proxy.url()).await;
     let mut list = locks.list("");

@@ -1,10 +1,11 @@
 //! The locks that a server has, read from its data.
 
+use lock_tests::Mode;
+
 use crate::{
     model::Value,
     network::{Host, Nanos},
     scheduler::ProcessId,
-    workload::TakenIn,
 };
 
 /// What a server has of a lock, of whichever process.
@@ -14,7 +15,7 @@ pub(crate) enum Occupied {
     Exclusive,
     Shared,
     /// So many permits are held.
-    Permits(u64),
+    Permits(u16),
 }
 
 /// A holder beside others: its process, when its lease ends in milliseconds since the epoch, and its seat, if it has one.
@@ -31,7 +32,7 @@ impl Host {
             Some(text) if text.starts_with("lc1+s:") => Occupied::Shared,
             Some(text) if text.starts_with("lc1+p:") => {
                 let held = self.beside(key, now).len();
-                Occupied::Permits(u64::try_from(held).expect("a few"))
+                Occupied::Permits(u16::try_from(held).expect("a few"))
             }
             Some(_) => Occupied::Exclusive,
         }
@@ -54,7 +55,7 @@ impl Host {
         &self,
         key: &str,
         process: ProcessId,
-        mode: TakenIn,
+        mode: Mode,
         permit: Option<u16>,
         now: Nanos,
     ) -> Option<Nanos> {
@@ -63,10 +64,10 @@ impl Host {
         // A lease ends with the lock, and beside others with its entry among the holders, too.
         let lock_until = entry.until.unwrap_or(i64::MAX / 1_000_000);
         let until = match (self.occupied(key, now), mode) {
-            (Occupied::Exclusive, TakenIn::Exclusive) => {
+            (Occupied::Exclusive, Mode::Exclusive) => {
                 (self.owner(key, now) == Some(process)).then_some(lock_until)
             }
-            (Occupied::Shared, TakenIn::Shared) | (Occupied::Permits(_), TakenIn::Permits(_)) => {
+            (Occupied::Shared, Mode::Shared) | (Occupied::Permits(_), Mode::Permits(_)) => {
                 let beside = self.beside(key, now).into_iter();
                 let of_it = beside.filter(|holder| {
                     holder.process == Some(process) && holder.seat == permit.map(i64::from)

@@ -15,6 +15,7 @@ use std::{
 };
 
 use lock_core::{__simulation::certain_for, Lease, LockError};
+use lock_tests::Mode;
 
 use crate::{
     locks::Occupied,
@@ -22,7 +23,7 @@ use crate::{
     phases::{Phases, Waiting},
     plan::Plan,
     scheduler::{ProcessId, as_seen_by},
-    workload::{TakenIn, nanos},
+    workload::nanos,
     world::{World, lock},
 };
 
@@ -59,7 +60,7 @@ struct Key {
     waiting: BTreeMap<AttemptId, Waiting>,
     phases: Phases,
     /// Attempts that are not over.
-    open: BTreeMap<AttemptId, (ProcessId, TakenIn)>,
+    open: BTreeMap<AttemptId, (ProcessId, Mode)>,
     /// Since when some server has it for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
@@ -76,7 +77,7 @@ struct Key {
 
 struct Holder {
     process: ProcessId,
-    mode: TakenIn,
+    mode: Mode,
     permit: Option<u16>,
     token: u64,
     since: Nanos,
@@ -97,7 +98,7 @@ pub(crate) struct Attempt {
     oracle: Arc<Oracle>,
     id: AttemptId,
     keys: Vec<String>,
-    modes: Vec<TakenIn>,
+    modes: Vec<Mode>,
     process: ProcessId,
     called: Nanos,
     is_granted: bool,
@@ -131,7 +132,7 @@ impl Oracle {
         self: &Arc<Self>,
         process: ProcessId,
         keys: &[String],
-        modes: &[TakenIn],
+        modes: &[Mode],
     ) -> Attempt {
         let mut state = self.lock();
         state.last_attempt += 1;
@@ -230,14 +231,14 @@ impl Oracle {
             // Behind a holder of its own process an exclusive waiter asks for nothing. If the server lost the lock together with its
             // data, the process learns of it at the next renewal.
             let is_behind_its_own = |waiting: &Waiting| {
-                waiting.mode == TakenIn::Exclusive
+                waiting.mode == Mode::Exclusive
                     && key.holders.values().any(|holder| {
-                        holder.mode == TakenIn::Exclusive
+                        holder.mode == Mode::Exclusive
                             && holder.process == waiting.process
                             && !holder.lease.is_lost()
                     })
             };
-            let wanted: Vec<TakenIn> = key
+            let wanted: Vec<Mode> = key
                 .waiting
                 .values()
                 .filter(|waiting| self.world.scheduler.is_awake(waiting.process))
@@ -245,24 +246,20 @@ impl Oracle {
                 .map(|waiting| waiting.mode)
                 .collect();
             let occupied = occupied(name);
-            let (enters, most): (fn(&TakenIn, u64) -> bool, _) = match occupied {
-                Occupied::Free => (|_, _| true, self.idle),
-                Occupied::Exclusive => (|_, _| false, self.idle),
-                // While it is let go, once a ttl, none is let in.
-                Occupied::Shared => (|mode, _| *mode == TakenIn::Shared, self.idle + LET_GO),
-                Occupied::Permits(_) => (
-                    |mode, held| matches!(mode, TakenIn::Permits(permits) if *permits > held),
-                    self.idle,
-                ),
+            let enters = |mode: &Mode| match (occupied, mode) {
+                (Occupied::Free, _) | (Occupied::Shared, Mode::Shared) => true,
+                (Occupied::Permits(held), Mode::Permits(permits)) => *permits > held,
+                _ => false,
             };
-            let held = match occupied {
-                Occupied::Permits(held) => held,
-                _ => 0,
+            // While a share is let go, once a ttl, none is let in.
+            let most = match occupied {
+                Occupied::Shared => self.idle + LET_GO,
+                _ => self.idle,
             };
             // Where one does not enter, the others may stand behind it. It may be one of those that want several keys.
             let mut others = key.open.iter();
             let all_enter =
-                others.all(|(id, (_, mode))| key.holders.contains_key(id) || enters(mode, held));
+                others.all(|(id, (_, mode))| key.holders.contains_key(id) || enters(mode));
             if wanted.is_empty() || !all_enter {
                 key.idle_since = None;
                 continue;
@@ -311,7 +308,7 @@ impl Oracle {
 
     /// Since when the process may have had what an attempt got that was called at this time: what it gets from another task of the
     /// process, or from a share that is kept, may be lost for a ttl before it is known.
-    fn known_since(&self, process: ProcessId, mode: TakenIn, called: Nanos) -> Nanos {
+    fn known_since(&self, process: ProcessId, mode: Mode, called: Nanos) -> Nanos {
         if self.is_handed_on(process, mode) {
             called.saturating_sub(self.longest_ttl)
         } else {
@@ -319,12 +316,12 @@ impl Oracle {
         }
     }
 
-    fn is_handed_on(&self, process: ProcessId, mode: TakenIn) -> bool {
+    fn is_handed_on(&self, process: ProcessId, mode: Mode) -> bool {
         let own = self.plan.processes.get(process);
         match mode {
-            TakenIn::Exclusive => own.is_some_and(|own| own.tasks > 1),
-            TakenIn::Shared => true,
-            TakenIn::Permits(_) => false,
+            Mode::Exclusive => own.is_some_and(|own| own.tasks > 1),
+            Mode::Shared => true,
+            Mode::Permits(_) => false,
         }
     }
 
@@ -344,9 +341,9 @@ impl Oracle {
 }
 
 impl Attempt {
-    fn mode_of(&self, name: &str) -> TakenIn {
+    fn mode_of(&self, name: &str) -> Mode {
         let place = self.keys.iter().position(|other| other == name);
-        place.map_or(TakenIn::Exclusive, |place| self.modes[place])
+        place.map_or(Mode::Exclusive, |place| self.modes[place])
     }
 
     pub(crate) fn failed(&self, error: &LockError) {
@@ -388,18 +385,16 @@ impl Attempt {
         for (name, token) in &tokens {
             let key = state.keys.get_mut(name).expect("it was called for");
             let place = self.keys.iter().position(|other| other == name);
-            let mode = place.map_or(TakenIn::Exclusive, |place| self.modes[place]);
+            let mode = self.mode_of(name);
             let floor = place.map_or(0, |place| self.floors[place]);
             offences.extend(self.look_at_token(key, name, mode, *token, floor));
             if Oracle::certain(self.process, lease).is_zero() {
                 continue;
             }
-            let fences = lease.fences();
-            let fence = fences.iter().find(|(key, _)| key.as_str() == name);
             let holder = Holder {
                 process: self.process,
                 mode,
-                permit: fence.and_then(|(_, fence)| fence.permit),
+                permit: permit_of(lease, name),
                 token: *token,
                 since: now,
                 lease: lease.clone(),
@@ -424,7 +419,7 @@ impl Attempt {
         &self,
         key: &mut Key,
         name: &str,
-        mode: TakenIn,
+        mode: Mode,
         token: u64,
         floor: u64,
     ) -> Vec<String> {
@@ -437,8 +432,8 @@ impl Attempt {
         let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
         // All holders of a shared phase have one, which is larger than those of all phases before. Every other holder has its own.
         let is_new = match mode {
-            TakenIn::Shared => token >= floor && !key.tokens_of_one.contains(&token),
-            TakenIn::Exclusive | TakenIn::Permits(_) => {
+            Mode::Shared => token >= floor && !key.tokens_of_one.contains(&token),
+            Mode::Exclusive | Mode::Permits(_) => {
                 key.tokens_of_one.insert(token);
                 token > floor && !key.tokens.contains(&token)
             }
@@ -455,7 +450,7 @@ impl Attempt {
             let phases = &key.phases;
             let mut wrong = Vec::new();
             wrong.extend(waited.and_then(|waited| phases.look_at_wait(&waited)));
-            if mode == TakenIn::Shared {
+            if mode == Mode::Shared {
                 let (waiting, within) = (key.waiting.values(), oracle.idle);
                 wrong.extend(phases.look_at_late_entry(token, self.called, waiting, within));
             }
@@ -480,9 +475,9 @@ impl Attempt {
             }
             let is_allowed = match (own.mode, other.mode) {
                 // Of one phase.
-                (TakenIn::Shared, TakenIn::Shared) => own.token == other.token,
-                (TakenIn::Permits(_), TakenIn::Permits(_)) => {
-                    before += u64::from(other.since <= own.called);
+                (Mode::Shared, Mode::Shared) => own.token == other.token,
+                (Mode::Permits(_), Mode::Permits(_)) => {
+                    before += u16::from(other.since <= own.called);
                     own.permit != other.permit
                 }
                 _ => false,
@@ -495,8 +490,8 @@ impl Attempt {
             }
         }
         // It entered when fewer than its permits were held. Tokens do not tell the order: a request that is repeated gets another.
-        if let TakenIn::Permits(permits) = own.mode
-            && (before >= permits || own.permit.is_none_or(|permit| u64::from(permit) >= permits))
+        if let Mode::Permits(permits) = own.mode
+            && (before >= permits || own.permit.is_none_or(|permit| permit >= permits))
         {
             offences.push(format!(
                 "P1: #{} has {:?} of {permits} permits of {name}, and {before} had one before it",
@@ -505,6 +500,12 @@ impl Attempt {
         }
         offences
     }
+}
+
+fn permit_of(lease: &Lease, name: &str) -> Option<u16> {
+    let fences = lease.fences();
+    let fence = fences.iter().find(|(key, _)| key.as_str() == name);
+    fence.and_then(|(_, fence)| fence.permit)
 }
 
 impl Drop for Attempt {
@@ -543,11 +544,9 @@ impl Held {
         }
         let now = world.now();
         let certain = world.in_the_world(process, certain);
-        let fences = self.lease.fences();
         for (name, _) in &self.tokens {
             let mode = self.attempt.mode_of(name);
-            let fence = fences.iter().find(|(key, _)| key.as_str() == name);
-            let permit = fence.and_then(|(_, fence)| fence.permit);
+            let permit = permit_of(&self.lease, name);
             let state = oracle.lock();
             let from = oracle.known_since(process, mode, self.attempt.called);
             let is_broken = Oracle::is_broken(&state.keys[name], from, now);
@@ -589,7 +588,7 @@ impl Held {
         }
         register.largest = *token;
         // A store that is written by several at a time would lose writes.
-        (mode == TakenIn::Exclusive).then_some(register.value)
+        (mode == Mode::Exclusive).then_some(register.value)
     }
 
     /// Writes one more than what was read.

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{network::Nanos, scheduler::ProcessId, workload::TakenIn};
+use lock_tests::Mode;
+
+use crate::{network::Nanos, scheduler::ProcessId};
 
 /// Phases that an attempt may see before it stands in the queue, and after it was granted.
 const UNCOUNTED: u64 = 2;
@@ -26,7 +28,7 @@ pub(crate) struct Phases {
 /// An attempt that has not been answered.
 pub(crate) struct Waiting {
     pub(crate) process: ProcessId,
-    pub(crate) mode: TakenIn,
+    pub(crate) mode: Mode,
     pub(crate) called: Nanos,
     shared: usize,
     exclusive_grants: u64,
@@ -34,7 +36,7 @@ pub(crate) struct Waiting {
 }
 
 impl Phases {
-    pub(crate) fn wait(&self, process: ProcessId, mode: TakenIn, called: Nanos) -> Waiting {
+    pub(crate) fn wait(&self, process: ProcessId, mode: Mode, called: Nanos) -> Waiting {
         Waiting {
             process,
             mode,
@@ -45,18 +47,18 @@ impl Phases {
         }
     }
 
-    pub(crate) fn granted(&mut self, mode: TakenIn, token: u64, now: Nanos) {
+    pub(crate) fn granted(&mut self, mode: Mode, token: u64, now: Nanos) {
         match mode {
-            TakenIn::Exclusive => self.exclusive_grants += 1,
-            TakenIn::Shared => {
+            Mode::Exclusive => self.exclusive_grants += 1,
+            Mode::Shared => {
                 self.shared.entry(token).or_insert(now);
             }
-            TakenIn::Permits(_) => {}
+            Mode::Permits(_) => {}
         }
     }
 
-    pub(crate) fn failed(&mut self, mode: TakenIn) {
-        if mode == TakenIn::Exclusive {
+    pub(crate) fn failed(&mut self, mode: Mode) {
+        if mode == Mode::Exclusive {
             self.exclusive_failures += 1;
         }
     }
@@ -72,7 +74,7 @@ impl Phases {
     ) -> Option<String> {
         let begun = *self.shared.get(&token)?;
         let passed_over = |other: &&Waiting| {
-            other.mode == TakenIn::Exclusive
+            other.mode == Mode::Exclusive
                 && begun <= other.called
                 && other.called + closed_within < called
         };
@@ -91,11 +93,11 @@ impl Phases {
         let unseen = self.exclusive_failures - attempt.exclusive_failures;
         match attempt.mode {
             // Between two shared phases there was an exclusive one.
-            TakenIn::Exclusive if shared > exclusive + unseen + 1 + UNCOUNTED => Some(format!(
+            Mode::Exclusive if shared > exclusive + unseen + 1 + UNCOUNTED => Some(format!(
                 "has waited alone for {shared} shared phases, among {exclusive} exclusive grants"
             )),
             // The rest of the phase that ran, and one more.
-            TakenIn::Shared if exclusive > 2 * IN_A_PHASE + UNCOUNTED => Some(format!(
+            Mode::Shared if exclusive > 2 * IN_A_PHASE + UNCOUNTED => Some(format!(
                 "has waited to share for {exclusive} exclusive grants"
             )),
             _ => None,

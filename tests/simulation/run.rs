@@ -8,6 +8,7 @@ use std::{
 };
 
 use lock_core::LockOptions;
+use lock_tests::Mode;
 use tokio::time::sleep;
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     oracle::Oracle,
     plan::{KeyMode, Plan},
     scheduler::{Kind, ProcessId},
-    workload::{Crew, TakenIn, User, connect, nanos},
+    workload::{Crew, User, connect, nanos},
     world::{ProcessClock, World, enter},
 };
 
@@ -246,8 +247,8 @@ impl Scene {
             for key in &plan.keys {
                 // Alone, whatever the mode.
                 let mode = match plan.mode_of(key) {
-                    KeyMode::Permits => TakenIn::Permits(1),
-                    KeyMode::Exclusive | KeyMode::Shared => TakenIn::Exclusive,
+                    KeyMode::Permits => Mode::Permits(1),
+                    KeyMode::Exclusive | KeyMode::Shared => Mode::Exclusive,
                 };
                 let attempt = oracle.call(process, std::slice::from_ref(key), &[mode]);
                 let options = LockOptions::new(plan.longest_ttl).wait(wait);

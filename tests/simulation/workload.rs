@@ -10,9 +10,8 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{
-    IntoLockKey, Lease, LockError, LockGuard, LockKey, LockManager, LockOptions, OnLost,
-};
+use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost};
+use lock_tests::Mode;
 use tokio::time::sleep;
 
 use crate::{
@@ -48,25 +47,6 @@ impl Crew {
 
     pub(crate) fn is_done(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
-    }
-}
-
-/// The mode in which an attempt takes a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TakenIn {
-    Exclusive,
-    Shared,
-    Permits(u64),
-}
-
-impl TakenIn {
-    pub(crate) fn of(self, key: &str) -> impl IntoLockKey + Clone + use<> {
-        let key = LockKey::new(key);
-        match self {
-            Self::Exclusive => key.exclusive(),
-            Self::Shared => key.shared(),
-            Self::Permits(permits) => key.permits(permits),
-        }
     }
 }
 
@@ -189,14 +169,15 @@ impl User {
     }
 
     /// The mode in which a key is to be taken this time.
-    fn mode(&mut self, key: &str) -> TakenIn {
+    fn mode(&mut self, key: &str) -> Mode {
         match self.plan.mode_of(key) {
-            KeyMode::Shared if self.chance.permille(self.plan.shares) => TakenIn::Shared,
-            KeyMode::Shared | KeyMode::Exclusive => TakenIn::Exclusive,
+            KeyMode::Shared if self.chance.permille(self.plan.shares) => Mode::Shared,
+            KeyMode::Shared | KeyMode::Exclusive => Mode::Exclusive,
             KeyMode::Permits => {
                 let most = self.plan.most_permits(self.world.now());
                 let fewer = self.chance.between(1, most);
-                TakenIn::Permits(self.chance.pick(&[fewer, fewer, most]))
+                let permits = self.chance.pick(&[fewer, fewer, most]);
+                Mode::Permits(u16::try_from(permits).expect("a few"))
             }
         }
     }

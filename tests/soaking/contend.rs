@@ -228,7 +228,7 @@ impl Contender {
             };
             let mut register = self.register(&name).await?;
             let updated = if fence.holder == 0 {
-                look(&mut register, fence).await
+                look(&mut register, fence).await.map(drop)
             } else if number == 0 {
                 lease.update_fenced(&mut register, |value| value + 1).await
             } else {
@@ -261,16 +261,15 @@ impl Contender {
     }
 }
 
-/// What a shared holder does, which writes nothing: others would write at the same time.
+/// Announces the token, and reads. A shared holder does no more: others would write at the same time.
 async fn look(
     register: &mut Register,
     fence: lock_core::Fence,
-) -> Result<(), FencedError<io::Error>> {
+) -> Result<u64, FencedError<io::Error>> {
     if register.announce(fence).await? == Fenced::Refused {
         return Err(FencedError::Refused(fence.token));
     }
-    register.read().await?;
-    Ok(())
+    Ok(register.read().await?)
 }
 
 /// What [`Lease::update_fenced`] does, for the other keys of a lease.
@@ -278,10 +277,7 @@ async fn count_up(
     register: &mut Register,
     fence: lock_core::Fence,
 ) -> Result<(), FencedError<io::Error>> {
-    if register.announce(fence).await? == Fenced::Refused {
-        return Err(FencedError::Refused(fence.token));
-    }
-    let value = register.read().await?;
+    let value = look(register, fence).await?;
     match register.write(fence, value + 1).await? {
         Fenced::Accepted => Ok(()),
         Fenced::Refused => Err(FencedError::Refused(fence.token)),

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{IntoLockKey, LockKey};
-use lock_tests::{
-    Random,
-    history::{Demands, Mode},
-};
+use lock_core::IntoLockKey;
+use lock_tests::{Mode, Random, history::Demands};
 
 use crate::topology::Topology;
 
@@ -146,12 +143,7 @@ impl Kept {
 
     /// What is locked, in its mode.
     pub(crate) fn taken(&self) -> impl IntoLockKey + use<> {
-        let key = LockKey::new(self.name.as_str());
-        match self.mode {
-            Mode::Exclusive => key.exclusive(),
-            Mode::Shared => key.shared(),
-            Mode::Permits(permits) => key.permits(u64::from(permits)),
-        }
+        self.mode.of(&self.name)
     }
 
     fn of((name, ttl, usage): (&str, u64, Use)) -> Self {

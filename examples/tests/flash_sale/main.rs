@@ -194,13 +194,19 @@ async fn one_process_oversells_without_the_lock_alone_however_often_it_is_run() 
     }
 }
 
-#[tokio::test]
-async fn two_processes_oversell_without_the_lock_alone() {
+/// One that is under way, its buyers waiting for a lock that the test holds.
+async fn a_sale_that_waits() -> (RedisServer, Sale, Hold) {
     let redis = RedisServer::start();
     let sale = Sale::open(&redis.url()).await;
     let hold = Hold::take(&redis).await;
     sale.start().await;
     hold.is_waited_for().await;
+    (redis, sale, hold)
+}
+
+#[tokio::test]
+async fn two_processes_oversell_without_the_lock_alone() {
+    let (_redis, sale, hold) = a_sale_that_waits().await;
     let second = sale.second();
     assert_eq!(sale.ask("POST", "/start").await.status, 409, "one a time");
     hold.end().await;
@@ -212,11 +218,7 @@ async fn two_processes_oversell_without_the_lock_alone() {
 
 #[tokio::test]
 async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() {
-    let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url()).await;
-    let hold = Hold::take(&redis).await;
-    sale.start().await;
-    hold.is_waited_for().await;
+    let (redis, sale, hold) = a_sale_that_waits().await;
     let hold = hold.let_some_in(&redis).await;
     redis.stop();
     eventually(SOON, "the trouble is on the board", async || {
@@ -269,11 +271,7 @@ async fn without_a_backend_no_sale_starts_until_it_is_back() {
 
 #[tokio::test]
 async fn ctrl_c_ends_both_processes_in_order() {
-    let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url()).await;
-    let hold = Hold::take(&redis).await;
-    sale.start().await;
-    hold.is_waited_for().await;
+    let (redis, sale, hold) = a_sale_that_waits().await;
     let second = sale.second();
     // Four seconds of sale are left. On a machine that stalls for longer, ctrl-c comes after the sale.
     hold.let_some_in(&redis).await.end().await;
@@ -286,11 +284,7 @@ async fn ctrl_c_ends_both_processes_in_order() {
 /// As when all processes of a container are told to end.
 #[tokio::test]
 async fn sigterm_to_both_processes_ends_them_in_order() {
-    let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url()).await;
-    let hold = Hold::take(&redis).await;
-    sale.start().await;
-    hold.is_waited_for().await;
+    let (redis, sale, hold) = a_sale_that_waits().await;
     let second = sale.second();
     let hold = hold.let_some_in(&redis).await;
     for process in [second, sale.process.id()] {
@@ -304,11 +298,7 @@ async fn sigterm_to_both_processes_ends_them_in_order() {
 
 #[tokio::test]
 async fn the_second_process_ends_when_the_first_is_killed() {
-    let redis = RedisServer::start();
-    let mut sale = Sale::open(&redis.url()).await;
-    let hold = Hold::take(&redis).await;
-    sale.start().await;
-    hold.is_waited_for().await;
+    let (redis, mut sale, _hold) = a_sale_that_waits().await;
     let second = sale.second();
     // Without the lock and without a server, the second process would wait for minutes and not end by itself.
     redis.stop();
@@ -319,11 +309,7 @@ async fn the_second_process_ends_when_the_first_is_killed() {
 
 #[tokio::test]
 async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
-    let redis = RedisServer::start();
-    let sale = Sale::open(&redis.url()).await;
-    let hold = Hold::take(&redis).await;
-    sale.start().await;
-    hold.is_waited_for().await;
+    let (_redis, sale, hold) = a_sale_that_waits().await;
     send("-KILL", sale.second());
     hold.end().await;
     let board = sale.finished().await;

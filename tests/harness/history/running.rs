@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Event, Mode, Moment, Step, Window};
+use super::{Event, Moment, Step, Window};
+use crate::mode::Mode;
 
 mod key;
 mod tally;

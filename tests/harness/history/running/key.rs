@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{Demands, Invariant, Known, Tally, fault_free};
-use crate::history::{Event, Mode, Moment, Step, Window};
+use crate::{
+    history::{Event, Moment, Step, Window},
+    mode::Mode,
+};
 
 /// Tokens are remembered for so long, to find the same one twice and to know whose came before.
 const TOKENS_KEPT: Duration = Duration::from_secs(60);
@@ -195,8 +198,7 @@ impl Key {
         known: Known<'_>,
         tally: &mut Tally,
     ) {
-        let demand = self.demand(mode);
-        demand.wanting = demand.wanting.saturating_sub(1);
+        self.demand(mode).end_one();
         self.close_gap(mode, at, demands, known, tally);
     }
 
@@ -208,9 +210,7 @@ impl Key {
         known: Known<'_>,
         tally: &mut Tally,
     ) {
-        let demand = self.demand(mode);
-        demand.wanting = demand.wanting.saturating_sub(1);
-        let is_last = demand.wanting == 0;
+        let is_last = self.demand(mode).end_one();
         self.note_faults(at, known);
         if is_last {
             self.close_gap(mode, at, demands, known, tally);
@@ -288,6 +288,12 @@ impl Key {
 }
 
 impl Demand {
+    /// One attempt wants it no more. Returns whether it was the last.
+    fn end_one(&mut self) -> bool {
+        self.wanting = self.wanting.saturating_sub(1);
+        self.wanting == 0
+    }
+
     fn look_at_open_gap(
         &mut self,
         left_behind: Option<Moment>,
