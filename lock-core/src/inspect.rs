@@ -18,6 +18,21 @@ pub struct LockInfo {
     pub mode: LockMode,
     /// How many leases hold it. A process has one for all its tasks that share a key, and one for each permit.
     pub holders: usize,
+    /// The holders beside `holder`: 64 at most, and none in a [`LockList`](crate::LockList).
+    pub other_holders: Vec<Holder>,
+    /// The requests that wait on the server, in the order in which they joined: 64 at most, and none in a
+    /// [`LockList`](crate::LockList). A process has one request for each mode in which its tasks wait.
+    pub queue: Vec<Waiter>,
+}
+
+/// A request in the queue of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// The process, labelled as a [`Holder`].
+    pub process: Holder,
+    /// The mode that it waits for.
+    pub mode: LockMode,
 }
 
 /// The kind of client that has a lock.
@@ -48,7 +63,14 @@ pub(crate) struct Sighting {
     pub(crate) holders: usize,
     /// How many processes wait.
     pub(crate) waiting: usize,
+    /// Beside `holder`, at most [`NAMED`].
+    pub(crate) other_holders: Vec<Holder>,
+    /// The first of those that wait, at most [`NAMED`].
+    pub(crate) queue: Vec<Waiter>,
 }
+
+/// So many holders and waiters are named, at most: a look stays short on the server.
+pub(crate) const NAMED: usize = 64;
 
 /// What [`LockManager::check`](crate::LockManager::check) found of a backend that works.
 #[derive(Clone, Debug)]
@@ -56,6 +78,45 @@ pub(crate) struct Sighting {
 pub struct Health {
     /// How long one request and its reply took.
     pub round_trip: Duration,
-    /// What works today and may cause trouble later, each with the remedy; empty if nothing.
-    pub warnings: Vec<String>,
+    /// What works today and may cause trouble later; empty if nothing.
+    pub warnings: Vec<Warning>,
+}
+
+/// What works today and may cause trouble later: one of [`Health::warnings`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Warning {
+    /// What it is about.
+    pub topic: Topic,
+    /// What was found, and the remedy.
+    pub text: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a [`Warning`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Topic {
+    /// The clock of a server.
+    Clock,
+    /// A server that may delete locks when its memory is full.
+    Eviction,
+    /// How long a server takes to answer.
+    Latency,
+    /// What the server's user may do.
+    Rights,
+    /// A server of several (Redlock) that does not vote.
+    Votes,
+}
+
+impl Topic {
+    pub(crate) fn warning(self, text: impl Into<String>) -> Warning {
+        let (topic, text) = (self, text.into());
+        Warning { topic, text }
+    }
 }

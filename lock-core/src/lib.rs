@@ -144,7 +144,7 @@ pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
 pub use fenced::{Fenced, FencedError, FencedStore};
 pub use fencing::{Fence, FencingToken};
 pub use guard::LockGuard;
-pub use inspect::{Health, Holder, LockInfo};
+pub use inspect::{Health, Holder, LockInfo, Topic, Waiter, Warning};
 #[cfg(feature = "stream")]
 pub use integrations::stream::HeldStream;
 pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};

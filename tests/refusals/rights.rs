@@ -462,8 +462,8 @@ async fn operators_look_and_take_away(locks: &LockManager, by: By) -> Outcome {
     let health = locks.check().await.map_err(told("cannot check"))?;
     match (by, &health.warnings[..]) {
         (By::Scripts, []) => Ok(()),
-        (By::Commands, [one]) if one.contains("there is no queue") => Ok(()),
-        (_, warnings) => Err(warnings.join(" ")),
+        (By::Commands, [one]) if one.text.contains("there is no queue") => Ok(()),
+        (_, warnings) => Err(format!("{warnings:?}")),
     }
 }
 

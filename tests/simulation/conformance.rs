@@ -236,7 +236,7 @@ impl Command {
             8 => (PREFETCH, &all, &[token, ttl, known, "1"]),
             9 => (FORCE_RELEASE, &all, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
-            11 => (INSPECT, &all, &[]),
+            11 => (INSPECT, &all, &[chance.pick(&["0", "1", "3"])]),
             14..18 => (
                 ACQUIRE_BESIDE,
                 &all,

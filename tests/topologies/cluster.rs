@@ -373,7 +373,7 @@ async fn a_check_and_a_shutdown_reach_every_node() {
         let named = format!("127.0.0.1:{}: ", node.port());
         let mut warnings = health.warnings.iter();
         assert!(
-            warnings.any(|warning| warning.contains(&named)),
+            warnings.any(|warning| warning.text.contains(&named)),
             "{health:?}"
         );
     }

@@ -627,7 +627,7 @@ async fn a_server_that_turns_out_to_be_another_one_has_no_second_vote() {
     eventually(HANG, "it is found out", async || {
         let health = locks.check().await.expect("two of three");
         let mut warnings = health.warnings.iter();
-        warnings.any(|warning| warning.contains("is the same server as"))
+        warnings.any(|warning| warning.text.contains("is the same server as"))
     })
     .await;
     let guard = locks.acquire("k", options()).await;
@@ -798,7 +798,7 @@ async fn clocks_that_were_set_back_are_named_until_they_are_right() {
         .await;
     let about_clocks = async |locks: &LockManager| {
         let health = locks.check().await.expect("they answer");
-        let warnings = health.warnings.into_iter();
+        let warnings = health.warnings.into_iter().map(|warning| warning.text);
         warnings
             .filter(|warning| warning.contains("behind its last fencing token"))
             .collect::<Vec<_>>()
@@ -1099,7 +1099,7 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
     let health = locks.check().await.expect("a majority works");
     assert_eq!(health.warnings.len(), 1, "{:?}", health.warnings);
     assert!(
-        health.warnings[0].contains("does not vote"),
+        health.warnings[0].text.contains("does not vote"),
         "{:?}",
         health.warnings
     );

@@ -44,6 +44,8 @@ impl LockManager {
             holder: sighting.holder,
             mode: sighting.mode,
             holders: sighting.holders,
+            other_holders: sighting.other_holders,
+            queue: sighting.queue,
         }
     }
 

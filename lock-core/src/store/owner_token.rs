@@ -147,15 +147,22 @@ impl fmt::Debug for OwnerToken {
 
 /// The result of a look at a key whose value is `token`.
 pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
-    // Any client can write a token that looks like ours.
-    let ours = label_of(token).map(|label| Holder::Ours(Shown(label).to_string()));
     Sighting {
         remaining,
-        holder: ours.unwrap_or(Holder::Foreign),
+        holder: holder_of(token),
         mode: LockMode::Exclusive,
         holders: 1,
         waiting,
+        other_holders: Vec::new(),
+        queue: Vec::new(),
     }
+}
+
+/// The holder that a token names.
+pub(crate) fn holder_of(token: &str) -> Holder {
+    // Any client can write a token that looks like ours.
+    let ours = label_of(token).map(|label| Holder::Ours(Shown(label).to_string()));
+    ours.unwrap_or(Holder::Foreign)
 }
 
 /// Returns the label in a token of ours, without the secret part; `None` if the token is another library's.

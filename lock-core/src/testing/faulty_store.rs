@@ -217,6 +217,8 @@ impl Store for FaultyStore {
                 mode: LockMode::Exclusive,
                 holders: 1,
                 waiting: 0,
+                other_holders: Vec::new(),
+                queue: Vec::new(),
             };
             Box::pin(std::future::ready(Ok(Some(sighting))))
         })

@@ -22,7 +22,7 @@ use std::{num::NonZeroU64, slice, time::Duration};
 
 use crate::{
     fencing::FencingBlock,
-    inspect::Sighting,
+    inspect::{Sighting, Waiter},
     mode::{LockMode, Mode},
     runtime::clock::Moment,
     store::{
@@ -31,7 +31,7 @@ use crate::{
         WakeUpMode,
         grants::EntryNumber,
         memory::counters::MemoryCounters,
-        owner_token::{OwnerToken, sighting_of},
+        owner_token::{OwnerToken, holder_of, sighting_of},
     },
 };
 
@@ -200,15 +200,25 @@ impl LockTable {
         self.advance(None, update);
     }
 
-    pub(super) fn inspect(&self, now: Moment) -> Option<Sighting> {
+    pub(super) fn inspect(&self, now: Moment, named: usize) -> Option<Sighting> {
         let holders = self.holders().iter();
         let alive: Vec<_> = holders.filter(|holder| holder.expires > now).collect();
         let longest = alive.iter().max_by_key(|holder| holder.expires)?;
         let remaining = longest.expires.since(now);
         let sighting = sighting_of(longest.token.expose(), Some(remaining), self.queue.len());
+        let others = alive.iter().filter(|other| other.number != longest.number);
+        let queue = self.queue.iter().map(|queued| Waiter {
+            process: holder_of(queued.token.expose()),
+            mode: queued.entry.mode.kind(),
+        });
         Some(Sighting {
             mode: self.mode()?,
             holders: alive.len(),
+            other_holders: others
+                .map(|other| holder_of(other.token.expose()))
+                .take(named)
+                .collect(),
+            queue: queue.take(named).collect(),
             ..sighting
         })
     }

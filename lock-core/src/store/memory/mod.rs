@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    inspect::{Health, Sighting},
+    inspect::{Health, NAMED, Sighting},
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,
@@ -223,7 +223,7 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let locks = self.locks.lock();
         let table = locks.tables.get(&full_key);
-        at_once(Ok(table.and_then(|table| table.inspect(now))))
+        at_once(Ok(table.and_then(|table| table.inspect(now, NAMED))))
     }
 
     fn list(&self, full_prefix: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
@@ -231,7 +231,7 @@ impl Store for MemoryStore {
         let locks = self.locks.lock();
         let named = locks.tables.iter();
         let named = named.filter(|(key, _)| key.starts_with(&*full_prefix));
-        let held = named.filter_map(|(key, table)| Some((key.to_string(), table.inspect(now)?)));
+        let held = named.filter_map(|(key, table)| Some((key.to_string(), table.inspect(now, 0)?)));
         // All are in one page, since there is no order to go on in.
         at_once(Ok(Page {
             locks: held.collect(),

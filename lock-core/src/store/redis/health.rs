@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    inspect::Health,
+    inspect::{Health, Topic},
     runtime::{
         clock::{Clock, wall_clock},
         executor::spawn_beside,
@@ -73,12 +73,20 @@ async fn check_one(
             Some(rights::without_scripts(&store.0.usage, location, within).await)
         }
     };
-    let warnings = [slow, clock, eviction, scripts].into_iter().flatten();
-    health.warnings.extend(warnings.map(|warning| {
+    let found = [
+        (Topic::Latency, slow),
+        (Topic::Clock, clock),
+        (Topic::Eviction, eviction),
+        (Topic::Rights, scripts),
+    ];
+    let found = found
+        .into_iter()
+        .filter_map(|(topic, text)| Some((topic, text?)));
+    health.warnings.extend(found.map(|(topic, text)| {
         if store.0.servers.are_several() {
-            format!("{}: {warning}", connection.address().shown())
+            topic.warning(format!("{}: {text}", connection.address().shown()))
         } else {
-            warning
+            topic.warning(text)
         }
     }));
     Ok(())

@@ -9,7 +9,7 @@ use std::{
 use redis::Value;
 
 use crate::{
-    inspect::{Health, Sighting},
+    inspect::{Health, NAMED, Sighting},
     mode::Mode,
     runtime::executor::Executor,
     store::{
@@ -274,17 +274,30 @@ impl RedisStore {
         read_prefetched(&answer).ok_or_else(|| errors::nonsense("a renewal ahead"))
     }
 
+    /// Looks at a key, and names so many holders and waiters.
+    fn look_at(&self, full_key: Arc<str>, named: usize) -> StoreFuture<Option<Sighting>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let (store, full_key) = (&store, &full_key);
+            let inspect = |location: KeyLocation| async move {
+                store.inspect_at(&location, full_key, named).await
+            };
+            store.0.servers.ask(full_key, inspect).await
+        })
+    }
+
     async fn inspect_at(
         &self,
         location: &KeyLocation,
         full_key: &str,
+        named: usize,
     ) -> Result<Option<Sighting>, Failure> {
         if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
             return location.server.commands.inspect(full_key).await;
         }
         let call = Call {
             keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
-            arguments: &[],
+            arguments: &[Number(named as u64)],
         };
         let (_, answer) = location
             .run(&location.server.connection, &INSPECT, call, None)
@@ -417,20 +430,14 @@ impl Store for RedisStore {
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
-        let store = self.clone();
-        Box::pin(async move {
-            let (store, full_key) = (&store, &full_key);
-            let inspect =
-                |location: KeyLocation| async move { store.inspect_at(&location, full_key).await };
-            store.0.servers.ask(full_key, inspect).await
-        })
+        self.look_at(full_key, NAMED)
     }
 
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
         let store = self.clone();
         Box::pin(async move {
             let (servers, within) = (&store.0.servers, store.within());
-            let inspect = |full_key| store.inspect(full_key);
+            let inspect = |full_key| store.look_at(full_key, 0);
             listing::page(servers, within, inspect, &full_prefix, from).await
         })
     }

@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 use redis::Value;
 
 use crate::{
+    inspect::{Topic, Warning},
     options::RESERVED,
     store::{
         Failure,
@@ -55,12 +56,13 @@ pub(super) const CHECK: &str = "__check__:";
 
 impl Scope {
     /// The warning if no key stands for those of the locks.
-    pub(crate) fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<Warning> {
         let is_unknown = self.prefix.is_empty() && self.check_key.is_none();
         is_unknown.then(|| {
-            "the key prefix is empty, so whether this user may use the keys of its locks was not tried: name one of them by the \
-             builder's `check_key`"
-                .to_owned()
+            Topic::Rights.warning(
+                "the key prefix is empty, so whether this user may use the keys of its locks was not tried: name one of them by \
+                 the builder's `check_key`",
+            )
         })
     }
 

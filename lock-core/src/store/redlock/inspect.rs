@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    inspect::{Health, Sighting},
+    inspect::{Health, Sighting, Topic, Warning},
     store::{
         Failure, Store,
         owner_token::sighting_of,
@@ -48,20 +48,25 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
         match answer {
             Ok((waits, health)) => {
                 let own = health.warnings.into_iter();
-                warnings.extend(own.map(|warning| format!("{name}: {warning}")));
+                warnings.extend(
+                    own.map(|Warning { topic, text }| topic.warning(format!("{name}: {text}"))),
+                );
                 if waits.is_zero() {
                     times.push(health.round_trip);
                 } else {
-                    warnings.push(servers.servers[server].forgetful(waits));
+                    let forgetful = servers.servers[server].forgetful(waits);
+                    warnings.push(Topic::Votes.warning(forgetful));
                 }
             }
             Err(failure) => {
-                warnings.push(format!("{name} does not vote: {}", reason(&failure)));
+                let silent = format!("{name} does not vote: {}", reason(&failure));
+                warnings.push(Topic::Votes.warning(silent));
                 failures.push(failure);
             }
         }
     }
-    warnings.extend(clock_warnings(&servers));
+    let clocks = clock_warnings(&servers).into_iter();
+    warnings.extend(clocks.map(|text| Topic::Clock.warning(text)));
     warnings.extend(servers.scope.warning());
     if let Some(round_trip) = reached_by_majority(servers.servers.len(), times) {
         return Ok(Health {
@@ -70,7 +75,8 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
         });
     }
     let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
-    let none = || Failure::no_answer(warnings.join("; "));
+    let texts: Vec<_> = warnings.into_iter().map(|warning| warning.text).collect();
+    let none = || Failure::no_answer(texts.join("; "));
     Err(failures.into_iter().find(invalid).unwrap_or_else(none))
 }
 

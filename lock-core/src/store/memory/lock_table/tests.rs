@@ -10,9 +10,12 @@ use std::{
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof, proptest};
 
 use super::*;
-use crate::store::{
-    in_flight::InFlight,
-    owner_token::{OwnerTokens, Scheme},
+use crate::{
+    inspect::NAMED,
+    store::{
+        in_flight::InFlight,
+        owner_token::{OwnerTokens, Scheme},
+    },
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -516,7 +519,18 @@ impl World {
     }
 
     fn is_seen_as_it_is(&self) {
-        let sighting = self.table.inspect(self.now);
+        let sighting = self.table.inspect(self.now, NAMED);
+        if let Some(sighting) = &sighting {
+            assert_eq!(sighting.other_holders.len(), sighting.holders - 1);
+            let mut queue = self.queue.clone();
+            queue.sort_by_key(|waits| waits.place);
+            // Those that died stay until the next operation.
+            let mut seen = sighting.queue.iter();
+            let is_in_order = queue
+                .iter()
+                .all(|waits| seen.any(|waiter| waiter.mode == waits.entry.mode.kind()));
+            assert!(is_in_order, "{queue:?}, {:?}", sighting.queue);
+        }
         let seen = sighting.map(|sighting| (sighting.mode, sighting.holders, sighting.remaining));
         let longest = self.held.iter().max_by_key(|seen| seen.expires);
         let expected = longest.map(|longest| {

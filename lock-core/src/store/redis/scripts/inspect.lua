@@ -2,9 +2,40 @@
 --
 -- The keys are those of queue.lua. Only the first one has to be there: without the others nothing waits, and no label is found.
 --
--- Returns {holder, remaining milliseconds, waiting requests, holders, label}. Holder: the owner token of an exclusive one, or the
--- marker of those beside each other; remaining: of the longest lease, -1: without an expiry; holders: those whose lease has not
--- ended; label: of one of them, empty if it has none. Nothing if it is free.
+-- ARGV[1]  how many holders and how many waiting requests are named, at most
+--
+-- Returns {holder, remaining milliseconds, waiting requests, holders, labels, queue}. Holder: the owner token of an exclusive one, or
+-- the marker of those beside each other; remaining: of the longest lease, -1: without an expiry; holders: those whose lease has not
+-- ended; labels: of the holders beside each other; queue: the kinds and labels of the requests, in the order of joining. Nothing if it
+-- is free.
+local function process_of(entry)
+  local _, _, _, kind, token = string.match(entry, ENTRY)
+  return string.match(token or '', '^lc[01]:(.*):') or '', kind
+end
+
+-- The first entries between two scores, with the scores. There is none in what is no queue.
+local function first_entries(from, to)
+  local found = redis.pcall('ZRANGEBYSCORE', KEYS[3], from, to, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
+  return found.err and {} or found
+end
+
+-- Merges the two queues by the time of joining.
+local function first_waiters()
+  local shared, others, queue = first_entries('-inf', '(' .. OTHERS), first_entries(OTHERS, '+inf'), {}
+  local i, j = 1, 1
+  while #queue < tonumber(ARGV[1]) and (shared[i] or others[j]) do
+    local entry
+    if not others[j] or shared[i] and tonumber(shared[i + 1]) <= tonumber(others[j + 1]) - BAND then
+      entry, i = shared[i], i + 2
+    else
+      entry, j = others[j], j + 2
+    end
+    local label, kind = process_of(entry)
+    queue[#queue + 1] = (kind or '') .. ' ' .. label
+  end
+  return queue
+end
+
 local holder = redis.call('GET', KEYS[1])
 if not holder then
   return {}
@@ -13,9 +44,18 @@ end
 local waiting = KEYS[3] and redis.pcall('ZCARD', KEYS[3])
 waiting = type(waiting) == 'number' and waiting or 0
 local remaining = redis.call('PTTL', KEYS[1])
+local queue = waiting > 0 and first_waiters() or {}
 if string.sub(holder, 1, 4) ~= 'lc1+' or not KEYS[5] then
-  return {holder, remaining, waiting, 1, label_of(holder)}
+  return {holder, remaining, waiting, 1, {}, queue}
 end
 local now_ms = math.floor(microseconds() / 1000)
 local holders = redis.call('ZCOUNT', KEYS[5], string.format('(%.0f', now_ms), '(9007199254740991')
-return {holder, remaining, waiting, holders, label_of(holder)}
+-- One at least: a list shows it.
+local most = math.max(1, tonumber(ARGV[1]))
+local found, labels = redis.call('ZREVRANGE', KEYS[5], 0, most, 'WITHSCORES'), {}
+for i = 1, #found, 2 do
+  if found[i] ~= '#' and tonumber(found[i + 1]) > now_ms and #labels < most then
+    labels[#labels + 1] = process_of(found[i])
+  end
+end
+return {holder, remaining, waiting, holders, labels, queue}

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::{
     fencing::FencingBlock,
-    inspect::{Holder, Sighting},
+    inspect::{Holder, Sighting, Waiter},
     key::Shown,
     mode::LockMode,
     store::{
@@ -173,23 +173,26 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
     let Some(seen) = read_seen(answer)? else {
         return Ok(None);
     };
+    let exclusive = sighting_of(&seen.holder, seen.remaining, seen.waiting);
     let mode = match seen.holder.get(..6) {
         Some("lc1+s:") => LockMode::Shared,
         Some("lc1+p:") => LockMode::Permits,
         _ => {
-            return Ok(Some(sighting_of(
-                &seen.holder,
-                seen.remaining,
-                seen.waiting,
-            )));
+            return Ok(Some(Sighting {
+                queue: seen.queue,
+                ..exclusive
+            }));
         }
     };
+    let mut named = seen.beside.into_iter();
     Ok(Some(Sighting {
-        remaining: seen.remaining,
-        holder: Holder::Ours(Shown(&seen.label).to_string()),
+        // None is named if the set of holders was evicted.
+        holder: named.next().unwrap_or(Holder::Foreign),
         mode,
         holders: seen.holders,
-        waiting: seen.waiting,
+        other_holders: named.collect(),
+        queue: seen.queue,
+        ..exclusive
     }))
 }
 
@@ -200,7 +203,9 @@ pub(crate) struct Seen {
     pub(crate) remaining: Option<Duration>,
     waiting: usize,
     holders: usize,
-    label: String,
+    /// Holders beside each other.
+    beside: Vec<Holder>,
+    queue: Vec<Waiter>,
 }
 
 pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
@@ -215,16 +220,44 @@ pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
             Value::Int(millis),
             Value::Int(waiting),
             Value::Int(holders),
-            Value::BulkString(label),
+            Value::Array(labels),
+            Value::Array(queue),
         ] => Ok(Some(Seen {
             holder: String::from_utf8_lossy(holder).into_owned(),
             // A missing expiry is a negative number.
             remaining: u64::try_from(*millis).ok().map(Duration::from_millis),
             waiting: usize::try_from(*waiting).unwrap_or(0),
             holders: usize::try_from(*holders).unwrap_or(0),
-            label: String::from_utf8_lossy(label).into_owned(),
+            beside: words_of(labels).map(|label| process(&label)).collect(),
+            queue: words_of(queue).map(|words| waiter(&words)).collect(),
         })),
         _ => Err(errors::nonsense("an inspection")),
+    }
+}
+
+fn words_of(values: &[Value]) -> impl Iterator<Item = String> {
+    let values = values.iter().filter_map(reply::bytes);
+    values.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Any client can write an entry: its label is shown, and nothing else is done with it.
+fn process(label: &str) -> Holder {
+    if label.is_empty() {
+        Holder::Foreign
+    } else {
+        Holder::Ours(Shown(label).to_string())
+    }
+}
+
+fn waiter(words: &str) -> Waiter {
+    let (kind, label) = words.split_once(' ').unwrap_or((words, ""));
+    Waiter {
+        process: process(label),
+        mode: match kind {
+            "x" => LockMode::Exclusive,
+            "s" => LockMode::Shared,
+            _ => LockMode::Permits,
+        },
     }
 }
 

@@ -214,7 +214,8 @@ impl Commands {
             return Ok(None);
         }
         // There is no queue, and one holder.
-        seen.extend([Value::Int(0), Value::Int(1), Value::BulkString(Vec::new())]);
+        seen.extend([Value::Int(0), Value::Int(1)]);
+        seen.extend([Value::Array(Vec::new()), Value::Array(Vec::new())]);
         read_sighting(&Value::Array(seen))
     }
 
