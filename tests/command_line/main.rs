@@ -314,6 +314,45 @@ async fn ten_thousand_locks_are_shown() {
     );
     let left = own["remaining_ms"].as_u64().expect("a number");
     assert!((1..=60_000).contains(&left), "{left}");
+    let second = locks.acquire_free("beside", options().permits(3)).await;
+    let third = locks.acquire_free("beside", options().permits(3)).await;
+    let words = [
+        "run",
+        "beside",
+        "--permits",
+        "2",
+        "--wait",
+        "forever",
+        "--",
+        "true",
+    ];
+    let mut waiting = command(&server, &words).spawn().expect("it starts");
+    eventually(HANG, "it waits", async || {
+        let info = locks.inspect("beside").await.expect("an answer");
+        info.is_some_and(|info| info.waiters > 0)
+    })
+    .await;
+    let shown = lockctl(&server, &["show", "beside"]);
+    let shown = text(&shown.stdout);
+    let lines: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
+    let [first, holder, waiter] = &lines[..] else {
+        panic!("{shown}")
+    };
+    let of = |pid: u32| format!("/{pid}");
+    assert_eq!((first[0], first[1], first[3]), ("beside", "permits", "2"));
+    assert_eq!(holder[..2], ["holder", "permits"]);
+    assert!(holder[2].ends_with(&of(std::process::id())), "{shown}");
+    assert_eq!(waiter[..2], ["waiter", "permits"]);
+    assert!(waiter[2].ends_with(&of(waiting.id())), "{shown}");
+    let full = json(&lockctl(&server, &["show", "beside", "--json"]));
+    assert_eq!(full["queue"][0]["process"], waiter[2]);
+    assert_eq!(full["other_holders"][0], holder[2]);
+    second.release_held().await;
+    third.release_held().await;
+    assert!(waiting.wait().expect("it ends").success());
     let none = lockctl(&server, &["show", "none"]);
     assert_eq!(text(&none.stdout), "free\n");
     guard.release_held().await;
@@ -346,7 +385,24 @@ fn the_doctor_finds_what_is_to_be_mended() {
     let findings = json(&well);
     let findings = findings.as_array().expect("a list");
     assert!(findings.iter().all(|finding| finding["ok"] == true));
-    assert!(findings.len() >= 4, "{findings:?}");
+    let named: Vec<_> = findings
+        .iter()
+        .map(|found| found["what"].as_str())
+        .collect();
+    let expected = [
+        "connection",
+        "server",
+        "persistence",
+        "protocol",
+        "rights",
+        "eviction",
+        "clock",
+        "latency",
+    ];
+    assert_eq!(named, expected.map(Some));
+    let doubtful = findings.iter().filter(|found| found["mark"] == "WARN");
+    let doubtful: Vec<_> = doubtful.map(|found| found["what"].as_str()).collect();
+    assert_eq!(doubtful, [Some("persistence")], "{findings:?}");
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let ill = lockctl(&server, &["doctor"]);
@@ -373,7 +429,10 @@ fn the_doctor_says_which_rights_are_missing() {
     let examined = lockctl(&server, &["--url", &url, "doctor", "--json"]);
     assert_eq!(code(&examined), 1, "{examined:?}");
     let findings = json(&examined);
-    assert_eq!(findings[0]["ok"], false);
+    assert_eq!(
+        (&findings[0]["what"], &findings[0]["ok"]),
+        (&"rights".into(), &false.into())
+    );
     let said = findings[0]["text"].as_str().expect("a text");
     assert!(said.contains("ACL SETUSER poor"), "{said}");
     assert!(!said.contains("word@"), "{said}");

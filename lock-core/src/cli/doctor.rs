@@ -1,9 +1,13 @@
 //! `doctor`: whether a server is fit to keep locks.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
-use lock_core::{LockManager, redis};
+use lock_core::{LockError, LockManager, Topic, redis};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
     Failed,
@@ -13,79 +17,157 @@ use crate::{
 /// The scripts call `ZMSCORE` and `SET … PXAT`, which came with it.
 const LEAST_VERSION: (u32, u32) = (6, 2);
 
+/// For each question to the server itself.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Good,
+    /// Locks work, and may be lost or late where they need not be.
+    Doubtful,
+    Bad,
+}
+
+impl Mark {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Doubtful => "WARN",
+            Self::Bad => "FAIL",
+        }
+    }
+
+    const fn colour(self) -> Colour {
+        match self {
+            Self::Good => Colour::Green,
+            Self::Doubtful => Colour::Yellow,
+            Self::Bad => Colour::Red,
+        }
+    }
+}
+
 struct Finding {
     what: &'static str,
-    is_good: bool,
-    /// What was found; if it is not good, with what to do.
+    mark: Mark,
+    /// What was found; unless it is good, with the remedy.
     text: String,
 }
 
 pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, Failed> {
-    let mut findings = Vec::new();
-    let connected = LockManager::builder().key_prefix(prefix).connect(url).await;
-    let locks = match connected {
-        Ok(locks) => locks,
+    let mut findings = server(url).await;
+    let is_reached = !findings.is_empty();
+    if findings.is_empty() {
+        findings.push(doubtful(
+            "server",
+            "version, protocol and persistence were not asked: this url names several servers, or none that answers. Examine each by \
+             its own url",
+        ));
+    }
+    match LockManager::builder().key_prefix(prefix).connect(url).await {
+        Ok(locks) => {
+            findings.insert(0, good("connection", "the manager is connected"));
+            findings.extend(health(&locks).await);
+        }
         Err(error) => {
-            findings.push(bad("connection", Failed::from(error).reason));
-            return report(&findings, json);
+            // The server answers, and refuses what a lock takes.
+            let is_refused = is_reached && matches!(error, LockError::Invalid { .. });
+            let what = if is_refused { "rights" } else { "connection" };
+            findings.insert(0, bad(what, Failed::from(error).reason));
         }
-    };
-    findings.push(good("connection", "a lock can be taken and released"));
-    findings.extend(server(url).await);
-    match locks.check().await {
-        Ok(health) => {
-            let round_trip = format!("a request takes {:?}", health.round_trip);
-            findings.push(good("latency", round_trip));
-            if health.warnings.is_empty() {
-                let fine = "nothing else stands in the way: rights, eviction, clock, grants";
-                findings.push(good("settings", fine));
-            }
-            let warnings = health.warnings.into_iter();
-            findings.extend(warnings.map(|warning| bad("settings", warning)));
-        }
-        Err(error) => findings.push(bad("settings", Failed::from(error).reason)),
     }
     report(&findings, json)
 }
 
-fn good(what: &'static str, text: impl Into<String>) -> Finding {
-    Finding {
-        what,
-        is_good: true,
-        text: text.into(),
+/// What the manager's own check found: each topic has a line.
+async fn health(locks: &LockManager) -> Vec<Finding> {
+    let health = match locks.check().await {
+        Ok(health) => health,
+        Err(error @ LockError::Invalid { .. }) => {
+            return vec![bad("rights", Failed::from(error).reason)];
+        }
+        Err(error) => return vec![bad("connection", Failed::from(error).reason)],
+    };
+    let round_trip = format!("a request takes {:?}", health.round_trip);
+    let topics = [
+        (
+            Topic::Rights,
+            "rights",
+            "a lock is taken, renewed and released".to_owned(),
+        ),
+        (
+            Topic::Eviction,
+            "eviction",
+            "the server evicts no locks".to_owned(),
+        ),
+        (
+            Topic::Clock,
+            "clock",
+            "the clocks of the server and of this machine agree".to_owned(),
+        ),
+        (Topic::Latency, "latency", round_trip),
+    ];
+    let mut findings = Vec::new();
+    let mut warnings = health.warnings;
+    for (topic, what, well) in topics {
+        let about: Vec<_> = warnings
+            .extract_if(.., |warning| warning.topic == topic)
+            .collect();
+        if about.is_empty() {
+            findings.push(good(what, well));
+        }
+        findings.extend(about.into_iter().map(|warning| bad(what, warning.text)));
     }
+    findings.extend(
+        warnings
+            .into_iter()
+            .map(|warning| bad("votes", warning.text)),
+    );
+    findings
+}
+
+fn good(what: &'static str, text: impl Into<String>) -> Finding {
+    let (mark, text) = (Mark::Good, text.into());
+    Finding { what, mark, text }
+}
+
+fn doubtful(what: &'static str, text: impl Into<String>) -> Finding {
+    let (mark, text) = (Mark::Doubtful, text.into());
+    Finding { what, mark, text }
 }
 
 fn bad(what: &'static str, text: impl Into<String>) -> Finding {
-    Finding {
-        what,
-        is_good: false,
-        text: text.into(),
-    }
+    let (mark, text) = (Mark::Bad, text.into());
+    Finding { what, mark, text }
 }
 
-/// What the server says of itself. Of several, each would say it of itself: only a single one is asked.
+/// What a single server says of itself; nothing if it cannot be reached, or the url names several.
 async fn server(url: &str) -> Vec<Finding> {
     let Ok(client) = redis::Client::open(url) else {
-        return vec![good(
-            "server",
-            "not asked: this url names several, or is not one of the crate `redis`",
-        )];
+        return Vec::new();
     };
-    let info = async {
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        redis::cmd("INFO")
-            .query_async::<String>(&mut connection)
-            .await
+    let connecting = timeout(PATIENCE, client.get_multiplexed_async_connection());
+    let Ok(Ok(mut connection)) = connecting.await else {
+        return Vec::new();
     };
-    match info.await {
-        Ok(info) => of_info(&info),
-        Err(error) if error.kind() == redis::ErrorKind::Client => Vec::new(),
-        Err(_) => vec![bad(
+    let info = redis::cmd("INFO");
+    let info = timeout(PATIENCE, info.query_async::<String>(&mut connection)).await;
+    let mut findings = match info {
+        Ok(Ok(info)) => of_info(&info),
+        _ => vec![bad(
             "server",
             "its INFO cannot be read: grant this user `+info`, or look at the version and at persistence by hand",
         )],
-    }
+    };
+    let mut hello = redis::cmd("HELLO");
+    let hello = hello.arg(3).query_async::<redis::Value>(&mut connection);
+    findings.push(match timeout(PATIENCE, hello).await {
+        Ok(Ok(_)) => good("protocol", "RESP3: grants come by messages"),
+        _ => doubtful(
+            "protocol",
+            "RESP2 only, so waiters poll: use Redis 6 or later, and a proxy that passes RESP3 on",
+        ),
+    });
+    findings
 }
 
 fn of_info(info: &str) -> Vec<Finding> {
@@ -113,10 +195,10 @@ fn of_info(info: &str) -> Vec<Finding> {
     let persistence = if is_on("aof_enabled") {
         good("persistence", "the append-only file is on")
     } else {
-        // Tokens grow all the same, by the clock; the locks that are held are gone.
-        good(
+        // Fencing tokens grow all the same, by the clock.
+        doubtful(
             "persistence",
-            "the append-only file is off: a restart forgets the locks that are held",
+            "the append-only file is off, so a restart forgets the locks that are held: set `appendonly yes`",
         )
     };
     findings.push(persistence);
@@ -130,12 +212,13 @@ fn of_info(info: &str) -> Vec<Finding> {
 }
 
 fn report(findings: &[Finding], json: bool) -> Result<u8, Failed> {
-    let is_fit = findings.iter().all(|finding| finding.is_good);
+    let is_fit = findings.iter().all(|finding| finding.mark != Mark::Bad);
     if json {
         let shown = findings.iter().map(|finding| {
             json!({
                 "what": finding.what,
-                "ok": finding.is_good,
+                "ok": finding.mark != Mark::Bad,
+                "mark": finding.mark.label(),
                 "text": finding.text,
             })
         });
@@ -143,11 +226,10 @@ fn report(findings: &[Finding], json: bool) -> Result<u8, Failed> {
     } else {
         let mut stdout = io::stdout();
         for finding in findings {
-            let mark = if finding.is_good {
-                painted("ok  ", Colour::Green)
-            } else {
-                painted("FAIL", Colour::Red)
-            };
+            let mark = painted(
+                &format!("{:4}", finding.mark.label()),
+                finding.mark.colour(),
+            );
             writeln!(stdout, "{mark}  {:<11}  {}", finding.what, finding.text)?;
         }
     }
@@ -163,12 +245,12 @@ mod tests {
         let findings = of_info("redis_version:5.0.7\r\nrole:slave\r\naof_enabled:1\r\n");
         let bad: Vec<_> = findings
             .iter()
-            .filter(|finding| !finding.is_good)
+            .filter(|finding| finding.mark == Mark::Bad)
             .map(|finding| finding.what)
             .collect();
         assert_eq!(bad, ["server", "role"]);
         let findings = of_info("redis_version:7.2.4\r\nvalkey_version:9.0.0\r\nrole:master\r\n");
-        assert!(findings.iter().all(|finding| finding.is_good));
+        assert!(findings.iter().all(|finding| finding.mark != Mark::Bad));
         assert_eq!(findings[0].text, "Valkey 9.0.0");
     }
 }

@@ -9,8 +9,8 @@ use lock_core::LockManager;
 use serde_json::{Value, json};
 
 use crate::{
-    Failed,
-    output::{Row, print_json, print_rows, table},
+    Failed, UNAVAILABLE,
+    output::{Row, print_in_full, print_json, print_rows, table},
 };
 
 /// More than these do not fit on a screen.
@@ -33,17 +33,20 @@ pub(crate) async fn show(locks: &LockManager, key: &str, json: bool) -> Result<u
         info,
     });
     if json {
-        print_json(&row.map_or_else(|| json!({ "key": key, "holder": null }), |row| row.json()))?;
+        print_json(&row.map_or_else(
+            || json!({ "key": key, "holder": null }),
+            |row| row.json_in_full(),
+        ))?;
         return Ok(0);
     }
     match row {
-        Some(row) => print_rows(&[row])?,
+        Some(row) => print_in_full(&row)?,
         None => writeln!(io::stdout(), "free")?,
     }
     Ok(0)
 }
 
-/// Ends with Ctrl-C.
+/// Ends with Ctrl-C. A server that does not answer is shown as such, and asked again.
 pub(crate) async fn watch(
     locks: &LockManager,
     prefix: &str,
@@ -55,14 +58,21 @@ pub(crate) async fn watch(
         ));
     }
     loop {
-        let rows = rows(locks, prefix).await?;
-        let count = rows.len();
-        let shown = table(rows.get(..count.min(WATCHED)).unwrap_or_default());
+        let shown = match rows(locks, prefix).await {
+            Ok(rows) => {
+                let count = rows.len();
+                let shown = table(rows.get(..count.min(WATCHED)).unwrap_or_default());
+                format!("{count} locks are held; Ctrl-C ends\n\n{shown}")
+            }
+            Err(Failed {
+                code: UNAVAILABLE,
+                reason,
+            }) => format!("{reason}\n\nasked again each {interval:?}; Ctrl-C ends\n"),
+            Err(failed) => return Err(failed),
+        };
         // To the upper left, and the rest is empty.
-        writeln!(
-            io::stdout(),
-            "\x1b[H\x1b[2J{count} locks are held; Ctrl-C ends\n\n{shown}"
-        )?;
+        write!(io::stdout(), "\x1b[H\x1b[2J{shown}")?;
+        io::stdout().flush()?;
         tokio::time::sleep(interval).await;
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     env, fmt,
     io::{self, IsTerminal, Write},
+    slice,
     time::Duration,
 };
 
@@ -42,6 +43,31 @@ impl Row {
             "waiters": info.waiters,
         })
     }
+
+    /// With what a list does not have: all holders, and the queue.
+    pub(crate) fn json_in_full(&self) -> Value {
+        let mut value = self.json();
+        let holders = self.info.other_holders.iter().map(ToString::to_string);
+        let queue = self.info.queue.iter().map(|waiter| {
+            json!({ "process": waiter.process.to_string(), "mode": waiter.mode.to_string() })
+        });
+        value["other_holders"] = holders.collect();
+        value["queue"] = queue.collect();
+        value
+    }
+
+    /// A line for each holder beside the first one, and for each request in the queue, in its order.
+    fn details(&self) -> Vec<[String; 3]> {
+        let holders = self.info.other_holders.iter().map(|holder| {
+            let mode = self.info.mode.to_string();
+            ["holder".to_owned(), mode, printable(&holder.to_string())]
+        });
+        let queue = self.info.queue.iter().map(|waiter| {
+            let process = printable(&waiter.process.to_string());
+            ["waiter".to_owned(), waiter.mode.to_string(), process]
+        });
+        holders.chain(queue).collect()
+    }
 }
 
 /// Whoever may write keys must not write to the operator's terminal.
@@ -71,6 +97,17 @@ impl fmt::Display for Span {
 
 pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     writeln!(io::stdout(), "{value}")
+}
+
+/// Prints one lock, and a line for each other holder and each waiter.
+pub(crate) fn print_in_full(row: &Row) -> io::Result<()> {
+    print_rows(slice::from_ref(row))?;
+    let mut stdout = io::stdout().lock();
+    let between = if stdout.is_terminal() { "  " } else { "\t" };
+    for line in row.details() {
+        writeln!(stdout, "{}", line.join(between))?;
+    }
+    Ok(())
 }
 
 /// Prints locks, in the order of their keys.
@@ -121,6 +158,7 @@ pub(crate) enum Colour {
     Bold,
     Red,
     Green,
+    Yellow,
 }
 
 /// Colours on a terminal, unless `NO_COLOR` is set.
@@ -130,6 +168,7 @@ pub(crate) fn painted(text: &str, colour: Colour) -> String {
         Colour::Bold => 1,
         Colour::Red => 31,
         Colour::Green => 32,
+        Colour::Yellow => 33,
     };
     if is_wanted {
         format!("\x1b[{code}m{text}\x1b[0m")
