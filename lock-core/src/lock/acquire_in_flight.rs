@@ -2,7 +2,7 @@
 //!
 //! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request
 //! ([`Registry::finish_elsewhere`]). Its reply is then an event like any other: a grant goes to the next waiter of this process, or
-//! back to the server. That is all the clean-up of a dropped acquire.
+//! back to the server. A dropped acquire needs no other clean-up.
 //!
 //! [`Registry::finish_elsewhere`]: crate::lock::registry::Registry::finish_elsewhere
 
@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) struct AcquireInFlight {
     pub(crate) owner: Arc<Owner>,
-    /// Locked while it is polled. The task polls it, or the executor takes it.
+    /// Locked while the reply is polled. The task polls it, or the executor takes it.
     reply: Mutex<Reply>,
 }
 
@@ -28,7 +28,7 @@ enum Reply {
     NotSent,
     /// Polled by the task.
     Pending(StoreFuture<Acquired>),
-    /// It has come, or the executor waits for it.
+    /// The reply has come, or the executor waits for it.
     Elsewhere,
 }
 
@@ -40,8 +40,8 @@ impl AcquireInFlight {
         }
     }
 
-    /// Gives the request to the task, which sends it with its first poll. Returned if the executor is to wait for it, since the process
-    /// was stopped for a second just before this.
+    /// Gives the request to the task, which sends it with its first poll. Returns the request if the executor must wait for it
+    /// instead: the process was stopped for a second just before this.
     pub(crate) fn send(&self, reply: StoreFuture<Acquired>) -> Option<StoreFuture<Acquired>> {
         let mut state = self.reply.lock();
         if matches!(*state, Reply::Elsewhere) {
@@ -51,7 +51,8 @@ impl AcquireInFlight {
         None
     }
 
-    /// Polled by the task. Pending for ever once the executor has it, which then wakes the waiter.
+    /// Polls the request for the task. Stays pending once the executor has the request: the event of its reply then wakes the
+    /// waiter.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Acquired, Failure>> {
         let mut state = self.reply.lock();
         let Reply::Pending(reply) = &mut *state else {
@@ -64,7 +65,7 @@ impl AcquireInFlight {
         polled
     }
 
-    /// Takes it from the task, if it has not come.
+    /// Takes the request from the task, if its reply has not come.
     pub(crate) fn take(&self) -> Option<StoreFuture<Acquired>> {
         match mem::replace(&mut *self.reply.lock(), Reply::Elsewhere) {
             Reply::Pending(reply) => Some(reply),

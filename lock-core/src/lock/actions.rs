@@ -1,4 +1,4 @@
-//! Carrying out what the state machine of a key decided, when no mutex is held; and the task of the timers.
+//! Carries out what the state machine of a key decided, when no mutex is held. Also the task of the timers.
 
 use std::{
     marker::PhantomData,
@@ -34,14 +34,14 @@ pub(super) struct Todo {
     /// The request that the executor is to go on with.
     pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
-    /// For a release among the actions, which a shutdown waits for until it has begun.
+    /// Open for a release among the actions: a shutdown waits until that release has begun.
     pub(super) releasing: Option<Open>,
-    /// What was removed from the map: dropping it may wake a shutdown.
+    /// The entry that was removed from the map: dropping it may wake a shutdown.
     pub(super) ended: Option<KeyEntry>,
 }
 
 impl Todo {
-    /// Whether a request for the key is among it.
+    /// Whether a request for the key is among the actions.
     pub(super) fn asks(&self) -> bool {
         let mut actions = self.actions.iter();
         actions.any(|action| matches!(action, Action::Acquire(_)))
@@ -64,7 +64,7 @@ impl Registry {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
             match action {
-                // Both are the user's code, which may panic.
+                // A waker is the user's code, which may panic when it wakes or is dropped.
                 Action::Wake(waker) => catch_panic(|| waker.wake()),
                 Action::Drop(waker) => catch_panic(|| drop(waker)),
                 Action::Acquire(acquire) => {
@@ -134,13 +134,13 @@ impl Registry {
         }
     }
 
-    /// For a request whose task has left, or does not poll: the executor goes on with it.
+    /// Has the executor go on with a request, when its task has left or does not poll.
     pub(super) fn finish_elsewhere(self: &Arc<Self>, key: &LockKey, request: &AcquireInFlight) {
         let Some(reply) = request.take() else {
             return;
         };
         let owner = request.owner.clone();
-        // In memory a request is executed when it is made. A reply that a test delays need not be waited for.
+        // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
         let has_waiters = || self.waiters_in(key, owner.mode.kind()) > 0;
         if matches!(self.context.executor, Executor::Caller) && !has_waiters() {
             drop(reply);
@@ -208,7 +208,8 @@ impl Registry {
     }
 }
 
-/// Clears the flag when the task ends, for whatever reason, and has the waiters and the observers of leases start another.
+/// Clears the flag when the task ends, for whatever reason. Also wakes the waiters and the observers of leases, which start another
+/// task.
 struct Running(Weak<Registry>);
 
 impl Drop for Running {
@@ -221,7 +222,7 @@ impl Drop for Running {
 }
 
 impl Registry {
-    /// Has all waiters poll, and all observers of leases look again.
+    /// Wakes all waiters, and all observers of leases, which look again.
     fn rouse_all(&self) {
         let (mut wakers, mut leases) = (Vec::new(), Vec::new());
         for entry in self.keys.lock().all_mut() {
@@ -239,9 +240,9 @@ impl Registry {
     /// Starts the task of the timers, if it does not run.
     pub(crate) fn keep_ticking(self: &Arc<Self>) {
         let is_running = &self.renewal.is_running;
-        // Mostly it runs, and a write would take the flag from the caches of other threads.
+        // Usually the task runs, and a write would take the flag from the caches of other threads.
         if !is_running.load(Ordering::Acquire) && !is_running.swap(true, Ordering::AcqRel) {
-            // It does not keep the manager, nor its thread, which end with their last user.
+            // The task has no strong reference: the manager and its thread end with their last user.
             let registry = Arc::downgrade(self);
             let running = Running(registry.clone());
             self.context.executor.spawn(async move {
@@ -252,7 +253,7 @@ impl Registry {
     }
 }
 
-/// Runs as long as the manager, and its thread or the caller's runtime.
+/// Runs until the manager ends, or the runtime that the task was started on.
 async fn tick(registry: Weak<Registry>) {
     loop {
         let Some((renewal, clock)) = registry
@@ -263,7 +264,7 @@ async fn tick(registry: Weak<Registry>) {
         };
         let hints = tokio::select! {
             biased;
-            // First: what keeps changing must not keep the timers waiting. Batches are sent after either.
+            // The timers are first: frequent changes must not delay them. Batches are sent after either branch.
             hints = renewal.timers.due(&clock, BATCHED_WITHIN) => hints,
             () = renewal.changed.notified() => Vec::new(),
         };
@@ -274,7 +275,6 @@ async fn tick(registry: Weak<Registry>) {
             registry.tick(&key, kind);
         }
         while let Some((batch, within)) = renewal.next_batch(&registry.context) {
-            // Apart from this loop, so that a slow reply delays neither other renewals nor the end of a lease.
             renew(&registry, batch, within);
         }
     }
@@ -282,7 +282,7 @@ async fn tick(registry: Weak<Registry>) {
 
 fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
     let context = &registry.context;
-    // Before the request is handed over: the server's time starts later than this, never earlier.
+    // Read before the request is handed over: the server's time starts later than this, never earlier.
     let sent = context.clock.now();
     let requests = batch
         .iter()
@@ -290,7 +290,7 @@ fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
         .collect();
     let reply = context.store.renew(requests, within);
     let told = registry.clone();
-    // Apart from this task, so that a slow reply delays neither other renewals nor the end of a lease.
+    // The executor waits for the reply, not this task: a slow reply delays neither other renewals nor the end of a lease.
     tell_reply(&context.executor, reply, move |answers| {
         told.renewal.in_flight.fetch_sub(1, Ordering::AcqRel);
         told.renewal.wake();
@@ -326,7 +326,7 @@ pub(super) fn read_reply(
     }
 }
 
-/// Tells the reply once: if the runtime ends that waits for it, as a failure.
+/// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.
 struct TellOnce<T, F: FnOnce(Result<T, Failure>)> {
     tell: Option<F>,
     _reply: PhantomData<fn(T)>,

@@ -36,12 +36,12 @@ pub(crate) struct Context {
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
-    /// What is inherited by a fork is refused: see [`check_process`](Self::check_process).
+    /// A manager that was inherited by a fork refuses all work: see [`check_process`](Self::check_process).
     origin: OriginProcess,
     /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
     pub(crate) held: Arc<Tally>,
     pub(crate) in_progress: Arc<Tally>,
-    /// Releases behind calls that have returned. The drop of the last manager waits for them.
+    /// Releases that go on after their call has returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
     pub(crate) outage: Outage,
     /// The largest fencing token that this manager has seen; each new one must be larger.
@@ -79,7 +79,7 @@ impl Context {
     pub(crate) fn is_here_at(&self, now: Moment) -> bool {
         self.origin.is_here_at(match self.clock {
             Clock::Boot => now,
-            // It may be virtual.
+            // The clock of tokio may be virtual.
             Clock::Tokio(_) => Clock::Boot.now(),
         })
     }
@@ -109,12 +109,12 @@ impl Context {
         let (sender, answer) = oneshot::channel();
         let question = question(&*self.store);
         self.executor.spawn(async move {
-            // The receiver is gone if the caller was dropped: then the reply is not needed.
+            // The receiver is gone if the caller's future was dropped: then the reply is not needed.
             drop(sender.send(question.await));
         });
         let mut answer = pin!(answer);
         let answer = poll_fn(|context| -> Poll<Result<_, LockError>> {
-            // In a child that was forked meanwhile it never comes.
+            // In a child that was forked meanwhile the reply never comes.
             self.check_process()?;
             answer.as_mut().poll(context).map(Ok)
         });
@@ -172,8 +172,8 @@ impl Context {
 }
 
 impl Drop for Context {
-    /// In a forked child nothing below is taken apart: to close a connection or to end a thread is to write to what the
-    /// parent has, too.
+    /// A forked child keeps the store and the executor. Closing a connection or ending a thread would write to what the parent also
+    /// uses.
     fn drop(&mut self) {
         if !self.origin.is_here() {
             mem::forget((self.store.clone(), self.executor.clone()));

@@ -1,4 +1,4 @@
-//! What the store reports by itself: what came by a message, and the ends and beginnings of connections.
+//! What the store reports by itself: pushed messages, and connections that end or begin.
 
 use std::sync::Arc;
 

@@ -15,12 +15,12 @@ use crate::{
     telemetry::WatchedHold,
 };
 
-/// The leases of the keys that were taken together, in the order in which the keys were written. None only in a
-/// hold that gave them up. The loss of one is the loss of all.
+/// The leases of the keys that were taken together, in the order in which the keys were written. Empty only in a hold that gave
+/// them up. The loss of one is the loss of all.
 #[derive(Clone, Default)]
 pub(crate) struct Leases(Arc<[Arc<LeaseState>]>);
 
-/// Owns leases, as a guard does; shared with the guards that re-entered them.
+/// Owns the leases of one guard. Guards that re-entered the leases share them.
 pub(crate) struct Hold {
     leases: Leases,
 }
@@ -41,7 +41,7 @@ impl Leases {
         }
     }
 
-    /// Which of them has ended and how, if one has: one that ended by itself, rather than with another.
+    /// Which of them has ended and how, if one has. A lease that ended by itself is preferred to one that ended with another.
     pub(crate) fn ended(&self) -> Option<(&LeaseState, LeaseLost)> {
         let mut with_another = None;
         for lease in self.all() {
@@ -83,13 +83,13 @@ impl Leases {
         self.ended().map_or(reason, |(_, reason)| reason)
     }
 
-    /// Until the first of them ends.
+    /// The time until the first of them ends.
     pub(crate) fn remaining(&self) -> Duration {
         let each = self.all().iter().map(|lease| lease.remaining());
         each.min().unwrap_or_default()
     }
 
-    /// The same for the simulation, which changes nothing by looking.
+    /// Like `remaining`, for the simulation: it changes nothing.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
         let each = self.all().iter().map(|lease| lease.certain_for());
@@ -98,14 +98,14 @@ impl Leases {
 }
 
 impl Hold {
-    /// Of a task that has just taken its grant.
+    /// Makes the hold of a task that has just taken its grant.
     pub(crate) fn first(lease: Arc<LeaseState>) -> Self {
         Self {
             leases: Leases(Arc::new([lease])),
         }
     }
 
-    /// Makes one of several, of which each has one lease. The caller looks for a loss after this.
+    /// Joins several holds with one lease each. The caller must look for an earlier loss afterwards.
     pub(crate) fn joined(holds: Vec<Self>) -> Self {
         // The share of each goes on in the joined one.
         let each = holds.into_iter().map(Self::into_leases);
@@ -128,7 +128,7 @@ impl Hold {
         &self.leases
     }
 
-    /// Has telemetry tell of the hold.
+    /// Makes telemetry report the hold.
     pub(crate) fn watch(&self, watch: impl FnOnce(&LeaseState) -> WatchedHold) {
         let lease = self.leases.first();
         lease.watch(watch(lease));
@@ -139,7 +139,7 @@ impl Hold {
         mem::take(&mut self.leases)
     }
 
-    /// Releases what no other guard shares, all at the same time, and waits for the replies.
+    /// Releases the leases that no other guard shares, all at the same time, and waits for the replies.
     ///
     /// Dropping the future leaves the releases in flight.
     pub(crate) async fn release(self) -> Result<(), LockError> {
@@ -195,11 +195,11 @@ fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
     }
 }
 
-/// Runs a body as long as its lease holds: the loss if it ends first.
+/// Runs a body as long as its leases hold. Fails with the loss if one of them ends first.
 ///
-/// The clock is read before each poll of the body, so that a process that was paused through the end of its lease does not take
-/// one more step: a plain `select!` polls the body first as often as not. What remains is a pause in the middle of a step, which
-/// only a fencing token can make harmless.
+/// The clock is read before each poll of the body: after a pause through the end of its lease, a process takes no further step. A
+/// plain `select!` would poll the body first in half of the cases. A pause in the middle of a step remains possible, which only a
+/// fencing token can make harmless.
 pub(crate) async fn while_held<T>(
     leases: &Leases,
     body: impl Future<Output = T>,

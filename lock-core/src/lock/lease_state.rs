@@ -1,7 +1,7 @@
 //! What the holder of a lease and its observers share.
 //!
-//! The state machine decides; this is what it publishes. An observer also reads the clock, so that a lease that has run out is lost
-//! for it at once, whether or not a timer has fired.
+//! The state machine decides, and publishes its decisions here. An observer also reads the clock: it sees at once that a lease has
+//! run out, whether or not a timer has fired.
 
 use std::{
     pin::pin,
@@ -41,26 +41,26 @@ pub(crate) struct LeaseState {
     pub(crate) id: TaskId,
     pub(crate) owner: Arc<Owner>,
     pub(crate) fencing: FencingToken,
-    /// The seat, of a lease with permits.
+    /// The seat of a lease with permits.
     pub(crate) permit: Option<u16>,
     pub(crate) terms: Terms,
     /// Cleared once, if at all.
     is_renewed: AtomicBool,
-    /// Grows only, in nanoseconds of the clock. Written by the driver of the state machine.
+    /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
     valid_until: AtomicU64,
     /// Which task took it, and when.
     taken: (RunningTask, Moment),
-    /// When its task began to run under it, if `max_hold` or `min_hold` count from there.
+    /// When its task began to run under the lease, if `max_hold` or `min_hold` count from there.
     began_at: OnceLock<Moment>,
     /// All leases, this one among them, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
-    /// Set once, by whichever notices first; final.
+    /// Set once, by the first caller that notices the end, and not changed after that.
     end: OnceLock<LeaseLost>,
     /// Signalled when `end` is set.
     ends: Notify,
-    /// How many guards share it. The last one releases; at zero no guard can join.
+    /// How many guards share the lease. The last one releases; at zero no guard can join.
     guards: AtomicUsize,
-    /// What is open as long as a guard has it. Taken once, by the release.
+    /// Open as long as a guard has the lease. Taken once, by the release.
     held: Mutex<HeldByGuards>,
 }
 
@@ -88,7 +88,7 @@ struct HeldByGuards {
 }
 
 impl LeaseState {
-    /// Of a task that takes its grant: one guard has it.
+    /// Makes the lease of a task that takes its grant. One guard has it.
     pub(crate) fn new<W, L>(
         registry: &Arc<Registry>,
         key: &LockKey,
@@ -130,11 +130,11 @@ impl LeaseState {
         self.terms.mode.kind()
     }
 
-    /// What its holder shows to a store.
+    /// The fence that the holder shows to a store.
     pub(crate) fn fence(&self) -> Fence {
         Fence {
             token: self.fencing,
-            // All that hold a shared phase have its token, whatever their process.
+            // All holders of a shared phase have the same token, in every process.
             holder: match self.terms.mode {
                 Mode::Shared => 0,
                 Mode::Exclusive | Mode::Permits(_) => self.context().owner_tokens.manager,
@@ -147,7 +147,7 @@ impl LeaseState {
         now.since(self.taken.1)
     }
 
-    /// What has it, for a task that asks now.
+    /// The holder of the lease, as the task that asks sees it.
     pub(crate) fn held_by(&self, now: Moment) -> HeldBy {
         let held = self.held_for(now);
         if self.taken.0 == RunningTask::current() {
@@ -157,9 +157,9 @@ impl LeaseState {
         }
     }
 
-    /// Its task has all leases that it needs, and runs under it from now on.
+    /// Notes that its task has all the leases that it needs, and runs under this one from now on.
     pub(crate) fn begin(&self) {
-        // A hot lock is passed on too often to read the clock for nothing.
+        // Only these two limits need the time. A contended lock is passed on too often to read the clock without need.
         if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
             return;
         }
@@ -169,28 +169,28 @@ impl LeaseState {
         }
     }
 
-    /// From now on it runs out, unless a renewal is in flight.
+    /// Stops renewing the lease. It then runs out, unless a renewal in flight extends it once more.
     pub(crate) fn stop_renewing(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
         self.registry.stop_renewing(self);
     }
 
-    /// From now on the loss of one of these leases is the loss of all. The caller looks for an earlier loss after this.
+    /// Makes the loss of one of these leases the loss of all. The caller must look for an earlier loss afterwards.
     pub(crate) fn tie(&self, all: &Arc<[Arc<Self>]>) {
         *self.siblings.lock() = Some(Arc::downgrade(all));
     }
 
-    /// Has telemetry tell of the hold.
+    /// Makes telemetry report the hold.
     pub(crate) fn watch(&self, watch: WatchedHold) {
         self.held.lock().watch = watch;
     }
 
-    /// For what runs under the lock.
+    /// The span for the code that runs under the lock.
     pub(crate) fn span(&self) -> tracing::Span {
         self.held.lock().watch.span()
     }
 
-    /// Has all that wait for its end look again.
+    /// Wakes all tasks that wait for its end, so that they look again.
     pub(crate) fn rouse(&self) {
         catch_panic(|| self.ends.notify_waiters());
     }
@@ -206,16 +206,16 @@ impl LeaseState {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Moves its end further away. What has ended stays so, since that is read first.
+    /// Moves the end later. A lease that has ended stays so, since readers look at `end` first.
     pub(crate) fn extend(&self, valid_until: Moment) {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
     }
 
-    /// How the lease ended, if it has. Reads the clock: it need not have been noticed before.
+    /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
     pub(crate) fn ended(&self) -> Option<LeaseLost> {
         let now = self.context().clock.now();
-        // In a forked child nothing is done about it: the lease is the parent's, and goes on there.
+        // In a forked child nothing else changes: the lease is the parent's, and goes on there.
         if !self.context().is_here_at(now) {
             return Some(LeaseLost::Forked);
         }
@@ -231,7 +231,7 @@ impl LeaseState {
         None
     }
 
-    /// Ends the lease, once; returns how it ended, which an earlier end decides.
+    /// Ends the lease, once. Returns how it ended: the reason of an earlier end stays.
     pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
         if let Err(_later) = self.end.set(reason) {
             return self.end.get().copied().unwrap_or(reason);
@@ -246,7 +246,8 @@ impl LeaseState {
         reason
     }
 
-    /// Tying looks at the ends afterwards, and an end looks for ties afterwards. So one of the two sees the other.
+    /// The caller of `tie` looks for ends after it has tied, and an end looks for ties after it was set. So one of the two sees the
+    /// other.
     fn end_siblings(&self, reason: LeaseLost) {
         if reason == LeaseLost::OtherKey {
             return;
@@ -262,19 +263,19 @@ impl LeaseState {
     pub(crate) async fn lost(&self) -> LeaseLost {
         let mut ends = pin!(self.ends.notified());
         loop {
-            // Listening before looking: an end between the two would be missed the other way round.
+            // Listens before it looks: in the other order an end between the two would be missed.
             ends.as_mut().enable();
             if let Some(reason) = self.ended() {
                 return reason;
             }
-            // On the caller's runtimes, the task of the timers may have ended with the one it ran on.
+            // On the caller's runtimes, the task of the timers may have ended with the runtime that it ran on.
             self.registry.keep_ticking();
             ends.as_mut().await;
             ends.set(self.ends.notified());
         }
     }
 
-    /// One more guard shares it. Returns whether that is possible: the last one may have released.
+    /// Lets one more guard share the lease. Returns whether that is possible: the last guard may have released it.
     pub(crate) fn join(&self) -> bool {
         let count = |guards: usize| (guards > 0).then_some(guards + 1);
         self.guards
@@ -282,21 +283,22 @@ impl LeaseState {
             .is_ok()
     }
 
-    /// One guard releases its share. The last one releases the lock, and the future waits for the reply; dropping it leaves the
-    /// release in flight. `None`: there is nothing to wait for.
+    /// Releases the share of one guard. The last guard releases the lock, and the future waits for the reply. Dropping the future
+    /// leaves the release in flight. `None`: there is nothing to wait for.
     pub(crate) fn leave(&self) -> Option<Releasing> {
         if self.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
-        // Before a mutex is taken, which another thread may have held at the moment of a fork. What waits for the end, or is told of
-        // it, does so in the parent.
+        // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
+        // end are in the parent.
         if !self.context().is_here() {
             return Some(Releasing::forked(self.key.clone()));
         }
-        // Closed after the release has begun: a shutdown must not find nothing held and nothing in flight between the two.
+        // `held.open` is dropped after the release has begun. Else a shutdown could find nothing held and nothing in flight between
+        // the two.
         let held = std::mem::take(&mut *self.held.lock());
         let lost = self.ended();
-        // Before the next task has the lock: no clone of this lease may look valid beside it.
+        // Ended before the next task has the lock: no clone of this lease may look valid beside the next lease.
         self.end(LeaseLost::Released);
         drop(held.watch);
         let releasing = self.registry.release(self, lost);
@@ -304,7 +306,7 @@ impl LeaseState {
         releasing
     }
 
-    /// The action that releases it, if the state machine has given it up.
+    /// The action that releases the lease, when the state machine no longer has it.
     pub(crate) fn release_action(&self) -> ReleaseAction<Arc<Owner>> {
         ReleaseAction {
             owner: self.owner.clone(),
@@ -322,7 +324,7 @@ impl LeaseState {
         }
     }
 
-    /// The same for the simulation, which changes nothing by looking.
+    /// Like `remaining`, for the simulation: it changes nothing.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
         match self.end.get() {
@@ -348,7 +350,7 @@ impl LeaseState {
         Some(self.began_at.get()?.after(min_hold))
     }
 
-    /// Whether it can be expected to last so long at all times.
+    /// Fails unless the lease can be expected to last so much longer at all times.
     pub(crate) fn check_length(&self, at_least: Duration) -> Result<(), LockError> {
         if self.is_renewed.load(Ordering::Relaxed) && at_least > self.terms.ttl / 2 {
             return Err(LockError::invalid(format!(
@@ -372,7 +374,7 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Takes the server's reply on whether the key is still held.
+    /// Reads the server's reply on whether the key is still held.
     pub(crate) fn note_renewal(
         &self,
         result: Option<Result<Renewed, Failure>>,

@@ -1,4 +1,4 @@
-//! Whether the backend replies, so that not each new request has to find out by itself.
+//! Whether the backend replies. In an outage new requests fail at once, instead of each waiting for its own time-out.
 
 use std::{
     fmt,
@@ -20,11 +20,12 @@ use crate::{
     store::{Failure, Source},
 };
 
-/// Of one manager. Each reply and each failure to get one is noted here.
+/// The outage state of one manager. Each reply is noted here, and each request that had none.
 pub(crate) struct Outage {
-    /// How long without a reply new requests still wait; `None`: always.
+    /// After so long without a reply, new requests no longer wait; `None`: they always wait.
     fail_fast_after: Option<Duration>,
-    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last one had a reply.
+    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last request had a
+    /// reply.
     since: AtomicU64,
     last_failure: Mutex<Option<Source>>,
     /// Whether a request is in flight that only finds out whether the outage is over.
@@ -41,25 +42,26 @@ impl Outage {
         }
     }
 
-    /// A request had its reply, or had none.
+    /// Notes that a request had its reply, or had none.
     pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
         match result {
             Err(Failure::NoAnswer(source) | Failure::NotNow(source)) => {
                 *self.last_failure.lock() = Some(source.clone());
-                // Two that fail at once may both be the first: the later one counts, by no more than the time between them.
+                // If two requests fail at once, both may store their time. The later time may count, which is off by the time
+                // between the two.
                 if self.since.load(Ordering::Relaxed) == 0 {
                     let first = clock.now().as_nanos().max(1);
                     self.since.store(first, Ordering::Release);
                 }
             }
-            // Mostly there is no outage, and a write would take the value from the caches of other threads.
+            // Usually there is no outage, and a write would take the value from the caches of other threads.
             _ if self.since.load(Ordering::Relaxed) != 0 => self.since.store(0, Ordering::Release),
             _ => {}
         }
     }
 
-    /// Refuses a request that begins in an outage, unless it may wait for ever. Then one request at a time finds out whether the outage
-    /// is over: a read of the key, which changes nothing.
+    /// Refuses a request that begins in an outage, unless it may wait for ever. During an outage one read of a key at a time finds
+    /// out whether the outage is over. The read changes nothing.
     pub(crate) fn check(
         context: &Arc<Context>,
         wait: Wait,
@@ -93,7 +95,7 @@ impl Outage {
     }
 }
 
-/// Ends with its task, for whatever reason.
+/// Clears the flag when its task ends, for whatever reason.
 struct Probe(Arc<Context>);
 
 impl Drop for Probe {

@@ -1,14 +1,15 @@
 //! The leases that the running task holds, so that taking one of them again succeeds at once.
 //!
-//! The set follows the task: through `join!` and nested calls, not into a spawned task, nor into a task of a `LocalSet` that is
-//! driven inside the body. It is a list from the innermost body outwards, as short as bodies are nested.
+//! The set follows the task, through `join!` and nested calls. It does not follow into a spawned task, nor into a task of a
+//! `LocalSet` that is driven inside the body. It is a list from the innermost body outwards, as short as bodies are nested.
 //!
-//! Calls of one key by branches of one body (`join!`) have the key in turn: a call waits for the [turn](Turns) of the innermost body that
-//! holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and goes on at once.
+//! Calls of one key by branches of one body (`join!`) have the key in turn. A call waits for the [turn](Turns) of the innermost
+//! body that holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and goes on at
+//! once.
 //!
-//! A call that asks for the key shared needs a part of the turn only: such calls run together, and none beside one that asks for it
-//! exclusively. Its own body holds the key shared from then on, also where the lease is exclusive. An exclusive call inside of it is
-//! refused: with its sibling doing the same, each would wait for the other's part. So where the lease is shared, no call waits.
+//! A call that asks for the key shared needs only a part of the turn. Such calls run together, and not beside a call that asks for
+//! the key exclusively. From then on its own body holds the key shared, even under an exclusive lease. An exclusive call inside
+//! that body is refused: if its sibling did the same, each would wait for the other's part. So no call waits under a shared lease.
 
 use std::{future::Future, iter, mem, ptr, sync::Arc};
 
@@ -30,14 +31,14 @@ tokio::task_local! {
     static INNERMOST: Arc<HeldByBody>;
 }
 
-/// What one of the bodies that run holds. Guards that take a key of it again share its lease.
+/// What one running body holds. Guards that take one of its keys again share the lease.
 struct HeldByBody {
     leases: Leases,
-    /// Of its keys, those that it took again, shared: it holds them no more than that, whatever the lease.
+    /// Those of its keys that it took again, shared. It holds these only shared, whatever the mode of the lease.
     shared: Vec<LockKey>,
-    /// Of its keys, those that calls inside the body took again: the calls in turn have its [`PARTS`], first come, first served.
+    /// Those of its keys that calls inside the body took again. The calls get [`PARTS`] of the turn in the order in which they ask.
     turns: Mutex<Vec<(LockKey, Arc<Semaphore>)>>,
-    /// The task that runs it; `None` on a thread that blocks on the body.
+    /// The task that runs the body; `None` on a thread that blocks on the body.
     task: Option<task::Id>,
     outer: Option<Arc<HeldByBody>>,
 }
@@ -50,12 +51,12 @@ const PARTS: u32 = u32::MAX >> 3;
 pub(crate) struct Turns {
     #[expect(dead_code, reason = "their drop lets the next calls run")]
     taken: Vec<OwnedSemaphorePermit>,
-    /// For the body of the call.
+    /// The keys that the call takes shared, for its body.
     shared: Vec<LockKey>,
 }
 
 impl Turns {
-    /// The keys that the body of the call is to hold no more than shared, whatever the lease. Once.
+    /// Takes the keys that the body of the call holds only shared, whatever the mode of the lease. A second call returns none.
     pub(crate) fn shared(&mut self) -> Vec<LockKey> {
         mem::take(&mut self.shared)
     }
@@ -76,7 +77,7 @@ impl HeldByBody {
         of_key
     }
 
-    /// How its calls may use a key of it.
+    /// The mode in which calls inside the body hold the key of this lease.
     fn mode_of(&self, lease: &LeaseState) -> Mode {
         if self.shared.contains(&lease.key) {
             Mode::Shared
@@ -86,7 +87,7 @@ impl HeldByBody {
     }
 }
 
-/// Runs `body` as one that holds the leases, and the keys in `shared` no more than shared.
+/// Runs `body` as one that holds the leases. It holds the keys in `shared` only shared.
 pub(crate) async fn scope<T>(
     leases: &Leases,
     shared: Vec<LockKey>,
@@ -102,15 +103,15 @@ pub(crate) async fn scope<T>(
     INNERMOST.scope(held, body).await
 }
 
-/// Waits until no other branch of the running body is in a call with one of these keys, but for shared calls beside shared ones, as
-/// long as the call may wait. The keys are taken in the order of their bytes, so that branches with keys in common do not wait for
-/// each other in a circle.
+/// Waits, as long as the call may, until no other branch of the running body is in a call with one of these keys. Shared calls do
+/// not wait for shared ones. The keys are taken in the order of their bytes: branches with keys in common then do not wait for each
+/// other in a circle.
 ///
-/// The holder of a turn is a call under the same lease. It ends with the lease at the latest, unless it is told to continue.
+/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it is told to continue.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future leaves the queue, and gives back the turns that it has.
+/// Dropping the future leaves the queue, and gives back the turns that the call has.
 pub(crate) async fn take_turns(
     registry: &Arc<Registry>,
     keys: &[(LockKey, Mode)],
@@ -241,12 +242,12 @@ pub fn assert_holds(key: impl IntoLockKey) {
     assert!(holds(&key), "the lock `{key}` is not held by this task");
 }
 
-/// Whether the running task holds this key, of whatever manager.
+/// Whether the running task holds this key, by a lease of any manager.
 fn holds(key: &LockKey) -> bool {
     all().any(|held| held.lease_of(key).is_some() && held.leases.ended().is_none())
 }
 
-/// From the innermost outwards.
+/// The bodies that the running task is in, from the innermost outwards.
 fn all() -> impl Iterator<Item = Arc<HeldByBody>> {
     iter::successors(innermost(), |held| held.outer.clone())
 }

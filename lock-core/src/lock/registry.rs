@@ -1,7 +1,7 @@
 //! All keys that this process wants or holds, and the driver of their state machines.
 //!
-//! Each function here is an event: it reads the clock, locks the mutex, has the state machine of the key make its transition, and
-//! carries out the actions after the mutex is free. What comes between the two finds the new state.
+//! Each function here is an event. It reads the clock, locks the mutex, and has the state machine of the key make its transition.
+//! After the mutex is free it carries out the actions. An event between the two finds the new state.
 
 use std::{
     collections::HashMap,
@@ -60,9 +60,9 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 pub(super) struct KeyMap {
-    /// Those of exclusive locks, of shared ones, and of those with permits: see [`KeyMap::of`].
+    /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`].
     entries: [HashMap<LockKey, KeyEntry>; 3],
-    /// How long keys of each template were lately held. There are as many templates as the program has.
+    /// How long keys of each template were held lately. The program text bounds the number of templates.
     typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
     is_closed: bool,
@@ -77,7 +77,7 @@ impl KeyMap {
         self.of(kind).get_mut(key)
     }
 
-    /// What this process has to do with a key, in whatever mode.
+    /// The entries of a key, in all modes.
     fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
         self.entries
             .iter()
@@ -113,10 +113,10 @@ pub(super) struct KeyEntry {
     pub(super) state: LiveState,
     /// The request in flight that a task polls.
     request: Option<Arc<AcquireInFlight>>,
-    /// The last release of this process, as long as it has no answer: the next request leaves behind it.
+    /// The last release of this process, until it has its answer: the next request is sent behind the release.
     releasing: Option<ReleaseInFlight>,
     timer: Option<TimerId>,
-    /// A shutdown waits for it.
+    /// A shutdown waits until this is dropped.
     _in_progress: Open,
 }
 
@@ -152,11 +152,11 @@ impl Registry {
         let mut keys = self.keys.lock();
         if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
             drop(keys);
-            // Before the request leaves, so that the key is free for it if no task has the share.
+            // Done before the request is sent: the key is then free for the request if no task has the share.
             self.close_shares(key);
             keys = self.keys.lock();
         }
-        // With the mutex that the state is made under: a shutdown looks at all states once.
+        // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
         if keys.is_closed {
             return Err(Refusal::Closed.into_error(key, now, Busy::default()));
         }
@@ -191,14 +191,14 @@ impl Registry {
         }
     }
 
-    /// No share of a key that this process has admits a further task.
+    /// No share that this process has of the key admits a further task from now on.
     pub(crate) fn close_shares(self: &Arc<Self>, key: &LockKey) {
         self.event(key, LockMode::Shared, |entry, cx| {
             entry.state.close_shares(cx);
         });
     }
 
-    /// No share of this process admits a further task. Returns whether there was one.
+    /// No share of this process admits a further task from now on. Returns whether there was a share.
     pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
         let mut keys = self.keys.lock();
         let shared: Vec<_> = keys.of(LockMode::Shared).keys().cloned().collect();
@@ -220,7 +220,7 @@ impl Registry {
         }
     }
 
-    /// The error of a refusal, with the holder of this process, if there is one by now.
+    /// The error of a refusal. It names the holder in this process, if there is one by now.
     pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
         let now = self.context.clock.now();
         let busy = self.busy(key, now);
@@ -238,7 +238,7 @@ impl Registry {
         }
     }
 
-    /// A task polls, perhaps with the reply to the request that it polled. Returns the request that it is to poll next.
+    /// A task polls, perhaps with the reply to the request that it polled. Returns the request that the task is to poll next.
     pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
@@ -256,7 +256,7 @@ impl Registry {
         let polled = self.event(key, kind, |entry, cx| {
             if let Some((owner, reply)) = reply {
                 entry.request = None;
-                // It is polled now, and needs no wake-up for what this reply brings.
+                // The task is being polled, and needs no wake-up for the result of this reply.
                 entry.state.take_waker(id, cx);
                 entry.state.acquired(&owner, reply, cx);
             }
@@ -265,7 +265,7 @@ impl Registry {
         });
         match polled {
             Some((Polled::Pending, request)) => {
-                // On the caller's runtimes, the task of the timers may have ended with the one it ran on.
+                // On the caller's runtimes, the task of the timers may have ended with the runtime that it ran on.
                 self.keep_ticking();
                 (Polled::Pending, request)
             }
@@ -295,7 +295,7 @@ impl Registry {
         });
     }
 
-    /// A task releases. `None`: the next task has the lock. Of a lease that is lost the rest is given back.
+    /// A task releases. `None`: the next task has the lock. The rest of a lost lease is given back, too.
     pub(crate) fn release(
         self: &Arc<Self>,
         lease: &LeaseState,
@@ -345,7 +345,7 @@ impl Registry {
         });
     }
 
-    /// The lease of a key is lost, whichever task has it. Returns whether one did.
+    /// The lease of a key is lost, whichever task has it. Returns whether there was a lease.
     #[cfg(feature = "testing")]
     pub(crate) fn lose_key(self: &Arc<Self>, key: &LockKey, reason: LeaseLost) -> bool {
         let lost = LockMode::ALL.map(|kind| {
@@ -361,7 +361,7 @@ impl Registry {
         keys.each(key).any(|entry| entry.state.is_held())
     }
 
-    /// The server replied to a renewal, or did not within its time.
+    /// The server replied to a renewal, or did not reply in time.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         key: &LockKey,
@@ -415,7 +415,7 @@ impl Registry {
         })
     }
 
-    /// The same in one mode.
+    /// How many tasks wait for a key in one mode.
     pub(super) fn waiters_in(&self, key: &LockKey, kind: LockMode) -> usize {
         let mut keys = self.keys.lock();
         let entry = keys.get_mut(key, kind);
@@ -432,7 +432,7 @@ impl Registry {
         format!("{}{}", self.prefix, key.as_str()).into()
     }
 
-    /// In an order that does not depend on the map's, which differs from run to run.
+    /// All keys, sorted: the order of the maps differs from run to run.
     fn all_keys(&self) -> Vec<(LockKey, LockMode)> {
         let mut all = Vec::new();
         let mut keys = self.keys.lock();
@@ -444,7 +444,8 @@ impl Registry {
         all
     }
 
-    /// One transition of a key that is here, and what it causes. Returns its result, and the request that the polling task is to poll.
+    /// Makes one transition of a key that has an entry, and carries out its actions. Returns the result, and the request that the
+    /// polling task is to poll.
     pub(super) fn event<T>(
         self: &Arc<Self>,
         key: &LockKey,
@@ -488,7 +489,8 @@ impl Registry {
         (result, cx.actions)
     }
 
-    /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. With the mutex.
+    /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. Called with the mutex
+    /// locked.
     fn settle(
         &self,
         key: &LockKey,

@@ -1,8 +1,8 @@
-//! Releasing a key on the server, whatever fails meanwhile.
+//! Releases a key on the server, whatever fails meanwhile.
 //!
-//! The task that releases polls the release until it knows the result. From there on, and if the task is dropped, the manager's
+//! The task that releases polls the release until it knows the result. From then on, and if the task is dropped, the manager's
 //! executor goes on with it. The release is repeated until the server has replied on the very connection that carried every acquire
-//! with this token, or until the lease must have ended by itself.
+//! with this token. It ends at the latest when the lease must have ended by itself.
 
 use std::{
     future::Future,
@@ -29,22 +29,22 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The same, once the server has replied.
+/// The longest pause once the server has replied.
 const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
 
-/// After so many replies that forbid it, no further try is of use.
+/// After so many replies that refuse the release, no further try is of use.
 const MOST_REFUSALS: u32 = 3;
 
 /// A release that its task may wait for. Dropping it leaves the release in flight.
 ///
-/// Written by hand: thousands of tasks that wait for a lock keep room for it.
+/// Written by hand, to be small: each of thousands of tasks that wait for a lock keeps room for one.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Releasing {
     context: Option<Arc<Context>>,
     key: LockKey,
-    /// Of a lease that was lost, and is not to be released.
+    /// Set for a lease that was lost, and is not to be released.
     lost: Option<LeaseLost>,
-    /// Until the result is known.
+    /// The tries, until the result is known.
     work: Option<Pin<Box<dyn Future<Output = ReleaseTask> + Send>>>,
 }
 
@@ -56,7 +56,7 @@ struct ReleaseTask {
     lost: Option<LeaseLost>,
     context: Arc<Context>,
     started: Moment,
-    /// The connections that the tries left on.
+    /// The connections that the tries were sent on.
     in_flight: Arc<InFlight>,
     tries: Tries,
     pause: Duration,
@@ -75,7 +75,7 @@ struct ReleaseTask {
 struct Tries {
     all: u32,
     refused: u32,
-    /// Whether one of them left and has no reply.
+    /// Whether one of them was sent and has no reply.
     may_have_done_it: bool,
 }
 
@@ -87,7 +87,7 @@ impl Tries {
     }
 }
 
-/// Begins a release, which leaves with the first poll. `unanswered`: the next acquire of the key minds it.
+/// Begins a release, which is sent with the first poll. `unanswered` makes the next acquire of the key take account of the release.
 pub(super) fn release(
     context: &Arc<Context>,
     key: &LockKey,
@@ -127,7 +127,7 @@ pub(super) fn release(
 }
 
 impl Releasing {
-    /// Of a lease that this process inherited by a fork.
+    /// For a lease that this process inherited by a fork.
     pub(crate) fn forked(key: LockKey) -> Self {
         Self {
             context: None,
@@ -137,7 +137,7 @@ impl Releasing {
         }
     }
 
-    /// Of a lease that its task lost, and that other tasks have on.
+    /// For a lease that its task lost, and that other tasks still have.
     pub(super) fn lost(key: LockKey, reason: LeaseLost) -> Self {
         Self {
             context: None,
@@ -147,7 +147,7 @@ impl Releasing {
         }
     }
 
-    /// Has the request leave, before anything else does.
+    /// Sends the request now, before any other request.
     pub(crate) fn send(&mut self) {
         if let Some(work) = &mut self.work {
             let polled = work
@@ -193,7 +193,7 @@ impl Drop for Releasing {
             return;
         };
         if !context.is_here() {
-            // What is in flight is the parent's.
+            // A release in flight belongs to the parent.
             return std::mem::forget(work);
         }
         context.executor.start(async move {
@@ -204,7 +204,7 @@ impl Drop for Releasing {
 }
 
 impl ReleaseTask {
-    /// Repeats it until it is certain. Bounded: see `try_again`.
+    /// Repeats the release until it is certain. Bounded: see `try_again`.
     async fn go_on(mut self) {
         while !self.is_over {
             self.try_again().await;
@@ -212,8 +212,8 @@ impl ReleaseTask {
     }
 
     async fn try_again(&mut self) {
-        // A request may sit in a socket of a server that stands still, and a last renewal as well. This bounds the tries: one a
-        // second while no server replies, and 80 for a ttl of an hour after one has.
+        // A request may sit in a socket of a server that hangs, and a last renewal as well. This bounds the tries: one a second
+        // while no server replies, and 80 for a ttl of an hour after one has.
         let patience = self.context.timing.command_timeout.saturating_mul(5);
         let give_up = self.started.after(self.action.ttl + patience);
         if self.tries.all > 0 || self.result.is_some() {
@@ -229,7 +229,7 @@ impl ReleaseTask {
                 clean_up_pause(now.since(answered))
             });
             self.pause = self.pause.min(longest);
-            // The last try is at the end, since a copy of the acquire that comes just before it would stay for its ttl.
+            // The last try is at the end: a copy of the acquire that arrives just before then would otherwise stay for its ttl.
             let until = now.after(jittered(self.pause)).min(give_up);
             self.context.timer.sleep_until(until).await;
             self.pause = self.pause.saturating_mul(2);
@@ -276,14 +276,15 @@ impl ReleaseTask {
         };
         tracing::debug!(key = %self.key.shown(), ?failure, tries = self.tries.all, "a release got no answer");
         self.tries.count(&failure, &self.in_flight);
-        // A connection that was closed while idle fails at once, and the next try repairs it. What passes by itself (a slot of a
-        // cluster that is being moved) may be over with the next one, too. A time-out was wait enough for the task.
+        // A connection that was closed while idle fails at once, and the next try repairs it. A failure that passes by itself (a
+        // slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
+        // enough.
         let waited = self.context.clock.now().since(self.started);
         let may_pass = failure.is_definite() && failure.is_transient();
         let was_enough = self.tries.all > 1 && !may_pass;
         self.is_over = self.tries.refused >= MOST_REFUSALS;
         if was_enough || self.is_over || waited >= self.context.timing.command_timeout {
-            // That the lease was lost was known before, and no reply can change it.
+            // An earlier loss of the lease stays: no reply can change it.
             let error = match self.lost {
                 Some(reason) => self.lost_error(reason),
                 None => LockError::from(failure).about(&self.key),
@@ -294,11 +295,11 @@ impl ReleaseTask {
 
     /// What the server's reply means for the task.
     ///
-    /// A key that is not held any more was deleted by an earlier try whose reply was lost, if there was one and the lease could
-    /// not have run out. Otherwise it was taken away.
+    /// If the key is not held any more, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without a
+    /// reply and the lease cannot have run out.
     ///
-    /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone: the same
-    /// reply comes if an operator freed the lock while only this process was cut off, or if another holder took and released it.
+    /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone. The
+    /// reply is the same if an operator freed the lock while only this process was cut off, or another holder took and released it.
     fn verdict(&self, outcome: ReleaseOutcome) -> Result<(), LockError> {
         let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {
@@ -322,10 +323,10 @@ impl ReleaseTask {
     }
 }
 
-/// The longest pause before the next try, this long after the first one that had a reply.
+/// The longest pause before the next try. `since`: the time since the first try that had a reply.
 ///
-/// The key is not ours then. Only a copy of the acquire can take it, from the socket of a connection that broke, which is ever less
-/// likely. So the pauses grow with the time: such a copy keeps the key for about a quarter of the time that it was on its way.
+/// By then the key is not ours. Only a copy of the acquire can still take it, from the socket of a connection that broke. This gets
+/// less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in flight.
 fn clean_up_pause(since: Duration) -> Duration {
     (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
 }

@@ -1,9 +1,9 @@
 //! A release of a key while it is in flight, as the next acquire of the key in this process sees it.
 //!
-//! One connection keeps the order of its requests, so an acquire that is sent behind the release finds the key free. If it is not
-//! known that both use one connection (several servers, no scripts, no connection yet), the acquire waits for the answer to the
-//! release. If the order was not kept after all (a redirect, a broken connection, a script that the server forgot, replicas that
-//! must acknowledge), the reply is "busy". Then the acquire waits for the answer, too, and is sent once more.
+//! One connection keeps the order of its requests, so an acquire that is sent behind the release finds the key free. Sometimes it
+//! is not known that both use one connection: several servers, no scripts, no connection yet. Then the acquire waits for the answer
+//! to the release. The order can still break: a redirect, a broken connection, a script that the server forgot, replicas that must
+//! acknowledge. Then the reply is "busy", and the acquire waits for the answer as well and is sent once more.
 //!
 //! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
 
@@ -24,21 +24,21 @@ use crate::{
     },
 };
 
-/// A release in flight. The entry of its key has a clone, as long as it has no answer.
+/// A release in flight. The entry of its key keeps a clone until the release has an answer.
 #[derive(Clone, Default)]
 pub(super) struct ReleaseInFlight {
-    /// The connections that the tries left on.
+    /// The connections that the tries were sent on.
     pub(super) connections: Arc<InFlight>,
     answer: Arc<Tally>,
 }
 
-/// Has the entries of the keys.
+/// The owner of the entries of the keys, which forgets a release that is over.
 pub(super) trait ReleaseListener: Send + Sync {
-    /// A release has its result, or none will come.
+    /// Called when a release has its result, or when none will come.
     fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight);
 }
 
-/// Belongs to the release as long as the result is not known.
+/// A part of the release until its result is known. Its drop tells the listener, and the acquires that wait for the answer.
 pub(super) struct Unanswered {
     listener: Weak<dyn ReleaseListener>,
     key: LockKey,
@@ -56,7 +56,7 @@ impl ReleaseInFlight {
         self.answer.count() == 0
     }
 
-    /// To be called before anything else can see it.
+    /// Must be called before other code can see this release.
     pub(super) fn begin(
         &self,
         listener: Weak<dyn ReleaseListener>,
@@ -119,7 +119,7 @@ impl Drop for Unanswered {
         if let Some(listener) = self.listener.upgrade() {
             listener.released(&self.key, self.kind, &self.release);
         }
-        // It wakes tasks of the user.
+        // The drop wakes tasks of the user, and a waker may panic.
         let open = self.open.take();
         catch_panic(|| drop(open));
     }

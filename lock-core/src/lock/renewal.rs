@@ -1,7 +1,7 @@
-//! The timers of a manager: the hints of the state machines, and the renewals that come of them.
+//! The timers of a manager: the hints of the state machines, and the renewals that they cause.
 //!
-//! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that stands still
-//! costs no more than those.
+//! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs no
+//! more than those batches.
 
 use std::{
     collections::BTreeMap,
@@ -25,18 +25,18 @@ use crate::{
 /// The most renewals in one message, so that the server stays responsive to others.
 const LARGEST_BATCH: usize = 512;
 
-/// The most batches in flight. More wait here.
+/// The most batches in flight. Further renewals wait in `due`.
 const MOST_IN_FLIGHT: usize = 64;
 
 pub(crate) struct Renewal {
-    /// The hints of the states. At most one each is of use; an earlier one is removed.
+    /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
     pub(crate) timers: TimerQueue<(LockKey, LockMode)>,
-    /// By when their leases end.
+    /// In the order in which their leases end.
     due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
     pub(super) in_flight: AtomicUsize,
     /// Signalled when a renewal is due, and when a batch has its reply.
     pub(super) changed: Notify,
-    /// Whether the task runs. It ends with the runtime that it was started on, if that is the caller's. The next poll or lease then
+    /// Whether the task of the timers runs. On a runtime of the caller it ends with that runtime. The next poll or lease then
     /// starts another.
     pub(super) is_running: AtomicBool,
 }
@@ -59,7 +59,7 @@ impl Renewal {
         }
     }
 
-    /// Has a lease renewed that ends at `valid_until`.
+    /// Queues the renewal of a lease that ends at `valid_until`.
     pub(crate) fn push(
         &self,
         key: &LockKey,
@@ -77,12 +77,12 @@ impl Renewal {
         self.changed.notify_one();
     }
 
-    /// Has the task look again: it ends if the registry is gone.
+    /// Wakes the task of the timers, which ends if the registry is gone.
     pub(crate) fn wake(&self) {
         self.changed.notify_one();
     }
 
-    /// The next batch: the nearest deadline, and those that can wait for the reply as long.
+    /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
     pub(super) fn next_batch(&self, context: &Context) -> Option<(Vec<RenewalDue>, Duration)> {
         let mut due = self.due.lock();
         if self.in_flight.load(Ordering::Acquire) >= MOST_IN_FLIGHT {
@@ -102,8 +102,8 @@ impl Renewal {
     }
 }
 
-/// How long one try may take: a tenth of the ttl, but time enough for a few round trips. On a slow network it is two of them, as
-/// far as that leaves time for a second try: the first one leaves after a third of the ttl.
+/// How long one try may take: a tenth of the ttl, but time enough for a few round trips. On a slow network it is two round trips,
+/// but a third of the ttl at most. The first try is sent after a third of the ttl, so there is time for a second.
 fn patience(ttl: Duration, context: &Context) -> Duration {
     let round_trip = context.store.round_trip();
     let enough = (round_trip * 4).max(Duration::from_millis(20));

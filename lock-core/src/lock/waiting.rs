@@ -38,7 +38,7 @@ pub(crate) struct WaitFuture {
     key: LockKey,
     kind: LockMode,
     id: TaskId,
-    /// The lease, if it had it at once.
+    /// The lease, if the task had it at once.
     taken: Option<Arc<LeaseState>>,
     /// The request that this task polls, if there is one.
     request: Option<Arc<AcquireInFlight>>,
@@ -49,14 +49,15 @@ pub(crate) struct WaitFuture {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It joined a moment ago, in the same poll of its task, and left its waker.
+    /// The task joined a moment ago, in the same poll, and left its waker.
     Joined,
     Waiting,
     Over,
 }
 
 impl WaitFuture {
-    /// Joins the wait queue of the key, until the deadline at most. To be polled by the task with this waker before it returns.
+    /// Joins the wait queue of the key, until the deadline at most. The task with this waker must poll the future before that task
+    /// returns.
     pub(crate) fn join(
         registry: &Arc<Registry>,
         key: &LockKey,
@@ -84,7 +85,7 @@ impl WaitFuture {
         })
     }
 
-    /// Has telemetry tell of the wait, from now on.
+    /// Makes telemetry report the wait, from now on.
     pub(crate) fn watched(mut self) -> Self {
         self.watch =
             telemetry::WatchedWait::begin(&self.key, self.kind, &self.registry.context.clock);
@@ -98,7 +99,7 @@ impl WaitFuture {
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
             let now = self.registry.context.clock.now();
-            // Before any mutex is taken, which another thread may have held at the moment of a fork.
+            // Checked before a mutex is taken, which another thread may have held at the moment of a fork.
             if !self.registry.context.is_here_at(now) {
                 return Poll::Ready(Err(forked().about(&self.key)));
             }
@@ -109,7 +110,7 @@ impl WaitFuture {
                 },
                 None => None,
             };
-            // Its waker is there, and what comes from now on wakes it.
+            // The task has left its waker, and every later event wakes it.
             let has_joined = mem::replace(&mut self.stage, Stage::Waiting) == Stage::Joined;
             if has_joined && reply.is_none() {
                 self.registry.keep_ticking();
@@ -168,7 +169,7 @@ impl Future for WaitFuture {
 impl Drop for WaitFuture {
     fn drop(&mut self) {
         if !self.registry.context.is_here() {
-            // What telemetry watches is the parent's, and so is a request that is in flight.
+            // The spans of telemetry and the request in flight belong to the parent.
             let inherited = (self.request.take(), self.taken.take());
             mem::forget((mem::take(&mut self.watch), inherited));
             return;
