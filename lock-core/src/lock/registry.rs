@@ -295,7 +295,7 @@ impl Registry {
         });
     }
 
-    /// A task releases. `None`: the next task has the lock. The rest of a lost lease is given back, too.
+    /// A task releases. `None`: the lease stays in this process. The rest of a lost lease is given back, too.
     pub(crate) fn release(
         self: &Arc<Self>,
         lease: &LeaseState,

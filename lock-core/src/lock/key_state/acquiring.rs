@@ -1,8 +1,8 @@
 //! Acquiring: the transitions from the first waiter of a key to a grant.
 //!
-//! The server's queue has one entry for all waiters of this process. A grant by a message ends the wait. A message can be lost, its
-//! holder can die, its lock can be another library's. So the server is also asked when the holder's lease must have ended, after
-//! each new connection, and once a second.
+//! The server's queue has one entry for all waiters of this process. A message with the grant ends the wait. But the message can be
+//! lost, the holder can die, and another library may hold the lock and send none. So the server is also asked when the holder's
+//! lease must have ended, after each new connection, and once a second.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use crate::{
     telemetry::HandOff,
 };
 
-/// The time between two checks of an entry, but for a jitter of a twentieth. A check shows the server that the process is alive. The
-/// server passes over an entry that missed two checks (`SILENT` in `queue.lua`).
+/// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive. The
+/// server skips an entry that missed two checks (`SILENT` in `queue.lua`).
 const BEAT: Duration = Duration::from_secs(1);
 
 /// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
@@ -90,7 +90,7 @@ where
         self.arm(cx);
     }
 
-    /// The renewal replied that makes sure of a grant.
+    /// The server replied to the renewal that makes sure of a grant.
     pub(crate) fn confirmed(
         &mut self,
         owner: &O,
@@ -117,7 +117,7 @@ where
                         self.hand_over(granted, cx);
                     }
                 }
-                // It ended while the reply was in flight.
+                // The lease ended while the reply was in flight.
                 Ok(Renewed::NotOurs) => request.wait_until(cx.now.after(SHORTEST_PAUSE)),
                 Err(failure) => self.failed(failure, cx),
             }
@@ -155,8 +155,8 @@ where
         let new_owner = cx.new_owner;
         let new = || AcquireRequest::new(new_owner(terms.mode), terms.mode);
         let request = self.request.get_or_insert_with(new);
-        // What was asked for before, with a longer ttl, may still block others for so long. And what was asked for in another mode is
-        // something else.
+        // An earlier request with a longer ttl may still block others for that ttl. A request in another mode asks for another
+        // lock.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
             cx.actions.extend(other.into_release(cx.now));
@@ -168,19 +168,19 @@ where
         };
         let before = (request.may_hold, request.queue_mode);
         if queue_mode == QueueMode::JoinQueue {
-            // Only the first request of its kind may put an entry into the queue without looking for one.
+            // Only the first request that may queue puts an entry into the queue without looking for one.
             request.queue_mode = QueueMode::CheckPosition(None);
             request.waits_since = cx.now;
-            // The stamps of shared grants are times, of which none is known.
+            // The stamps of shared grants are times, and none is known yet.
             if terms.mode != Mode::Shared {
                 request.known_since = cx.known_fencing;
             }
         }
-        // In the other modes the entry is that of the holder, too.
+        // In the other modes the entry is also the holder's.
         if queue_mode == QueueMode::JoinQueue || terms.mode != Mode::Exclusive {
             request.queued_ttl.get_or_insert(terms.ttl);
         }
-        // Before the first byte leaves.
+        // Set before the first byte is sent.
         request.may_hold = true;
         request.ttl = terms.ttl;
         request.step = RequestStep::Asking {
@@ -193,7 +193,7 @@ where
         cx.actions.push(Action::Acquire(AcquireAction {
             owner: request.owner.clone(),
             ttl: terms.ttl,
-            // Prefetched tokens are of use only where another task waits behind.
+            // Prefetched tokens are of use only if another task waits behind this one.
             tokens: if waits_for_one { 1 } else { BLOCK },
             queue_mode,
             queued_ttl: request.queued_ttl,
@@ -229,7 +229,7 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         if busy.needs_new_token() {
-            // At once, so that two processes that have a part of the servers each do not keep each other out.
+            // Done at once: two processes with a part of the servers each would otherwise keep each other out.
             self.begin_anew(cx);
         }
         let Some(request) = &mut self.request else {
@@ -245,8 +245,8 @@ where
             request.may_hold = true;
             request.queue_mode = QueueMode::CheckPosition(busy.position);
             if let Some(stamp) = busy.stamp {
-                // The entry is in the queue, as it was sent. The message of an earlier grant may still be in flight, or may have come
-                // while the request was. Its stamp tells.
+                // The entry is in the queue, as it was when the request was sent. The message of an earlier grant may still be in
+                // flight, or may have come while the request was in flight. The stamp of the message tells which.
                 request.waits_since = sent;
                 request.known_since = request.known_since.max(stamp);
             }
@@ -301,7 +301,7 @@ where
         self.accept_meanwhile(meanwhile, cx);
     }
 
-    /// A grant that came by a message while a request was in flight.
+    /// Accepts a grant that came by a message while a request was in flight.
     fn accept_meanwhile(&mut self, meanwhile: Meanwhile, cx: &mut Transition<'_, W, L, O>) {
         if let Meanwhile::Granted(pushed) = meanwhile
             && self.queue.has_head()
@@ -310,21 +310,21 @@ where
         }
     }
 
-    /// A grant by a message, while nothing is in flight.
+    /// Accepts a grant that comes by a message while nothing is in flight.
     ///
-    /// If its stamp is larger than the one known then, it is younger than the last check that was answered with "wait", and counts
-    /// from there. So it may look older than it is, and then it is confirmed.
+    /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its time counts from
+    /// when that check was sent. So it may look older than it is, and then it is confirmed.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = &mut self.request else {
             return;
         };
         if pushed.stamp <= request.known_since {
-            // It ended before the server said "wait": a message can be late. Or the server has lost its data. The next request, with
-            // the same owner token, takes a larger fencing token.
+            // The grant ended before the server said "wait", since a message can be late. Or the server has lost its data. The next
+            // request, with the same owner token, takes a larger fencing token.
             return request.wait_until(cx.now);
         }
         request.may_hold = true;
-        // It is set if a grant can have come.
+        // `queued_ttl` is set if a grant can have come.
         let ttl = request.queued_ttl.unwrap_or_default();
         let granted = Granted {
             grant: pushed.grant,
@@ -345,8 +345,8 @@ where
             .as_ref()
             .is_some_and(|request| request.is_astray)
         {
-            // The lease may have ended, and a copy on another connection may have taken the key anew, after another holder. A renewal
-            // would not tell.
+            // The lease may have ended, and a copy on another connection may have taken the key anew, after another holder. A
+            // renewal would not show that.
             return self.begin_anew(cx);
         }
         if let Some(request) = &mut self.request {
@@ -361,8 +361,8 @@ where
         }
     }
 
-    /// Gives a grant to the next waiter, if that asks for this ttl. Else the next request gives the lease the other ttl: a longer one
-    /// was not granted, and with a shorter one a crash would block others for too long.
+    /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Else the next request gives the lease the other
+    /// ttl. A longer one was not granted, and with a shorter one a crash would block others for too long.
     fn hand_over(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = &mut self.request else {
             return;
@@ -399,9 +399,9 @@ where
     }
 }
 
-/// Until the entry is to be checked: at a beat. Only the first of the queue asks sooner: when the holder's lease must have ended, or
-/// where no message will come, after the pause of the builder. So a key costs a server one check a second and process, and those of
-/// one process more: one a ttl, or one a pause.
+/// The time until the entry is checked: a beat. Only the first of the queue asks sooner, when the holder's lease must have ended.
+/// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second and process. The
+/// first process of the queue adds one check a ttl, or one a pause.
 fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
     let beat = BEAT + (cx.jitter)(BEAT / 20);
     if !busy.is_next {
@@ -413,7 +413,7 @@ fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duratio
         (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => (cx.jitter)(cx.polling_pause),
     };
     match busy.expiry {
-        // Later by two milliseconds with jitter, since the server counts in whole ones.
+        // Two milliseconds later, with jitter, since the server counts in whole milliseconds.
         Expiry::In(left) => pause
             .min(left + (cx.jitter)(Duration::from_millis(2)))
             .max(SHORTEST_PAUSE),
@@ -456,7 +456,7 @@ mod tests {
         key
     }
 
-    /// The server says "wait", and perhaps what its counter is.
+    /// The server says "wait", and perhaps sends its counter.
     fn told_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
         let busy = Busy {
             expiry: Expiry::Unknown,
@@ -488,7 +488,8 @@ mod tests {
         }
     }
 
-    /// The message of the grant was sent, and the lease ran out, before the server said "wait" again; both are read after that.
+    /// The message of the grant was sent and the lease ran out before the server said "wait" again. The process reads the message
+    /// after that reply.
     #[test]
     fn a_message_of_a_grant_that_ended_before_the_last_reply_is_not_taken_for_a_new_one() {
         let mut key = waiting();
@@ -498,7 +499,7 @@ mod tests {
         told_to_wait(&mut key, 13, Some(100));
         at(13, |cx| key.pushed(&7, pushed(100), cx));
         assert!(!is_granted(&mut key, 13));
-        // The next check is answered as the one before.
+        // The reply to the next check is the same.
         told_to_wait(&mut key, 13, Some(100));
         at(13, |cx| key.pushed(&7, pushed(101), cx));
         let held = key.leases.first();

@@ -1,4 +1,4 @@
-//! What a transition of the state machine reads, and what comes out of it.
+//! The input and the output of a transition of the state machine.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ pub(crate) const POLL_WITHIN: Duration = Duration::from_secs(1);
 /// Renewals that come due within this time leave together.
 pub(crate) const BATCHED_WITHIN: Duration = Duration::from_millis(20);
 
-/// How many fencing tokens are prefetched at a time. Those that are not used are lost, and the server gives no more than its clock
-/// is ahead of its counter.
+/// How many fencing tokens are prefetched at a time. Unused tokens are lost, and the server gives no more than its clock is ahead
+/// of its counter.
 pub(crate) const BLOCK: u32 = 64;
 
-/// A task that waits for a key, or holds it. Grows, so that it also orders the waiters.
+/// A task that waits for a key, or holds it. The number grows, so it also orders the waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskId(pub(crate) u64);
 
-/// Bounds on what one manager holds in memory, and on what it keeps from others. See the setters of the builder.
+/// Bounds on what one manager holds in memory, and on how long it keeps a lock from others. See the setters of the builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) held: usize,
     pub(crate) waiting: usize,
-    /// `None`: what is fair to the other processes, by how they wait.
+    /// `None`: a bound that is fair to other processes, which depends on how they wait.
     pub(crate) handoffs: Option<u32>,
     pub(crate) handoff_time: Duration,
 }
 
 impl Limits {
-    /// A process with more waiters than another one then has at most two turns to one.
+    /// With this bound, a process with more waiters than another process has at most two turns to one.
     const BEFORE_QUEUE: u32 = 1;
 
-    /// What polls comes late, whatever the length of a batch.
+    /// A client that polls comes late, whatever the length of a batch.
     const BEFORE_POLLS: u32 = 64;
 
     /// How often a lock is passed on inside the process while others are in the server's queue.
@@ -43,7 +43,7 @@ impl Limits {
         self.handoffs.unwrap_or(Self::BEFORE_QUEUE)
     }
 
-    /// The same, where there is no queue.
+    /// How often a lock is passed on inside the process if there is no queue.
     pub(crate) fn handoffs_before_polls(&self) -> u32 {
         self.handoffs.unwrap_or(Self::BEFORE_POLLS)
     }
@@ -60,25 +60,25 @@ impl Default for Limits {
     }
 }
 
-/// One transition: what it may read besides the state, and what comes out.
+/// One transition: its input besides the state, and its actions.
 pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) now: Moment,
     /// The largest fencing token that this process knows.
     pub(crate) known_fencing: u64,
     pub(crate) limits: Limits,
     pub(crate) polling_pause: Duration,
-    /// Between half of a span and one and a half.
+    /// Returns a random time, between half of the span and one and a half of it.
     pub(crate) jitter: &'a dyn Fn(Duration) -> Duration,
     /// Makes a random owner token for this mode, with its entry number.
     pub(crate) new_owner: &'a dyn Fn(Mode) -> O,
     pub(crate) actions: Vec<Action<W, L, O>>,
 }
 
-/// What is done once the mutex is free, in this order.
+/// What the registry does after the mutex is free, in the order of the list.
 #[derive(Clone, Debug)]
 pub(crate) enum Action<W, L, O> {
     Wake(W),
-    /// A waker of no more use: dropping it runs code of the user's executor.
+    /// A waker that is not needed any more: dropping it runs code of the user's executor.
     Drop(W),
     Acquire(AcquireAction<O>),
     /// The task that polls the request has not polled it for too long: the manager's executor goes on with it.
@@ -126,7 +126,7 @@ pub(crate) struct AcquireAction<O> {
     /// The ttl of the entry in the queue, if there may be one.
     pub(crate) queued_ttl: Option<Duration>,
     pub(crate) known_fencing: u64,
-    /// The task that polls it. `None`: the manager's executor does.
+    /// The task that polls the request. `None`: the manager's executor polls it.
     pub(crate) polled_by: Option<TaskId>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct AcquireAction<O> {
 pub(crate) struct ReleaseAction<O> {
     pub(crate) owner: O,
     pub(crate) ttl: Duration,
-    /// Until when the lease is certain to be ours; the time of this for a key that was never granted.
+    /// Until when the lease is certain to be ours. For a key that was never granted: the time of this action.
     pub(crate) valid_until: Moment,
     /// Until when `min_hold` keeps the key.
     pub(crate) kept_until: Option<Moment>,

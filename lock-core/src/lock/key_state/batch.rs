@@ -4,19 +4,19 @@ use crate::{lock::key_state::action::Limits, runtime::clock::Moment, store::Cont
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// How often it was passed on, and since when, since the server granted it or said that no other process waits.
+    /// How often the lease was passed on after `since`: when the server granted it, or last said that no other process waits.
     pub(super) passed: u32,
     pub(super) since: Moment,
     /// `None` before the first reply.
     pub(super) contended: Option<Contended>,
-    /// When the server last said so.
+    /// When the server last told this, or granted the lease.
     pub(super) told_at: Moment,
-    /// After how many hand-offs the server is asked again. It doubles, so that a process that comes soon after a grant is noticed
-    /// soon, and a key that no other process wants costs few requests.
+    /// After how many hand-offs the server is asked again. The number doubles. So a process that comes soon after a grant is
+    /// noticed soon, and a key that no other process wants costs few requests.
     pub(super) asks_at: u32,
 }
 
-/// What becomes of a lease whose holder has released it.
+/// What happens to a lease after its holder has released it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     PassOn,
@@ -26,8 +26,8 @@ pub(super) enum Next {
 }
 
 impl Batch {
-    /// `is_queued`: this process was in the queue. Where one process waited, another one may be about to: the one that released the
-    /// lock comes back after a round trip.
+    /// `is_queued`: this process was in the queue. If one process waited, another one may be about to wait: the process that
+    /// released the lock comes back after a round trip.
     pub(super) fn new(is_queued: bool, now: Moment) -> Self {
         Self {
             passed: 0,
@@ -38,7 +38,8 @@ impl Batch {
         }
     }
 
-    /// `is_asking`: a reply is on its way that tells whether other processes wait. What the server said counts for a bounded time.
+    /// `is_asking`: a request is in flight with a reply that tells whether other processes wait. A reply of the server counts for a
+    /// bounded time.
     pub(super) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
         let is_within = |most| self.passed < most && now.since(self.since) < limits.handoff_time;
         let goes_on = match self.contended {
@@ -69,8 +70,8 @@ impl Batch {
         is_due || now.since(self.told_at) >= limits.handoff_time
     }
 
-    /// The bound counts from when no other process was known to wait. Once one was in the queue, it stays until the lock has been
-    /// at the server: an entry that left may be about to come back.
+    /// The bound counts from the last reply that no other process waits. `OthersQueued` stays until the lock has been at the
+    /// server: a process that left the queue may be about to come back.
     pub(super) fn note(&mut self, contended: Contended, now: Moment) {
         self.told_at = now;
         if self.contended == Some(Contended::OthersQueued) {

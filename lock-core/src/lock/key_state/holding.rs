@@ -1,10 +1,11 @@
 //! Holding: the transitions of a server lease, from its first holder to its release or loss.
 //!
-//! Each task has a fencing token of its own. The lock passes from task to task without a message, as long as the lease is certain to
-//! last, there is a token for the next task, and other processes do not wait for too long. Else it goes back to the server.
+//! Each task has a fencing token of its own. The lock passes from task to task without a message. Three things are needed: the
+//! lease is certain to last, the next task has a token, and other processes do not wait for too long. Else the lock goes back to
+//! the server.
 //!
-//! All tasks of a share have the token of its phase. A permit goes back to the server after each task, which gives it to the first one
-//! that waits for any.
+//! All tasks of a share have the token of its phase. A permit goes back to the server after each task. The server gives it to the
+//! first waiter for any permit.
 
 use std::time::Duration;
 
@@ -30,11 +31,11 @@ use crate::{
 /// What becomes of a lease that its task released.
 #[derive(Clone, Debug)]
 pub(crate) enum AfterRelease<O> {
-    /// The next task has it, or will as soon as there is a token for it.
+    /// It stays in this process: with the next task, with other tasks of a share, or kept for a later task.
     Passed,
     /// It goes back to the server. The task may wait for the reply.
     GiveBack(ReleaseAction<O>),
-    /// It was not the task's any more.
+    /// The task did not have it any more.
     NotHeld,
 }
 
@@ -69,7 +70,7 @@ where
                 let kept_until = holder.as_ref().and_then(kept_until);
                 self.pass(at, kept_until, cx)
             }
-            // Others have the share on.
+            // Other tasks still have the share.
             None if self.position_of(owner).is_some() => AfterRelease::Passed,
             None => AfterRelease::NotHeld,
         };
@@ -82,7 +83,7 @@ where
     pub(crate) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.lease_of(id) {
             match reason {
-                // Of its own terms, or of another key that it took: others that have the share keep it.
+                // The reason is its own `max_hold`, or another key that it took. Other tasks keep the share.
                 LeaseLost::MaxHold | LeaseLost::OtherKey => self.end_holder(at, id, reason, cx),
                 _ => self.end_lease(at, reason, cx),
             }
@@ -118,7 +119,7 @@ where
 
     /// No share admits a further task: an exclusive request of this process comes, or the lock was taken from all its holders.
     pub(crate) fn close_shares(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last one on, since one that is released is taken out.
+        // From the last to the first, since a released lease is taken out.
         for at in (0..self.leases.len()).rev() {
             self.close_share(at, cx);
         }
@@ -196,7 +197,7 @@ where
         self.arm(cx);
     }
 
-    /// From now on the lease of this task is not renewed. A share, which others may have too, is.
+    /// From now on the lease of this task is not renewed. A share still is, since other tasks may have it.
     pub(crate) fn stop_renewing(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.lease_of(id)
             && let held = &mut self.leases[at]
@@ -207,9 +208,9 @@ where
         self.arm(cx);
     }
 
-    /// Ends what the clock has ended: a lease, the time of `max_hold`, a grant that its task did not take.
+    /// Ends what has run out: a lease, the time of `max_hold`, a grant that its task did not take.
     pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last one on, since one that ends is taken out.
+        // From the last to the first, since a lease that ends is taken out.
         for at in (0..self.leases.len()).rev() {
             let held = &mut self.leases[at];
             if cx.now < held.ends_at() {
@@ -227,8 +228,8 @@ where
                 }
             }
             if !not_taken.is_empty() {
-                // Where one task did not poll for so long, others may not, too: the process was stopped, or its runtime is blocked. All
-                // are woken, and the lock goes back to the server until one of them polls.
+                // If one task did not poll for so long, others may not poll either: the process was stopped, or its runtime is
+                // blocked. All are woken, and the lock goes back to the server until one of them polls.
                 cx.actions
                     .extend(self.queue.put_all_to_sleep().into_iter().map(Action::Wake));
                 self.go_on_without_holder(at, None, cx);
@@ -244,7 +245,7 @@ where
         }
     }
 
-    /// The task takes its grant, if it has one. A task that polls late takes it as long as it lasts.
+    /// The task takes its grant, if it has one. A task that polls late can take it as long as the lease lasts.
     pub(super) fn take_grant(
         &mut self,
         id: TaskId,
@@ -271,7 +272,7 @@ where
         Some(lease)
     }
 
-    /// Takes a grant back that its task has not taken. Returns the position of its lease, too.
+    /// Takes back a grant that its task has not taken. Also returns the position of the lease.
     pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<Waiter<W>>)> {
         let at = self.granting_lease(id)?;
         match self.leases[at].holders.remove(id)?.stage {
@@ -312,7 +313,7 @@ where
         }
     }
 
-    /// Gives a share that was granted a moment ago to all waiters that may have it beside the first one, whether or not it stays open.
+    /// Gives a new share to all waiters that may have it beside the first one, whether or not the share stays open.
     pub(super) fn admit_all(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &self.leases[at];
         if held.renewal == RenewalPlan::Off {
@@ -346,9 +347,9 @@ where
         leases.position(|held| held.admits(terms, cx.now))
     }
 
-    /// Begins to let go of the shares whose time is over.
+    /// Begins to let go of the shares that were open for their time.
     pub(super) fn let_go(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last one on, since one that is released is taken out.
+        // From the last to the first, since a released lease is taken out.
         for at in (0..self.leases.len()).rev() {
             let held = &mut self.leases[at];
             let Some(share) = &mut held.share else {
@@ -365,14 +366,14 @@ where
         }
     }
 
-    /// Gives a share back that is let go. The key is left to clients that poll, for two of their pauses.
+    /// Gives back a share that is let go. For two polling pauses the key is left to clients that poll.
     fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> ReleaseAction<O> {
         let pause = (cx.jitter)(cx.polling_pause.saturating_mul(2));
         self.asks_from = Some(cx.now.after(pause));
         self.give_back(at, None)
     }
 
-    /// For a lease that may have no holder any more: it goes to the next waiter, or back to the server.
+    /// Passes on a lease that may have no holder any more: to the next waiter, or back to the server.
     pub(super) fn go_on_without_holder(
         &mut self,
         at: usize,
@@ -384,9 +385,9 @@ where
         }
     }
 
-    /// Releases the shares that no task has had for a beat.
+    /// Releases the shares that were kept without a task for their time.
     pub(super) fn release_unused(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last one on, since one that is released is taken out.
+        // From the last to the first, since a released lease is taken out.
         for at in (0..self.leases.len()).rev() {
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);
@@ -433,7 +434,7 @@ where
             };
             if let Some(fencing) = fencing {
                 let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
-                // The last one of a batch needs no tokens behind it.
+                // After the last task of a batch no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::GiveBack;
                 if !is_asking && asks && !is_last {
                     cx.actions.push(held.prefetch(cx.now));
@@ -443,14 +444,14 @@ where
                 return AfterRelease::Passed;
             }
             if is_asking {
-                // The reply, which brings more tokens, is sooner here than the lock is at the server and back.
+                // The reply brings more tokens. It arrives sooner than the lock could go to the server and back.
                 return AfterRelease::Passed;
             }
         }
         AfterRelease::GiveBack(self.give_back(at, kept_until))
     }
 
-    /// A share stays with the tasks that have it. Without one it stays for a while if it is open.
+    /// A share stays with the tasks that have it. An open share without a task stays for a while.
     fn keep_share(
         &mut self,
         at: usize,
@@ -477,14 +478,15 @@ where
         })
     }
 
-    /// A share admits no further task. If no task has it, it goes back to the server.
+    /// Closes a share: it admits no further task. If no task has it, it goes back to the server.
     fn close_share(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {
             return;
         };
         share.admits = Admits::None;
-        // The exclusive request is in the queue, which is fair: tasks of this process that wait stand in it, too.
+        // No pause is needed: the exclusive request is in the server's queue, which is fair. Waiters of this process join the
+        // queue, too.
         self.asks_from = None;
         if held.holders.is_empty() {
             let release = self.give_back(at, None);
@@ -492,13 +494,13 @@ where
         }
     }
 
-    /// Takes a lease out.
+    /// Takes a lease out of the list, to be released.
     fn give_back(&mut self, at: usize, kept_until: Option<Moment>) -> ReleaseAction<O> {
         let held = self.leases.swap_remove(at);
         held.into_release(kept_until)
     }
 
-    /// One task loses a lease. Others that have it keep it.
+    /// One task loses a lease. Other tasks that have the lease keep it.
     fn end_holder(
         &mut self,
         at: usize,
@@ -521,8 +523,8 @@ where
         }
     }
 
-    /// Ends a lease. A task that has taken it keeps what is left on the server until its guard is dropped, and keeps no other task of
-    /// this process from the lock.
+    /// Ends a lease. If a task has taken it, the rest of it stays on the server until the guard is dropped. That task keeps no
+    /// other task of this process from the lock.
     fn end_lease(&mut self, at: usize, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         let mut held = self.leases.swap_remove(at);
         let mut is_taken = false;
@@ -532,7 +534,7 @@ where
                     is_taken = true;
                     cx.actions.push(Action::End { lease, reason });
                 }
-                // Its task does not know of it: it waits again, in its position.
+                // The task has not seen the grant: it waits again, in its position.
                 HolderStage::Granted { waiter, .. } => self.queue.insert(holder.id, waiter),
             }
         }

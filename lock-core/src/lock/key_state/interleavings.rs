@@ -1,5 +1,5 @@
-//! The driver and the state machine under the interleavings of threads: another one may run before each lock of a mutex, and before
-//! each action is carried out.
+//! The driver and the state machine under the interleavings of threads. Another thread may run before each lock of a mutex, and
+//! before each action is carried out.
 
 use std::{
     future::{Future, poll_fn},
@@ -108,7 +108,7 @@ impl Contended {
     fn acquire_and_release(&self) {
         if let Some(hold) = self.acquire() {
             self.step_inside(&hold);
-            // A lease that was lost says so.
+            // The release of a lost lease fails.
             drop(shuttle::future::block_on(hold.release()));
         }
     }
@@ -134,7 +134,7 @@ fn in_threads(contended: &Contended, threads: &[fn(&Contended)]) {
 }
 
 fn explored(test: fn()) {
-    // The task of the timers is started on it, and never polled.
+    // The task of the timers is started on this runtime, and never polled.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

@@ -19,7 +19,7 @@ pub(crate) struct LocalHolder<W, L> {
 
 #[derive(Clone, Debug)]
 pub(crate) enum HolderStage<W, L> {
-    /// Its task was woken and has not polled. It loses the grant at this moment.
+    /// Its task was woken and has not polled. It loses the grant at `until`.
     Granted {
         until: Moment,
         waiter: Box<Waiter<W>>,
@@ -29,7 +29,7 @@ pub(crate) enum HolderStage<W, L> {
 }
 
 impl<W, L> LocalHolder<W, L> {
-    /// When it loses the lease, by what is asked of this holder.
+    /// When this holder loses the lease for a reason of its own: it has not polled, or its `max_hold` is over.
     pub(super) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),
@@ -49,13 +49,13 @@ impl<W, L> LocalHolder<W, L> {
     }
 }
 
-/// Mostly one: it stands apart, since a node of the map has room for eleven. Only a share has more. One that comes or goes costs the
-/// logarithm of their number.
+/// Usually one holder, which is kept outside the map: a node of the map has room for eleven. Only a share has more. Adding or
+/// removing a holder costs the logarithm of their number.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHolders<W, L> {
     one: Option<LocalHolder<W, L>>,
     others: BTreeMap<TaskId, LocalHolder<W, L>>,
-    /// Not after the first end of any of them. It may be that of one that has left, until it is looked at.
+    /// Never later than the first end of any of them. It may be the end of a holder that has left, until `look_at_ends` runs.
     first_end: Option<Moment>,
 }
 
@@ -95,7 +95,7 @@ impl<W, L> LocalHolders<W, L> {
         one.or_else(|| self.others.get(&id))
     }
 
-    /// Changes a holder, whose end may be another one then.
+    /// Changes a holder, and notes its end, which may have changed.
     pub(super) fn change<T>(
         &mut self,
         id: TaskId,
@@ -130,7 +130,7 @@ impl<W, L> LocalHolders<W, L> {
         self.first_end
     }
 
-    /// Those whose end has come. Costs as much as there are holders, but at most once for each end that was noted.
+    /// The holders with an end that has come. Costs a look at each holder, but at most once for each end that was noted.
     pub(super) fn ended(&mut self, now: Moment) -> Vec<TaskId> {
         if self.first_end.is_none_or(|end| now < end) {
             return Vec::new();

@@ -1,17 +1,17 @@
 //! One key inside this process, as a state machine without I/O.
 //!
-//! All that the process knows of a key is one [`KeyState`]: which tasks wait and in which order, what is asked of the server, the
-//! server lease, its holders, and when it is renewed. An event and the time go in. The new state and a list of [`Action`]s come
-//! out, which `lock/actions.rs` performs after the registry's mutex is free. No waker, listener or destructor
-//! of the user runs in here.
+//! One [`KeyState`] has all that the process knows of a key: the wait queue, the request to the server, the server leases, their
+//! holders and renewals. An event and the time go in. The new state and a list of [`Action`]s come out, which `lock/actions.rs`
+//! performs after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
 //!
-//! There is one state for each kind of mode in which tasks of this process take the key. The server decides between those, as between
-//! processes: each has requests of its own. What they have in common is an acquire request for the first waiter, and server leases:
+//! There is one state for each kind of mode in which tasks of this process take the key. The server decides between these states,
+//! as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first waiter, and
+//! server leases:
 //!
-//! - exclusive: one lease at most, and no request beside it. It is passed from task to task.
-//! - shared: a lease is a share, which has any number of tasks. While one is open, nothing is asked. One that is closed may stay, for its
-//!   tasks, beside a request for the next one. See `share.rs`.
-//! - permits: each task has a lease of its own. The first waiter's request stands beside them.
+//! - exclusive: one lease at most, and no request beside it. The lease is passed from task to task.
+//! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is asked. A closed share may stay
+//!   for its tasks, beside a request for the next share. See `share.rs`.
+//! - permits: each task has a lease of its own. The request of the first waiter may be in flight beside them.
 //!
 //! ```text
 //!              first waiter                 granted
@@ -23,10 +23,10 @@
 //! A state without a request, a lease or a waiter carries nothing, and the registry removes it.
 //!
 //! Every deadline is part of the state: [`KeyState::due`] is the earliest. The timer queue holds hints (time, key). A hint that
-//! fires is the event [`KeyState::tick`]. A late, stale or repeated one changes nothing that is not due.
+//! fires is the event [`KeyState::tick`]. It only changes what is due, so a late, stale or repeated hint does no harm.
 //!
-//! The explorer in `model/` replaces the types that are generic here: the waker `W`, what observers of a lease see `L`, and an
-//! owner token with its bookkeeping `O`.
+//! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is what observers of a lease see, and `O` is an owner
+//! token with its bookkeeping.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -72,9 +72,9 @@ pub(crate) struct KeyState<W, L, O> {
     pub(crate) request: Option<AcquireRequest<O>>,
     /// What the server gave.
     pub(crate) leases: Vec<ServerLease<W, L, O>>,
-    /// A share was let go: nothing is asked before.
+    /// A share was let go: waiters do not ask the server before this moment.
     asks_from: Option<Moment>,
-    /// The refusals of tasks whose wait has ended and that have not polled since.
+    /// The refusals for tasks that have not polled since their wait ended.
     refused: BTreeMap<TaskId, Refusal>,
     /// The earliest timer hint that was given out and has not fired.
     armed: Option<Moment>,
@@ -114,14 +114,14 @@ where
             && self.refused.is_empty()
     }
 
-    /// Whether a task that does not wait is refused without a request: another one holds the lock alone, or waits before it. A request
-    /// whose tasks have all left does not count.
+    /// Whether a task that does not wait is refused without a request: another task holds the lock alone, or waits before it. A
+    /// request that no task waits for any more does not count.
     pub(crate) fn is_taken(&self) -> bool {
         let is_held_alone = self.kind == LockMode::Exclusive && !self.leases.is_empty();
         is_held_alone || !self.queue.is_empty()
     }
 
-    /// A task takes a share that is open, without waiting. `None`: there is none, or other tasks wait before it.
+    /// A task takes an open share, without waiting. `None`: no share is open, or other tasks wait before this one.
     pub(crate) fn join_share(
         &mut self,
         id: TaskId,
@@ -164,7 +164,8 @@ where
         Ok(())
     }
 
-    /// The task polls. It takes its grant or its refusal, or leaves its waker. `lease` makes what observers see of the grant.
+    /// The task polls. It takes its grant or its refusal, or leaves its waker. `lease` makes the value that observers of the lease
+    /// see.
     pub(crate) fn poll(
         &mut self,
         id: TaskId,
@@ -203,7 +204,7 @@ where
         cx.actions.extend(waker.map(Action::Drop));
     }
 
-    /// The task leaves, whatever it waited for. The manager's executor goes on with the request that it polled.
+    /// The task stops waiting, in any state of its wait. The manager's executor goes on with the request that it polled.
     pub(crate) fn leave(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
         self.refused.remove(&id);
         if let Some(waiter) = self.queue.remove(id) {
@@ -220,7 +221,7 @@ where
         self.arm(cx);
     }
 
-    /// There is a new connection, and messages may have been missed. Or a message says that the lock may be ours.
+    /// There is a new connection, and messages may have been missed. Also called for a message that says that the lock may be ours.
     pub(crate) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = &mut self.request {
             // After an outage the waiters of all processes are told at about the same time.
@@ -230,7 +231,7 @@ where
         self.disconnected(since, cx);
     }
 
-    /// A connection has ended. Behind the next one may be another server: a lease that it does not know is lost now.
+    /// A connection has ended. The next one may lead to another server: a lease that this server does not know is lost now.
     pub(crate) fn disconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         for held in &mut self.leases {
             held.renew_if_older_than(since, cx.now);
@@ -258,7 +259,7 @@ where
         self.progress(cx);
     }
 
-    /// Does what the time has come for.
+    /// Does everything that is due.
     pub(crate) fn progress(&mut self, cx: &mut Transition<'_, W, L, O>) {
         self.expire(cx);
         self.end_waits(cx);
@@ -284,19 +285,19 @@ where
         others.into_iter().flatten().chain(leases).min()
     }
 
-    /// From when on the server is asked: not while a share is let go.
+    /// The server is asked from this moment on: not while a share is let go.
     fn asks_from(&self) -> Option<Moment> {
         let shares = self.leases.iter().filter_map(|held| held.share.as_ref());
         let let_go = shares.filter_map(Share::let_go_until);
         let_go.chain(self.asks_from).max()
     }
 
-    /// The owner token that is asked with.
+    /// The owner token of the request.
     pub(crate) fn asking_owner(&self) -> Option<&O> {
         Some(&self.request.as_ref()?.owner)
     }
 
-    /// The owner tokens that leases are held with.
+    /// The owner tokens of the leases.
     pub(crate) fn holding_owners(&self) -> impl Iterator<Item = &O> {
         self.leases.iter().map(|held| &held.owner)
     }
@@ -317,7 +318,7 @@ where
         each.cloned().collect()
     }
 
-    /// The wakers of all waiters, which are to poll.
+    /// Takes the wakers of all waiters, which are to poll.
     pub(crate) fn take_wakers(&mut self) -> Vec<W> {
         self.queue.take_wakers()
     }
@@ -331,7 +332,7 @@ where
         }
     }
 
-    /// Asks the server, if a task waits for that and nothing is in flight. Ends a request that no task waits for.
+    /// Asks the server, if a task waits for its reply and nothing is in flight. Ends a request that no task waits for.
     fn go_on(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
         match &self.request {
             None => {
@@ -360,13 +361,13 @@ where
         }
     }
 
-    /// Whether a waiter is there for which nothing is asked, though only the server can give it what it waits for.
+    /// Whether there is a waiter for which the server must be asked, and no request yet.
     fn is_about_to_ask(&self) -> bool {
         let is_in_the_way = self.kind == LockMode::Exclusive && !self.leases.is_empty();
         self.request.is_none() && self.queue.has_head() && !is_in_the_way
     }
 
-    /// Ends the waits whose time is over: by what is known, or by the reply that is in flight.
+    /// Ends the waits with a deadline that has passed: at once if a reply is known, else with the reply that is in flight.
     fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
         while let Some(id) = self.queue.pass_deadline(cx.now) {
             let decided = self
@@ -384,10 +385,10 @@ where
         }
     }
 
-    /// What is told to a task that waits no longer.
+    /// The refusal for a task that waits no longer.
     fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
         let expected = Refusal::busy_until(now.after(ttl));
-        // Before the first reply, a waiter that is in front of this one is all that is known.
+        // Before the first reply, the process may know no more than that a waiter is before this one.
         let replied = self
             .request
             .as_ref()
@@ -413,7 +414,7 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Tells tasks, whose waiters were taken, that their wait has ended.
+    /// Tells the tasks of waiters that were taken out that their wait has ended.
     fn refuse_all(
         &mut self,
         waiters: impl IntoIterator<Item = (TaskId, Box<Waiter<W>>)>,

@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
     Busy {
-        /// Unless it is renewed or released; `None`: without an expiry.
+        /// When the lock ends, unless it is renewed or released; `None`: it has no expiry.
         until: Option<Moment>,
         /// The label of a holder of another process, if known.
         holder: Option<Arc<str>>,
@@ -27,7 +27,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// By a holder of this process.
+    /// The lock is busy until then, by what this process knows.
     pub(crate) fn busy_until(until: Moment) -> Self {
         Self::Busy {
             until: Some(until),
@@ -39,7 +39,7 @@ impl Refusal {
     pub(crate) fn into_error(self, key: &LockKey, now: Moment, mut busy: Busy) -> LockError {
         match self {
             Self::Busy { until, holder } => {
-                // What this process knows of itself is newer.
+                // A holder in this process is newer than what the server reported.
                 let held_by = busy.held_by.take();
                 busy.held_by = held_by.or_else(|| holder.map(HeldBy::OtherProcess));
                 LockError::busy(key, until.map(|until| until.since(now)), busy)

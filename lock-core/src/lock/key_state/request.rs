@@ -1,7 +1,7 @@
 //! One owner token, and what was asked of the server with it.
 //!
-//! A reply that never came is neither yes nor no. So a request may hold the lock from before its first byte leaves until a definite
-//! reply to all that left. While it may, giving it up releases the key.
+//! A request without a reply may have been granted or not. So it may hold the lock from before its first byte is sent until a
+//! definite reply to all its copies. During this time, giving up the request releases the key.
 
 use std::time::Duration;
 
@@ -18,24 +18,25 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest<O> {
     pub(crate) owner: O,
-    /// In which the owner token asks, always.
+    /// The mode in which the owner token asks. It never changes.
     pub(super) mode: Mode,
     pub(super) queue_mode: QueueMode,
-    /// The longest ttl asked for: for so long a copy that is executed late can block others.
+    /// The longest ttl asked for: a copy that is executed late can block others for so long.
     pub(super) ttl: Duration,
-    /// The ttl of the entry in the queue, if it may have joined: that of a grant by a message. It never changes, since the server
-    /// finds the entry by all of it.
+    /// The ttl of the entry in the queue, if the entry may have joined. A grant by a message has this ttl. It never changes, since
+    /// the server finds the entry by its whole text.
     pub(super) queued_ttl: Option<Duration>,
-    /// Before the last request left that had the reply "wait" with the counter, or the first one of all. A grant with a larger
-    /// token is younger.
+    /// When the last request with the reply "wait" and a stamp was sent, or else the request that joined the queue. A grant with a
+    /// stamp larger than `known_since` is younger.
     pub(super) waits_since: Moment,
-    /// The largest stamp known then, or given out by then. That of a grant is larger.
+    /// The largest stamp known then, or given out by then. A later grant has a larger stamp.
     pub(super) known_since: u64,
-    /// Whether the key may have this token, or an entry of it may be in the queue, without our knowing.
+    /// Whether the server may have this token as holder or as an entry in the queue, without our knowing.
     pub(super) may_hold: bool,
-    /// Whether a message said that an exclusive request waits for the share that this one was given: its reply may not have been read.
+    /// Whether a message said that an exclusive request waits for the share of this request. The message can be read before the
+    /// reply that grants the share.
     pub(super) is_contended: bool,
-    /// Whether copies of the request left on several connections, and some have no reply.
+    /// Whether copies of the request were sent on several connections, and some have no reply.
     pub(super) is_astray: bool,
     pub(super) rivals: Rivals,
     pub(super) failures: u32,
@@ -51,27 +52,27 @@ pub(crate) enum RequestStep {
         sent: Moment,
         ttl: Duration,
         queue_mode: QueueMode,
-        /// `may_hold` and `queue_mode` if it turns out that it was not executed.
+        /// `may_hold` and `queue_mode` from before the request, restored if it certainly was not executed.
         before: (bool, QueueMode),
         polled_by: Option<TaskId>,
     },
-    /// The renewal is in flight that makes sure of a grant.
+    /// The renewal that makes sure of a grant is in flight.
     Confirming { sent: Moment, granted: Granted },
-    /// Nothing is in flight. The next request leaves at `until`, or when a message or a new connection is a reason for it.
+    /// Nothing is in flight. The next request is sent at `until`, or earlier after a message or a new connection.
     Waiting { until: Moment, wake_ups: WakeUps },
 }
 
-/// What other clients the request has met.
+/// Which other clients the request has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rivals {
     None,
     /// It found the lock busy.
     Holder,
-    /// It was in the queue behind a holder whose release grants the lock.
+    /// It was in the queue: the release of the holder grants the lock.
     Queue,
 }
 
-/// What came while a request was in flight. A grant is worth more than a new connection.
+/// What came while a request was in flight. A grant takes precedence over a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Meanwhile {
     #[default]
@@ -80,16 +81,16 @@ pub(crate) enum Meanwhile {
     Granted(PushedGrant),
 }
 
-/// What is a reason for the next request before its time.
+/// The events that send the next request before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUps {
     GrantsAndConnections,
-    /// The server said that it cannot serve now, and says so on each new connection. Where each such reply costs the connection, as
-    /// that of a replica does, waiters would go from one to the next without a pause.
+    /// The server said that it cannot serve now, and says so on each new connection. Such a reply may end the connection, as that
+    /// of a replica does. Waiters would then go from one connection to the next without a pause.
     GrantsOnly,
 }
 
-/// What was granted, before it has a holder.
+/// A grant, before it has a holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
     pub(super) grant: Grant,
@@ -101,11 +102,11 @@ pub(crate) struct Granted {
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireReply {
     pub(crate) result: Result<AcquireOutcome, Failure>,
-    /// Every copy that left was executed, or never will be.
+    /// Every copy that was sent was executed, or never will be.
     pub(crate) is_settled: bool,
-    /// No copy has left.
+    /// No copy was sent.
     pub(crate) has_not_left: bool,
-    /// Copies left on several connections.
+    /// Copies were sent on several connections.
     pub(crate) is_astray: bool,
 }
 
@@ -140,12 +141,12 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Whether something is known that can be told to a waiter.
+    /// Whether a waiter can be refused by what is known now.
     pub(super) fn is_answered(&self) -> bool {
         self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
     }
 
-    /// The next request leaves at `at`.
+    /// There is a new connection: a request that waits is sent at `at`.
     pub(super) fn reconnected(&mut self, at: Moment) {
         match &mut self.step {
             RequestStep::Waiting {
@@ -169,7 +170,7 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Returns whether the request has not been polled for too long by its task, which is not waited for any longer.
+    /// Returns whether the task has not polled the request for too long. From then on the task is not waited for.
     pub(super) fn stop_waiting_for_poll(&mut self, now: Moment) -> bool {
         match &mut self.step {
             RequestStep::Asking {

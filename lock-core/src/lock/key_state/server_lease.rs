@@ -21,17 +21,17 @@ pub(crate) struct ServerLease<W, L, O> {
     pub(crate) ttl: Duration,
     pub(crate) valid_until: Moment,
     pub(crate) renewal: RenewalPlan,
-    /// Fencing tokens for the next holders: what is left of one block, and the next one, which is larger throughout.
+    /// Fencing tokens for the next holders: the rest of one block, and the next block, with larger tokens only.
     pub(super) tokens: FencingBlock,
     pub(super) next_tokens: FencingBlock,
-    /// When the prefetch left that is in flight.
+    /// When the prefetch that is in flight was sent.
     pub(super) prefetch: Option<Moment>,
     pub(super) batch: Batch,
-    /// Of an exclusive lease, empty only while the last one has released, and the next one needs a token that is being fetched.
+    /// For an exclusive lease, empty only while the last holder has released and the token for the next one is being fetched.
     pub(crate) holders: LocalHolders<W, L>,
-    /// The number of the permit, if it is one.
+    /// The number of the permit, for a lease with permits.
     pub(crate) permit: Option<u16>,
-    /// If it is one.
+    /// Set for a shared lease.
     pub(crate) share: Option<Share>,
     /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
     /// removes an entry from the queue.
@@ -42,7 +42,7 @@ pub(crate) struct ServerLease<W, L, O> {
 pub(crate) enum RenewalPlan {
     Off,
     At(Moment),
-    /// Not sent again before its reply, which the store bounds.
+    /// Not sent again before its reply. The store bounds the time of the reply.
     InFlight,
 }
 
@@ -73,18 +73,18 @@ where
             batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
             holders: LocalHolders::default(),
             permit: grant.permit,
-            // A copy of its request may take the key again after its release. So it has no more tasks than it must.
+            // A copy of its request may take the key again after its release. So the share is closed from the start.
             share: Share::new(cx.now, terms, is_wanted || request.is_astray),
             is_astray: request.is_astray,
         };
-        // The renewal that grants the phase to the others leaves at once.
+        // If there are more to grant, the renewal is due now: it grants the phase to the next waiters.
         if !grant.has_more {
             held.plan_renewal(cx);
         }
         held
     }
 
-    /// The first end that is not moved by a renewal in time, or a moment before it.
+    /// The first end of the lease or of a holder, unless a renewal moves it in time. May be earlier, never later.
     pub(crate) fn ends_at(&self) -> Moment {
         let first = self.holders.first_end();
         first.map_or(self.valid_until, |end| end.min(self.valid_until))
@@ -117,7 +117,8 @@ where
         }
     }
 
-    /// What was taken or renewed since then is known to the server of the connection.
+    /// Makes the renewal due now if the lease was last taken or renewed before `since`. The server of the connection knows any
+    /// later lease.
     pub(super) fn renew_if_older_than(&mut self, since: Moment, now: Moment) {
         if matches!(self.renewal, RenewalPlan::At(_))
             && self.valid_until < validity(since, self.ttl)
@@ -126,7 +127,7 @@ where
         }
     }
 
-    /// Moves its end further away.
+    /// Moves the end of the lease later.
     pub(super) fn extend(&mut self, valid_until: Moment, cx: &mut Transition<'_, W, L, O>)
     where
         L: Clone,
@@ -150,7 +151,7 @@ where
         }
     }
 
-    /// The next renewal is due when a third of what is left is over, a little apart from those of others.
+    /// Plans the next renewal for when a third of the rest is over, with jitter, so that renewals do not come together.
     pub(super) fn plan_renewal(&mut self, cx: &Transition<'_, W, L, O>) {
         if self.renewal != RenewalPlan::Off {
             let third = self.valid_until.since(cx.now).min(self.ttl) / 3;
@@ -166,12 +167,12 @@ where
         self.tokens.take()
     }
 
-    /// Whether at least half of its ttl is left, which a task may expect that gets it.
+    /// Whether at least half of its ttl is left, which a task that gets the lease may expect.
     pub(super) fn is_fresh(&self, now: Moment) -> bool {
         self.valid_until.since(now) >= self.ttl / 2
     }
 
-    /// Whether it may be passed to a task with these terms, however many processes wait.
+    /// Whether it may be passed to a task with these terms. Other processes that wait do not count here.
     pub(super) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
         terms.ttl == self.ttl
             && terms.renew == AutoRenew::On
@@ -180,7 +181,7 @@ where
             && self.is_fresh(cx.now)
     }
 
-    /// Whether a task with these terms may have the share beside those that have it.
+    /// Whether a task with these terms may have the share beside the tasks that have it.
     pub(super) fn admits(&self, terms: &Terms, now: Moment) -> bool {
         let share = self.share.as_ref();
         share.is_some_and(|share| share.admits(terms.wait, now))
@@ -189,7 +190,7 @@ where
             && self.is_fresh(now)
     }
 
-    /// A task has the share from now on.
+    /// Gives the share to a task.
     pub(super) fn join(
         &mut self,
         id: TaskId,
@@ -227,8 +228,8 @@ where
     }
 }
 
-/// Until when a lease is certain that was asked for at `sent`: minus 1 % of the ttl and 2 ms, because the server's clock
-/// may run faster than ours and its timer may be early.
+/// Until when a lease that was asked for at `sent` is certain: the ttl minus 1 % and 2 ms. The server's clock may run faster than
+/// ours, and its timer may be early.
 pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
 }

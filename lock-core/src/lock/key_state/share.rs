@@ -1,12 +1,12 @@
-//! What a share has beyond another server lease: it serves all tasks of this process, and is kept for the next ones.
+//! A share: a server lease that serves all tasks of this process, and is kept for later ones.
 //!
-//! A task that comes while a share is open gets it without a message. It is closed by the first exclusive request that waits for the
-//! key, of which a message, a grant or a renewal tells. Then it ends with its last task, and those that come later ask for another one,
-//! which queues. So an exclusive request waits for the bodies that were admitted before it, and for a message, or for a renewal if the
-//! message is lost.
+//! A task that comes while a share is open gets it without a message. The first exclusive request that waits for the key closes the
+//! share: a message, a grant or a renewal reports that request. A closed share ends with its last task. Tasks that come later ask
+//! for another share, which queues. So an exclusive request waits for the bodies that were admitted before it, and for the message
+//! to the process. If the message is lost, it waits for a renewal instead.
 //!
-//! Clients that do not queue cannot tell that they wait: other libraries, and users without scripts. For them a share in use is let go
-//! once a ttl: see [`LET_GO`].
+//! Clients that do not queue cannot report that they wait: other libraries, and users without scripts. For them a share in use is
+//! let go once a ttl: see [`LET_GO`].
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
 /// For how long a share without a task is kept, at most a third of its ttl.
 pub(super) const KEPT: Duration = Duration::from_secs(1);
 
-/// A share in use admits no task for so long, once a ttl. If its tasks are gone before, the key is free for two pauses of a client that
-/// polls, and the process asks again.
+/// A share in use admits no task for so long, once a ttl. If its tasks are gone before, the key is free for two pauses of a client
+/// that polls. Then the process asks again.
 const LET_GO: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) admits: Admits,
-    /// Until when it is kept, if no task has it.
+    /// Until when the share is kept, if no task has it.
     pub(crate) unused_until: Option<Moment>,
     /// Until when `min_hold` of one of its tasks keeps it on the server.
     pub(crate) kept_until: Option<Moment>,
@@ -35,16 +35,18 @@ pub(crate) struct Share {
 /// Which tasks a share admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admits {
-    /// Those that come before this moment.
+    /// Tasks that come before this moment.
     Until(Moment),
-    /// None: it is being let go. Until this moment its process asks for no other one, unless its tasks are gone before.
+    /// None: the share is being let go. Until this moment the process asks for no other share, unless the tasks of this one are
+    /// gone before.
     NoneUntil(Moment),
-    /// None: an exclusive request waits, or it cannot be shared.
+    /// None: an exclusive request waits, or the lease cannot serve further tasks.
     None,
 }
 
 impl Share {
-    /// Of a lease for which no other request waits.
+    /// Makes the share of a new lease; `None` if the lease is not shared. It is open if the lease is renewed and no exclusive
+    /// request waits.
     pub(super) fn new(granted_at: Moment, terms: &Terms, is_contended: bool) -> Option<Self> {
         let is_shared = terms.mode.kind() == LockMode::Shared;
         let is_open = terms.renew == AutoRenew::On && !is_contended;
@@ -63,8 +65,8 @@ impl Share {
         matches!(self.admits, Admits::Until(_))
     }
 
-    /// Whether it admits a task now. One that does not wait is admitted as long as the share lasts: it would be refused otherwise, though
-    /// no other process has the lock.
+    /// Whether it admits a task now. A task that does not wait is admitted until the share is closed: otherwise it would be
+    /// refused, though no other process has the lock.
     pub(super) fn admits(&self, wait: Wait, now: Moment) -> bool {
         match self.admits {
             Admits::Until(at) => now < at || wait == Wait::No,
@@ -73,17 +75,17 @@ impl Share {
         }
     }
 
-    /// Whether its time is over, which is noticed by the first task that comes then.
+    /// Whether its time is over. The first task that comes after that time notices it.
     pub(super) fn is_to_be_let_go(&self, now: Moment) -> bool {
         matches!(self.admits, Admits::Until(at) if at <= now)
     }
 
-    /// Begins to let it go.
+    /// Begins to let the share go.
     pub(super) fn let_go(&mut self, now: Moment) {
         self.admits = Admits::NoneUntil(now.after(LET_GO));
     }
 
-    /// Until when it is let go.
+    /// Until when it is being let go.
     pub(super) fn let_go_until(&self) -> Option<Moment> {
         match self.admits {
             Admits::NoneUntil(at) => Some(at),

@@ -17,16 +17,16 @@ pub(crate) struct Waiter<W> {
     pub(crate) waker: Option<W>,
 }
 
-/// A waiter that leaves, from whatever position, costs the logarithm of their number. The waiters are boxed, since a node of the map
-/// has room for eleven, and most keys have one.
+/// Removing a waiter from any position costs the logarithm of their number. The waiters are boxed: a node of the map has room for
+/// eleven, and most keys have one waiter.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<W> {
     pub(super) awake: BTreeMap<TaskId, Box<Waiter<W>>>,
-    /// Those that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing is
-    /// asked of the server for them.
+    /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing
+    /// is asked of the server for them.
     pub(super) asleep: BTreeMap<TaskId, Box<Waiter<W>>>,
     deadlines: BTreeSet<(Moment, TaskId)>,
-    /// The waiters that end with the next reply of the server: their time is over, or there was none.
+    /// The waiters that end with the next reply of the server: their deadline has passed, or they do not wait.
     pub(super) impatient: BTreeSet<TaskId>,
 }
 
@@ -66,13 +66,13 @@ impl<W> WaitQueue<W> {
         Some(waiter)
     }
 
-    /// The next one to be served.
+    /// The next waiter to be served.
     pub(crate) fn head(&self) -> Option<(TaskId, &Waiter<W>)> {
         let (id, waiter) = self.awake.first_key_value()?;
         Some((*id, waiter))
     }
 
-    /// Whether one waits that polls when it is woken.
+    /// Whether there is a waiter that polls when it is woken.
     pub(crate) fn has_head(&self) -> bool {
         !self.awake.is_empty()
     }
@@ -92,7 +92,7 @@ impl<W> WaitQueue<W> {
         }
     }
 
-    /// Nothing is granted to any of them before it polls. Returns the wakers of all.
+    /// Marks all waiters: nothing is granted to a waiter before it polls. Returns the wakers of all.
     pub(crate) fn put_all_to_sleep(&mut self) -> Vec<W> {
         self.asleep.append(&mut self.awake);
         self.take_wakers()
@@ -118,7 +118,7 @@ impl<W> WaitQueue<W> {
         Some(id)
     }
 
-    /// Takes out those for which the reply of the server ends the wait.
+    /// Takes out the waiters that end with the reply of the server.
     pub(crate) fn take_impatient(&mut self) -> Vec<(TaskId, Box<Waiter<W>>)> {
         let ids: Vec<_> = self.impatient.iter().copied().collect();
         self.take(&ids)
@@ -133,7 +133,7 @@ impl<W> WaitQueue<W> {
         self.take(&ids)
     }
 
-    /// Those that poll when they are woken, in their order.
+    /// The waiters that poll when they are woken, in their order.
     pub(crate) fn those_awake(&self, which: impl Fn(&Waiter<W>) -> bool) -> Vec<TaskId> {
         let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));
         chosen.map(|(id, _)| *id).collect()
