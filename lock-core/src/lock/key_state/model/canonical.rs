@@ -1,4 +1,4 @@
-//! The same state at another time, with other names, is one.
+//! Writes a state as text: states that differ only in the time and in the names have the same text.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::{
     store::{AcquireOutcome, Prefetched, PushedGrant},
 };
 
-/// Names by their rank.
+/// Replaces names by their rank.
 struct Names {
     owners: BTreeSet<u64>,
     tokens: BTreeSet<u64>,
@@ -36,7 +36,7 @@ impl Names {
         self.owners.range(..owner).count()
     }
 
-    /// Gaps between tokens do not matter beyond a few.
+    /// A gap between two tokens counts as two at most.
     fn token(&self, token: u64) -> u64 {
         rank(&self.tokens, token)
     }
@@ -54,14 +54,14 @@ impl Names {
         self.tasks.range(..id).count()
     }
 
-    /// Milliseconds from now; beyond a ttl all that is past is alike.
+    /// Milliseconds from now. Moments that are more than a ttl ago are alike.
     fn at(&self, moment: Moment) -> i64 {
         let ahead = i64::try_from(moment.since(self.now).as_millis());
         let past = i64::try_from(self.now.since(moment).as_millis());
         (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-2000)
     }
 
-    /// What is due is alike, however long.
+    /// Milliseconds from now. Moments that are due are alike.
     fn due(&self, moment: Moment) -> i64 {
         self.at(moment).max(0)
     }
@@ -172,7 +172,7 @@ impl World {
             Some(Some(Ok(AcquireOutcome::Busy(busy)))) => stamps.extend(busy.stamp),
             _ => {}
         }
-        // Those of the other modes are tokens.
+        // The stamps of the other modes are tokens.
         if self.left.mode != Mode::Shared {
             tokens.append(&mut stamps.clone());
             stamps.clone_from(&tokens);

@@ -46,7 +46,7 @@ impl World {
             Mode::Permits(permits) => inside + elsewhere <= usize::from(permits),
         };
         must(may_be, "two holders")?;
-        // What a task holds is in the state, which plans for it, or has ended.
+        // The state has each lease that a task holds, and plans for it, unless the lease has ended.
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding { id, .. } = task else {
                 return Ok(());
@@ -121,7 +121,7 @@ impl World {
         let Some(request) = &self.key.request else {
             let is_planned = match self.left.mode {
                 Mode::Exclusive => !self.key.leases.is_empty(),
-                // It is asked for when the share has been let go.
+                // The server is asked when the share has been let go.
                 Mode::Shared => self.key.asks_from().is_some(),
                 Mode::Permits(_) => false,
             };
@@ -163,8 +163,8 @@ impl World {
         }
     }
 
-    /// Waiters do not ask while a share that is let go has tasks, and for a second after that, which is two pauses of a client that
-    /// polls.
+    /// Waiters do not ask while a share that is let go has tasks. They also do not ask for a second after that, which is two pauses
+    /// of a client that polls.
     fn check_pause(&self) -> Found {
         let is_left = |held: &ServerLease<u64, u64, u64>| {
             let share = held.share.as_ref();
@@ -226,7 +226,8 @@ impl World {
             .try_for_each(|holder| must(self.is_alive(holder.id), "held for a task that is gone"))
     }
 
-    /// Whether no exclusive request waits, or this share is going to be told. A message that was lost is told by the next renewal.
+    /// Whether no exclusive request waits, or a message about it is on its way to this share. If the message was lost, the next
+    /// renewal reports the request.
     fn is_told_or_free(&self, owner: u64) -> bool {
         let is_message = |reply: &Reply| matches!(reply, Reply::Contended(one) if *one == owner);
         !self.server.is_contended()

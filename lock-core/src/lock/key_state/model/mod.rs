@@ -1,10 +1,10 @@
-//! Every state that two tasks of this process, one other process and the timer can bring a key into.
+//! Explores every state that two tasks of this process, one other process and the timer can bring a key into.
 //!
 //! The transition function is the shipped one. The server is a model of the scripts: a holder with an expiry, a queue, a counter.
-//! Requests and replies travel in order on one connection, which may break: then what was in flight was executed, or is executed
-//! later, or never, and its replies are lost. Time moves to the next moment at which something is due, on a grid of half a second, so
-//! that each timer is late by up to that. The registry is part of it: it removes a state that is over with its timer, and begins with
-//! a fresh one.
+//! Requests and replies travel in order on one connection, which may break. A request in flight is then executed before the break,
+//! later, or never, and its reply is lost. Time moves to the next moment at which something is due. It moves on a grid of half a
+//! second, so each timer is late by up to that. The registry is part of the model: it removes a state that is over with its timer,
+//! and begins with a fresh state.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -30,13 +30,13 @@ fn hash(world: &World) -> u128 {
     half(0) << 64 | half(1)
 }
 
-/// Visits everything that can be reached, and returns how many states that is. Panics with the way to the first state that breaks an
+/// Visits every state that can be reached, and returns the number of states. Panics with the path to the first state that breaks an
 /// invariant.
 fn explore(scenario: Scenario, most: usize) -> usize {
     let start = World::start(scenario);
     let mut seen = HashSet::from([hash(&start)]);
     let mut open = VecDeque::from([(start, None)]);
-    // Each state with the one that it was reached from.
+    // Each state, with the index of the state that it was reached from.
     let mut history: Vec<(World, Option<usize>)> = Vec::new();
     while let Some((world, from)) = open.pop_front() {
         let index = history.len();
@@ -64,7 +64,7 @@ fn explore(scenario: Scenario, most: usize) -> usize {
     seen.len()
 }
 
-// Two tests, since they run at the same time.
+// Several tests, since they run at the same time.
 
 #[test]
 fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
@@ -105,7 +105,7 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
             other_rounds: 1,
             ..once()
         },
-        // Each hand-off awaits what the server says of other processes.
+        // Each hand-off waits for the reply that tells whether other processes wait.
         Scenario {
             other_rounds: 1,
             handoffs: 0,

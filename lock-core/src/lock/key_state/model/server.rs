@@ -1,4 +1,4 @@
-//! The server of the model, and what travels to it and back.
+//! The server of the model, and its requests and replies.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Request {
         }
     }
 
-    /// What is told if its reply is lost. A release is repeated instead.
+    /// The result if the reply is lost. A release is repeated instead.
     pub(super) fn lost(&self) -> Option<Reply> {
         Some(match self {
             Self::Acquire(acquire) => Reply::Acquired(acquire.owner, Err(Lost)),
@@ -76,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// What is told if it is lost itself. A message is not replaced.
+    /// The result if this reply is lost. A lost message has none.
     pub(super) fn lost(self) -> Option<Self> {
         Some(match self {
             Self::Acquired(owner, _) => Self::Acquired(owner, Err(Lost)),
@@ -90,12 +90,13 @@ impl Reply {
 
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    /// In which the tasks of this process take the key. The other process takes it exclusively, or has permits, too.
+    /// The mode in which the tasks of this process take the key. The other process takes it exclusively, or with permits if the
+    /// tasks do.
     pub(super) mode: Mode,
     pub(super) holders: Vec<(u64, Moment)>,
     pub(super) queue: Vec<u64>,
     pub(super) counter: u64,
-    /// Larger than those of all messages and replies before.
+    /// Larger than the stamps of all earlier messages and replies.
     stamp: u64,
     /// The token of the shared phase that runs, or ran last.
     phase: u64,
@@ -131,7 +132,7 @@ impl Server {
         self.mode == Mode::Shared && owner != OTHER
     }
 
-    /// Whether this one may have the lock beside its holders.
+    /// Whether this owner may have the lock beside its holders.
     fn admits(&self, owner: u64) -> bool {
         match self.mode {
             Mode::Permits(permits) => self.holders.len() < usize::from(permits),
@@ -140,7 +141,7 @@ impl Server {
         }
     }
 
-    /// The waiter whose turn it is.
+    /// The waiter that is next.
     fn next(&self) -> Option<u64> {
         let of_kind = |shared: bool| {
             let mut queue = self.queue.iter().copied();
@@ -185,7 +186,7 @@ impl Server {
         }
     }
 
-    /// Grants the lock to those in the queue whose turn it is, and tells their process.
+    /// Grants the lock to the waiters in the queue that are next, and tells their process.
     pub(super) fn grant(&mut self, now: Moment) -> Vec<Reply> {
         let mut told = Vec::new();
         while let Some(next) = self.next() {
@@ -205,7 +206,7 @@ impl Server {
         shared.map(Reply::Contended).collect()
     }
 
-    /// Executes a request: what it sends, in its order. `known`: the largest fencing token that the process knows.
+    /// Executes a request. Returns what the server sends, in order. `known`: the largest fencing token that the process knows.
     pub(super) fn execute(&mut self, request: &Request, known: u64, now: Moment) -> Vec<Reply> {
         let mut sent = Vec::new();
         match request {
@@ -312,7 +313,7 @@ impl Server {
         FencingBlock::new(first, count)
     }
 
-    /// What a comparison of states needs beside the fields that all can see.
+    /// The private fields that a comparison of states needs.
     pub(super) fn phase(&self) -> (u64, bool) {
         (self.phase, self.was_shared)
     }

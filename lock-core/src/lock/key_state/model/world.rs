@@ -1,4 +1,4 @@
-//! The tasks of the model, what it drives, and every step that can follow.
+//! The world of the model: tasks, connection, server and timer, and every step that can follow.
 
 use std::{
     cell::Cell,
@@ -30,12 +30,12 @@ pub(super) type Found = Result<(), String>;
 /// The owner token and the fencing token of a lease, and until when it is certain.
 type Made = (u64, u64, Moment);
 
-/// How much of each may happen.
+/// How often each event may happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scenario {
-    /// In which the tasks take the key.
+    /// The mode in which the tasks take the key.
     pub(super) mode: Mode,
-    /// Whether the second task does not wait. Of exclusive tasks it does and does not.
+    /// Whether the second task does not wait. In exclusive mode both cases are explored.
     pub(super) does_not_wait: bool,
     /// How often time moves on. `None`: as often as something is due.
     pub(super) moments: Option<u8>,
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Everything that can follow. Fails if one of it breaks an invariant.
+    /// Every state that can follow. Fails if one of them breaks an invariant.
     pub(super) fn next(&self, reached: &mut Vec<Self>) -> Found {
         let first = reached.len();
         for index in 0..2 {
@@ -170,7 +170,7 @@ impl World {
     fn task_steps(&self, index: usize, reached: &mut Vec<Self>) -> Found {
         match &self.tasks[index] {
             Task::Away if self.rounds[index] > 0 => {
-                // One waits without end, the other for less than a ttl, or not at all.
+                // The first task waits without end, the second for less than a ttl, or not at all.
                 let waits = [
                     Wait::Forever,
                     Wait::For(Duration::from_millis(1500)),
@@ -238,7 +238,7 @@ impl World {
             self.fork(reached, |world| {
                 let request = world.late.remove(index);
                 let sent = world.server.execute(&request, world.known, world.now);
-                // Its reply is lost; the message that it causes is not.
+                // The reply is lost, but not the message that the request causes.
                 let messages = sent.into_iter();
                 let is_message =
                     |reply: &Reply| matches!(reply, Reply::Pushed(..) | Reply::Contended(_));
@@ -311,7 +311,7 @@ impl World {
         if holds {
             step(&|world| world.server.let_go(OTHER));
         } else if waits && self.server.holders.is_empty() {
-            // Its check.
+            // The other process checks its entry.
             step(&|_| {});
         } else if !waits && self.left.other_rounds > 0 {
             step(&|world| {
@@ -344,7 +344,7 @@ impl World {
         let result = transition(&mut self.key, &mut cx);
         let actions = cx.actions;
         self.next_owner = next.get();
-        // As the registry does under its mutex: it removes the earlier timer.
+        // As the registry does under its mutex: a new timer replaces the earlier one.
         for action in &actions {
             if let Action::Arm(at) = action {
                 self.timer = Some(*at);
@@ -439,7 +439,7 @@ impl World {
         if self.left.mode == Mode::Shared && self.join_share(index, id, &terms)? {
             return Ok(());
         }
-        // It leaves its waker, and its request has no reply yet.
+        // The task leaves its waker, and its request has no reply yet.
         self.tasks[index] = Task::Waiting {
             id,
             is_woken: false,
@@ -451,7 +451,7 @@ impl World {
         Ok(())
     }
 
-    /// The task has a share that is open, without a request.
+    /// The task takes an open share, without a request.
     fn join_share(&mut self, index: usize, id: u64, terms: &Terms) -> Result<bool, String> {
         let made = Cell::new(None);
         let lease = making(id, &made);
@@ -462,12 +462,12 @@ impl World {
         }
     }
 
-    /// The task has the lock by a lease that was made for it.
+    /// The task takes a lease that was made for it. Fails if the fencing token is too old.
     fn hold(&mut self, index: usize, id: u64, (owner, token, valid_until): Made) -> Found {
         let is_new = match self.left.mode {
             Mode::Exclusive => token > self.largest_taken,
             Mode::Shared => token >= self.largest_taken,
-            // A task may take its grant later than the next one.
+            // A task may take its grant later than a task with a newer grant.
             Mode::Permits(_) => token != self.largest_taken,
         };
         if !is_new {
@@ -503,7 +503,7 @@ impl World {
             key.poll(TaskId(id), id, lease, cx)
         });
         match (polled, made.take()) {
-            // It may have been woken by its own poll.
+            // The task may have been woken by its own poll.
             (Polled::Pending, _) => {}
             (Polled::Taken(_), Some(made)) => {
                 self.hold(index, id, made)?;
@@ -518,7 +518,7 @@ impl World {
         Ok(())
     }
 
-    /// The reply that has come for this task to find.
+    /// Takes the reply that has come for this task.
     fn take_arrived(&mut self, id: u64) -> Option<(u64, AcquireReply)> {
         let polled = self
             .polled
@@ -527,7 +527,7 @@ impl World {
         Some((polled.owner, self.read(polled.owner, outcome)))
     }
 
-    /// The task does not poll its request any more.
+    /// The task does not poll its request any more: a reply that has come is delivered without the task.
     fn go_on_elsewhere(&mut self, id: u64) {
         if let Some(polled) = self.polled.take_if(|polled| polled.by == id)
             && let Some(outcome) = polled.arrived
@@ -577,7 +577,7 @@ impl World {
         }
     }
 
-    /// What was in flight has no reply. It was not executed, or is executed later, and what was executed has no reply either.
+    /// Breaks the connection. Requests in flight are never executed, or later, and have no reply. Replies in flight are lost.
     fn break_connection(&mut self, are_late: bool) {
         self.has_lost_messages = true;
         let mut told: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
@@ -602,7 +602,7 @@ impl World {
     }
 }
 
-/// Makes what observers see of a lease, and notes the lease.
+/// Makes the value that observers of a lease see, and notes the lease.
 fn making(
     id: u64,
     made: &Cell<Option<Made>>,
