@@ -89,7 +89,7 @@ impl Context {
     }
 
     /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
-    /// lock below may have been taken by a thread that the child does not have.
+    /// thread that the child does not have may have locked a mutex below.
     pub(crate) fn check_process(&self) -> Result<(), LockError> {
         if self.is_here() {
             Ok(())

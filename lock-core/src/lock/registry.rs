@@ -62,7 +62,7 @@ pub(crate) struct Registry {
 pub(super) struct KeyMap {
     /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`].
     entries: [HashMap<LockKey, KeyEntry>; 3],
-    /// How long keys of each template were held lately. The program text bounds the number of templates.
+    /// How long keys of each template were held lately. A program has a fixed number of templates.
     typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
     is_closed: bool,

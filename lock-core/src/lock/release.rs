@@ -2,7 +2,7 @@
 //!
 //! The task that releases polls the release until it knows the result. From then on, and if the task is dropped, the manager's
 //! executor goes on with it. The release is repeated until the server has replied on the very connection that carried every acquire
-//! with this token. It ends at the latest when the lease must have ended by itself.
+//! with this token. The tries end at the latest when the lease must have ended by itself.
 
 use std::{
     future::Future,

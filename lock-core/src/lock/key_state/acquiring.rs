@@ -155,8 +155,7 @@ where
         let new_owner = cx.new_owner;
         let new = || AcquireRequest::new(new_owner(terms.mode), terms.mode);
         let request = self.request.get_or_insert_with(new);
-        // An earlier request with a longer ttl may still block others for that ttl. A request in another mode asks for another
-        // lock.
+        // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
             cx.actions.extend(other.into_release(cx.now));
@@ -246,7 +245,8 @@ where
             request.queue_mode = QueueMode::CheckPosition(busy.position);
             if let Some(stamp) = busy.stamp {
                 // The entry is in the queue, as it was when the request was sent. The message of an earlier grant may still be in
-                // flight, or may have come while the request was in flight. The stamp of the message tells which.
+                // flight, or may have come while the request was in flight. The stamp of a message tells whether its grant is an
+                // earlier one.
                 request.waits_since = sent;
                 request.known_since = request.known_since.max(stamp);
             }
@@ -400,8 +400,8 @@ where
 }
 
 /// The time until the entry is checked: a beat. Only the first of the queue asks sooner, when the holder's lease must have ended.
-/// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second and process. The
-/// first process of the queue adds one check a ttl, or one a pause.
+/// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
+/// The first process of the queue adds one check a ttl, or one a pause.
 fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
     let beat = BEAT + (cx.jitter)(BEAT / 20);
     if !busy.is_next {

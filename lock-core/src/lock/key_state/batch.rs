@@ -9,7 +9,7 @@ pub(crate) struct Batch {
     pub(super) since: Moment,
     /// `None` before the first reply.
     pub(super) contended: Option<Contended>,
-    /// When the server last told this, or granted the lease.
+    /// When the server last reported this, or granted the lease.
     pub(super) told_at: Moment,
     /// After how many hand-offs the server is asked again. The number doubles. So a process that comes soon after a grant is
     /// noticed soon, and a key that no other process wants costs few requests.

@@ -347,7 +347,7 @@ where
         leases.position(|held| held.admits(terms, cx.now))
     }
 
-    /// Begins to let go of the shares that were open for their time.
+    /// Begins to let go of the shares that have been open for a ttl.
     pub(super) fn let_go(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last to the first, since a released lease is taken out.
         for at in (0..self.leases.len()).rev() {
@@ -385,7 +385,7 @@ where
         }
     }
 
-    /// Releases the shares that were kept without a task for their time.
+    /// Releases the shares that have been kept without a task for long enough.
     pub(super) fn release_unused(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last to the first, since a released lease is taken out.
         for at in (0..self.leases.len()).rev() {

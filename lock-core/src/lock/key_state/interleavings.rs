@@ -108,7 +108,7 @@ impl Contended {
     fn acquire_and_release(&self) {
         if let Some(hold) = self.acquire() {
             self.step_inside(&hold);
-            // The release of a lost lease fails.
+            // The release of a lost lease fails, which is expected here.
             drop(shuttle::future::block_on(hold.release()));
         }
     }

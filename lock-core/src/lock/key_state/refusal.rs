@@ -39,7 +39,7 @@ impl Refusal {
     pub(crate) fn into_error(self, key: &LockKey, now: Moment, mut busy: Busy) -> LockError {
         match self {
             Self::Busy { until, holder } => {
-                // A holder in this process is newer than what the server reported.
+                // What is known of a holder in this process is newer than the reply of the server.
                 let held_by = busy.held_by.take();
                 busy.held_by = held_by.or_else(|| holder.map(HeldBy::OtherProcess));
                 LockError::busy(key, until.map(|until| until.since(now)), busy)

@@ -170,7 +170,7 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Returns whether the task has not polled the request for too long. From then on the task is not waited for.
+    /// Returns whether the task has not polled the request for too long. From then on the state does not wait for that task.
     pub(super) fn stop_waiting_for_poll(&mut self, now: Moment) -> bool {
         match &mut self.step {
             RequestStep::Asking {

@@ -77,14 +77,14 @@ where
             share: Share::new(cx.now, terms, is_wanted || request.is_astray),
             is_astray: request.is_astray,
         };
-        // If there are more to grant, the renewal is due now: it grants the phase to the next waiters.
+        // If other waiters are to be granted this phase, the renewal stays due now: it grants the phase to the next ones.
         if !grant.has_more {
             held.plan_renewal(cx);
         }
         held
     }
 
-    /// The first end of the lease or of a holder, unless a renewal moves it in time. May be earlier, never later.
+    /// When the lease or its first holder ends, unless a renewal comes in time; or a moment before that.
     pub(crate) fn ends_at(&self) -> Moment {
         let first = self.holders.first_end();
         first.map_or(self.valid_until, |end| end.min(self.valid_until))
@@ -151,7 +151,7 @@ where
         }
     }
 
-    /// Plans the next renewal for when a third of the rest is over, with jitter, so that renewals do not come together.
+    /// Plans the next renewal for when a third of the time left is over. A jitter keeps the renewals of several leases apart.
     pub(super) fn plan_renewal(&mut self, cx: &Transition<'_, W, L, O>) {
         if self.renewal != RenewalPlan::Off {
             let third = self.valid_until.since(cx.now).min(self.ttl) / 3;

@@ -85,7 +85,7 @@ impl<W> WaitQueue<W> {
         self.awake.len() + self.asleep.len()
     }
 
-    /// The task polled.
+    /// Notes that the task polled.
     pub(crate) fn mark_awake(&mut self, id: TaskId) {
         if let Some(waiter) = self.asleep.remove(&id) {
             self.awake.insert(id, waiter);

@@ -577,7 +577,7 @@ impl World {
         }
     }
 
-    /// Breaks the connection. Requests in flight are never executed, or later, and have no reply. Replies in flight are lost.
+    /// Breaks the connection. Requests in flight are executed later or never, and have no reply. Replies in flight are lost.
     fn break_connection(&mut self, are_late: bool) {
         self.has_lost_messages = true;
         let mut told: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
