@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// After a failure, and at the least between two tries.
+/// The pause after a failure, and the shortest pause between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// However long credentials say that they are valid.
+/// The longest pause, even if credentials are valid for longer.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The credentials for a connection to this address, if it has any. Its caller bounds the time.
@@ -31,7 +31,7 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     let Some(provider) = address.credentials().cloned() else {
         return Ok(None);
     };
-    // A task of its own, since it is code of the user and may panic. It ends with its caller.
+    // A task of its own, since the provider is code of the user and may panic. The task ends when this future is dropped.
     let mut asked = JoinSet::new();
     asked.spawn(async move { provider.credentials().await });
     let server = address.shown();
@@ -53,8 +53,8 @@ pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
     words
 }
 
-/// Authenticates an open connection anew whenever its credentials are about to end, until the connection ends. A failure costs
-/// nothing while the server accepts the connection as it is.
+/// Authenticates an open connection anew whenever its credentials are about to end, until the connection ends. A failure changes
+/// nothing while the server still accepts the connection.
 pub(super) fn keep_authenticated(
     connection: &Arc<Connection>,
     address: &Address,
@@ -66,7 +66,7 @@ pub(super) fn keep_authenticated(
     };
     let (connection, address) = (connection.clone(), address.clone());
     spawn_beside(async move {
-        // Once in each pause, which is a second at the least.
+        // One try after each pause, which lasts a second at least.
         loop {
             sleep(pause).await;
             if connection.has_ended() {
@@ -91,7 +91,7 @@ pub(super) fn keep_authenticated(
     });
 }
 
-/// Returns when the next credentials are due.
+/// Returns the time until the next credentials are asked for.
 async fn authenticate_again(
     connection: &Connection,
     address: &Address,
@@ -106,7 +106,7 @@ async fn authenticate_again(
     }
 }
 
-/// When the next credentials are asked for.
+/// The time until the next credentials are asked for.
 fn due(credentials: &Credentials) -> Option<Duration> {
     let valid_for = credentials.valid_for?;
     Some((valid_for / 5).saturating_mul(4).clamp(PAUSE, LONGEST))

@@ -1,4 +1,4 @@
-//! What the errors of servers and connections mean for the caller of a request. None of them quotes an owner token or a password.
+//! What the errors of servers and connections mean for the caller of a request. No failure quotes an owner token or a password.
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
@@ -52,17 +52,17 @@ impl fmt::Display for Denied {
 
 impl Error for Denied {}
 
-/// For lack of a right.
+/// The failure for lack of a right, where locks would be kept by scripts.
 pub(crate) fn denied(reason: String) -> Failure {
     denied_for(Capabilities::Scripts, reason)
 }
 
-/// The same where locks are not kept by scripts.
+/// The same where locks would be kept by `wanted`.
 pub(crate) fn denied_for(wanted: Capabilities, reason: String) -> Failure {
     Failure::Refused(Arc::new(Denied { reason, wanted }))
 }
 
-/// Whether a failure is for lack of a right.
+/// What the server denies, if the failure is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&Denied> {
     match failure {
         Failure::Refused(source) => source.downcast_ref(),
@@ -77,7 +77,7 @@ pub(crate) fn of_a_cluster(address: &Address) -> Failure {
     ))
 }
 
-/// A command has no reply: it is unknown whether it was executed.
+/// A command has no reply. Unless it never left, it is unknown whether it was executed.
 pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
     let server = address.shown();
     match none {
@@ -102,7 +102,7 @@ pub(crate) fn late(address: &Address, within: Duration) -> Failure {
 /// No connection was made in time.
 pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
     let hint = match address.transport {
-        // A server without TLS may wait for the end of the TLS bytes, which look to it like a command.
+        // A server without TLS takes the TLS bytes for a command, and may wait for its end.
         #[cfg(feature = "tls")]
         Transport::Tls(_) => ": is it a port for TLS?",
         _ => "",
@@ -199,7 +199,8 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     if is_transient(code, &details) {
         return Failure::not_now(text);
     }
-    // The server sends this before it does anything. Any other error may come from a proxy, or from the middle of a script.
+    // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
+    // script.
     let before = matches!(code, "NOAUTH" | "NOSCRIPT")
         || details.contains("unknown command")
         || details.contains(OUT_OF_BOUNDS);
@@ -218,8 +219,8 @@ pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     }
 }
 
-/// The same for a request that may take a lock. A refusal settles all requests that left on its connection before, if none left
-/// on another one.
+/// The same for a request that may take a lock. A refusal settles all requests that left earlier on its connection, if none left on
+/// another connection.
 pub(crate) fn of_answer(
     value: Value,
     connection: ConnectionId,
@@ -255,7 +256,7 @@ pub(crate) fn out_of_bounds(counter: &str, known: u64) -> Failure {
     ))
 }
 
-/// An error's code. Redis 6 wraps an error inside a script into one of the script.
+/// An error's code. Redis 6 wraps the error of a command inside a script in an error of the script.
 pub(crate) fn code_of(error: &ServerError) -> &str {
     let details = details_of(error);
     if !details.starts_with("Error running script") {
@@ -273,7 +274,7 @@ pub(crate) fn code_of(error: &ServerError) -> &str {
     if is_code { code } else { error.code() }
 }
 
-/// All but an error's code.
+/// The text of an error after its code.
 pub(crate) fn details_of(error: &ServerError) -> &str {
     error.details().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! What the crate `redis` does and does not document, and what this crate relies on. If one of these tests fails after an upgrade
-//! of that crate, the promises of the connection have to be examined anew.
+//! What the crate `redis` does without documenting it, and what this crate relies on. If one of these tests fails after an upgrade
+//! of that crate, the promises of the connection must be examined again.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,7 +30,7 @@ use super::{
     },
 };
 
-/// Far beyond what any step takes here.
+/// Far longer than any step here takes.
 const HANG: Duration = Duration::from_secs(30);
 
 /// A connection, its driver, which does not run yet, and the server's end.
@@ -119,7 +119,7 @@ async fn commands_of_many_threads_are_whole_and_in_order() {
             tokio::task::spawn_blocking(move || {
                 for number in 0..EACH {
                     let key = format!("{thread} {number} {:600}", "");
-                    // Nothing reads the reply, and the driver takes it all the same.
+                    // Nothing reads the reply, but the driver still takes the request.
                     let mut request = Box::pin(connection.request(get(&key), None));
                     poll_once(request.as_mut());
                     std::mem::forget(request);
@@ -203,7 +203,7 @@ async fn a_request_leaves_with_its_first_poll_however_long_its_task_has_run() {
     let until = super::CLOCK.now().after(HANG);
     let mut request = Box::pin(connection.request(get("a"), Some(until)));
     poll_fn(|context| {
-        // What tokio lets a task do before others have their turn.
+        // Uses up the budget that tokio gives a task before other tasks run.
         while let Poll::Ready(budget) = coop::poll_proceed(context) {
             budget.made_progress();
         }
@@ -375,7 +375,7 @@ async fn a_subscription_that_the_server_ends_is_taken_for_a_reply() {
         .write_all(format!("{ended}+ONE\r\n").as_bytes())
         .await
         .expect("it is open");
-    // If this is no longer so, sharded subscriptions may share a connection with commands.
+    // If the message is no longer taken for a reply, sharded subscriptions may share a connection with commands.
     let reply = returned(one).await;
     assert!(
         matches!(
@@ -392,7 +392,7 @@ async fn a_subscription_that_the_server_ends_is_taken_for_a_reply() {
         message.map(|message| message.kind),
         Some(PushKind::SUnsubscribe)
     );
-    // A reply too many is ignored.
+    // The driver ignores a reply without a request.
     let two = tokio::spawn(async move {
         let get = command(&[&[Arg::Text("GET"), Arg::Text("two")]]);
         other.send_packed_command(&get).await

@@ -17,17 +17,18 @@ use crate::store::{
     },
 };
 
-/// A connection, and what is known of it: all of it once its handshake is completed. It closes when this is dropped.
+/// A connection, and what is known of it. The fields are final once the handshake is completed. Dropping this closes the
+/// connection.
 #[derive(Debug)]
 pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
-    /// Of the server that it leads to.
+    /// The address of the server that the connection leads to.
     pub(crate) address: Address,
     /// The sentinels' reply by which the server was found.
     pub(crate) found: Option<KnownPrimary>,
-    /// In RESP3.
+    /// What the server reported about itself, in RESP3 only.
     pub(crate) greeting: Option<Greeting>,
-    /// The commands by which locks are kept; nothing if none are.
+    /// The commands by which locks are kept; `None` if this connection keeps no locks.
     pub(crate) capabilities: Option<Capabilities>,
     /// Whether grants arrive on it.
     pub(crate) grants: bool,
@@ -64,16 +65,16 @@ impl CurrentConnection {
         }
     }
 
-    /// What the server reports about itself: asked again, since the crate `redis` keeps the reply to its own `HELLO`.
+    /// Asks what the server reports about itself. The crate `redis` sends a `HELLO`, too, but does not give out the reply.
     pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
         let name = connection_name();
         let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
-        // Of the second reply nothing is needed: a user who may not name the connection is no worse off.
+        // The second reply is ignored: locks work without the name of the connection, which a user may lack the right to set.
         let replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
         let reply = replies.into_iter().next();
         let reply = reply.ok_or_else(|| errors::no_redis(self.address.shown()))?;
         let mode = reply::field(&reply, "mode").and_then(reply::bytes);
-        // Such a server has only some of the keys, and companion keys may be on different nodes.
+        // A node of a cluster has only some of the keys, and companion keys may be on different nodes.
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
             return Err(errors::of_a_cluster(&self.address));
         }
@@ -188,12 +189,12 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
         || details.contains("protocol version")
 }
 
-/// What `CLIENT LIST` shows of a connection: whose it is.
+/// The name that `CLIENT LIST` shows for a connection: the program and its process id.
 fn connection_name() -> String {
     let program = env::current_exe().ok();
     let program = program.as_deref().and_then(Path::file_name);
     let program = program.unwrap_or_default().to_string_lossy();
-    // Names have no spaces and no special characters.
+    // The server accepts no spaces and no special characters in a name.
     let shown = program.chars().filter(char::is_ascii_graphic).take(40);
     let shown: String = shown.collect();
     format!("lock-core:{shown}:{}", process::id())

@@ -1,15 +1,16 @@
 //! One connection: a handle and a driver of the crate `redis`, watched from outside.
 //!
 //! The handle puts requests into a queue; the driver writes them in their order and assigns the replies. The driver runs on the
-//! manager's thread. A request is a future that may be polled anywhere. What is relied on here, since the crate does not document
-//! it, is held by the tests in `facts.rs`:
+//! manager's thread. A request is a future that may be polled anywhere. The rest of this crate relies on the facts below. The crate
+//! `redis` does not document them, so the tests in `facts.rs` hold them:
 //!
-//! - A handle is one socket for its life. It never reconnects, and sends nothing twice.
-//! - Requests leave in the order in which their futures were first polled, as long as the queue has room. Those that wait for room
-//!   may overtake each other, so what must arrive behind another request is sent after its reply, or asks again.
-//! - A request whose future is dropped before the driver took it never leaves. One that is dropped later is executed, and what is
-//!   sent after the drop arrives behind it.
-//! - After the waker of a request has panicked, the driver can be polled on.
+//! - A handle has one socket for its whole life. It never reconnects, and sends nothing twice.
+//! - Requests leave in the order in which their futures were first polled, as long as the queue has room. Requests that wait for
+//!   room may overtake each other. So a request that must arrive behind another one is sent after the other's reply, or is
+//!   repeated.
+//! - If the future of a request is dropped before the driver took the request, the request never leaves. If the future is dropped
+//!   later, the request is executed, and requests sent after the drop arrive behind it.
+//! - After the waker of a request has panicked, the driver can still be polled.
 
 use std::{
     future::poll_fn,
@@ -58,10 +59,10 @@ pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 
-/// So many wakers that panic, one after the other, are more than a broken executor has.
+/// The driver ends after more than this many panics in a row. Even a broken executor has fewer such wakers.
 const MOST_PANICS: u32 = 100;
 
-/// What reads and writes, of the crate `redis`.
+/// The future of the crate `redis` that reads and writes.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The future of the replies to a request.
@@ -70,14 +71,15 @@ pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// `None` after it was retired: the driver ends when the requests in flight, which have handles of their own, have ended.
+    /// `None` after the connection was retired. The requests in flight have handles of their own; the driver ends when they have
+    /// ended.
     handle: Mutex<Option<MultiplexedConnection>>,
     traffic: Arc<Traffic>,
     /// Whether a PING is in flight that decides whether the connection is dead.
     pub(super) probed: AtomicBool,
     /// Wakes the driver after the connection was retired.
     retired: Notify,
-    /// Whether requests find it: then its end matters to others.
+    /// Whether requests may use the connection. The end of an unused connection is not reported.
     pub(super) in_use: AtomicBool,
 }
 
@@ -93,17 +95,17 @@ impl Connection {
         }
     }
 
-    /// A request, which leaves when its future is first polled, on whatever thread. One reply for each command.
+    /// Returns a request, which leaves when its future is first polled, on any thread. It has one reply for each command.
     ///
-    /// With `until`, a reply that comes later is [`NoReply::Late`], within an eighth of a command time-out.
+    /// If no reply has come at `until`, the result is [`NoReply::Late`], at most an eighth of a command time-out later.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before it was polled sends nothing; later, the commands may be executed.
+    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed.
     pub(super) fn request(&self, outgoing: Outgoing, until: Option<Moment>) -> Request {
         let handle = self.handle.lock().clone();
         let traffic = self.traffic.clone();
-        // Boxed here: a future that contains another one by value takes twice its room at each level.
+        // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
         Box::pin(async move {
             let mut handle = handle.ok_or(NoReply::NotSent)?;
             let _counted = traffic.begin().ok_or(NoReply::NotSent)?;
@@ -115,7 +117,7 @@ impl Connection {
                     Outgoing::Several(all) => handle.send_packed_commands(all, 0, all.len()).await,
                 }
             });
-            // The request leaves also if the task has used up its share of tokio's time.
+            // The request leaves even if the task has used up its budget of tokio.
             let reply = match until {
                 None => unconstrained(reply).await,
                 Some(until) => unconstrained(in_time(reply, until, &traffic)).await?,
@@ -126,7 +128,7 @@ impl Connection {
         })
     }
 
-    /// Sends commands in one message, one at least, and waits for their replies, without a time-out of its own.
+    /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
         let commands = commands.iter().map(|words| command(&[words]));
         self.request(pipeline(commands), None).await
@@ -134,8 +136,8 @@ impl Connection {
 
     /// Polls the crate's driver until the connection is over.
     ///
-    /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`. `left` is called
-    /// once, as soon as nothing more is sent here.
+    /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`. `left` is
+    /// called once, as soon as nothing more is sent on this connection.
     pub(super) async fn drive(
         &self,
         mut driver: Driver,
@@ -170,18 +172,19 @@ impl Connection {
         self.traffic.end(if retired.is_some() {
             NoReply::Broken("the connection was given up".into())
         } else {
-            // The stream has noted its own end before.
+            // The first reason counts: if the stream ended, its reason was noted before.
             NoReply::Nonsense
         });
         if let Some(left) = left {
             left();
         }
-        // Both wake tasks of users' executors: a client of the user's may still drive the requests in flight.
+        // Both calls wake tasks of users' executors, and a waker may panic. The tick ends requests on a user's own client, of which
+        // the driver may still run.
         catch_panic(|| drop(driver));
         catch_panic(|| self.traffic.tick.notify_waiters());
     }
 
-    /// Sends nothing more here. It closes when all replies have come, or after some time.
+    /// Sends nothing more on this connection. It closes when all replies have come, or after the `patience` of its driver.
     pub(super) fn retire(&self) {
         let handle = self.handle.lock().take();
         // Not under the mutex: dropping the last handle wakes the driver.
@@ -194,8 +197,8 @@ impl Connection {
     }
 }
 
-/// Polls the crate's driver. It wakes tasks of users' executors: if a waker panics, the driver goes on with the next reply. If it
-/// panics again and again, it is over.
+/// Polls the driver of the crate `redis`, which wakes tasks of users' executors. If a waker panics, the driver goes on with the
+/// next reply. After more than `MOST_PANICS` panics in a row, the connection ends.
 async fn shielded(driver: &mut Driver) {
     let mut panics = 0;
     poll_fn(|context| {
@@ -214,13 +217,13 @@ async fn shielded(driver: &mut Driver) {
     .await;
 }
 
-/// Ends a request that is late. Its timer is the driver's tick: the future contains nothing of the caller's runtime.
+/// Ends a request that is late. Its timer is the driver's tick, so the future contains nothing of the caller's runtime.
 async fn in_time<T>(
     mut reply: Pin<&mut impl Future<Output = T>>,
     until: Moment,
     traffic: &Traffic,
 ) -> Result<T, NoReply> {
-    // The first poll sends it.
+    // The first poll sends the request.
     let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context)));
     if let Poll::Ready(reply) = first.await {
         return Ok(reply);
@@ -228,13 +231,13 @@ async fn in_time<T>(
     if traffic.note_queued() {
         std::thread::yield_now();
     }
-    // Ends with the reply, or with a tick after the time.
+    // Ends with the reply, or with a tick after the end of the connection or after `until`.
     loop {
         tokio::select! {
             biased;
             reply = reply.as_mut() => return Ok(reply),
             () = traffic.tick.notified() => {
-                // A client of the user's may have a driver that never ends.
+                // The driver of a user's own client may never end.
                 if let Some(why) = traffic.ended() {
                     return Err(why);
                 }

@@ -1,4 +1,4 @@
-//! From an address to a connection that is ready for use: log in, select the database, and set up where grants arrive.
+//! From an address to a connection that is ready for use: log in, select the database, and subscribe to grants.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// How many requests may wait for the driver. Those beyond it wait for room.
+/// How many requests may wait for the driver. Further requests wait for room.
 const LONGEST_QUEUE: usize = 1 << 12;
 
 const NO_RESP3: &str = "does not speak RESP3, in which grants come";
@@ -95,7 +95,7 @@ pub(crate) async fn open(
     Ok(current)
 }
 
-/// A connection of this user and this database. If there is a greeting, messages arrive on it, too.
+/// Opens a connection of this user to this database. If it has a greeting, messages arrive on it, too.
 async fn log_in(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
@@ -113,7 +113,7 @@ async fn log_in(
     } else {
         let current = start(reconnecting, address, credentials, ProtocolVersion::RESP2).await?;
         let current = current.ok_or_else(|| errors::no_redis(address.shown()))?;
-        // A client of the user's has done it.
+        // A user's own client has logged in already.
         if let (Some(credentials), None) = (credentials, address.transport.client()) {
             current.expect_okay(&auth(credentials)).await?;
         }
@@ -130,7 +130,7 @@ async fn log_in(
     Ok(current)
 }
 
-/// Subscribes to grants. The error within says why none arrive.
+/// Subscribes to grants. The inner error says why no grants arrive.
 async fn hear(
     reconnecting: &Arc<ReconnectingConnection>,
     current: &mut CurrentConnection,
@@ -139,17 +139,18 @@ async fn hear(
     if current.greeting.is_none() {
         return Ok(Err(format!("it {NO_RESP3}")));
     }
-    // A connection takes four round trips at least, so a connection that opens in time gets each reply within a quarter of it.
+    // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.
     let patience = reconnecting.timing().connect_timeout / 4;
     if let Ok(heard) = timeout(patience, subscribe(current, channel)).await {
         return heard;
     }
-    // Some proxies swallow the command. Later replies on that connection may then be assigned to the wrong request.
+    // Some proxies drop the command without a reply. Later replies on that connection may then be assigned to the wrong request.
     *current = log_in(reconnecting, &current.address.clone()).await?;
     Ok(Err(format!("no answer to SUBSCRIBE within {patience:?}")))
 }
 
-/// Confirmed before any entry can join a queue: a grant must not come before there is a subscriber to receive it.
+/// Subscribes to the channel. The subscription is confirmed before any entry can join a queue: a grant must not come before there
+/// is a subscriber.
 async fn subscribe(
     current: &CurrentConnection,
     channel: &str,
@@ -168,7 +169,7 @@ async fn subscribe(
     }))
 }
 
-/// Connects, greets the server, and has the connection driven. `None`: the server does not speak this version of the protocol.
+/// Connects, greets the server, and starts the driver. `None`: the server does not speak this version of the protocol.
 async fn start(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
@@ -198,7 +199,8 @@ async fn start(
     }
     let made = if let Some(client) = client {
         let opened = client.open(address, credentials, protocol, &config).await;
-        // Its driver runs already. In the second version of the protocol, its end is noticed by the next request.
+        // The client's driver runs already. In the second version of the protocol, the next request notices the end of the
+        // connection.
         let driver: Driver = Box::pin(async move { gone.notified().await });
         opened.map(|handle| (handle, driver))
     } else {
@@ -224,7 +226,7 @@ async fn start(
     }
 }
 
-/// In the second version of the protocol, nothing is sent for it.
+/// Greets the server. In the second version of the protocol, nothing is sent for that.
 async fn greet(
     stream: Watched,
     credentials: Option<&Credentials>,
@@ -243,10 +245,11 @@ async fn greet(
     Ok((handle, Box::pin(driver)))
 }
 
-/// Polls the driver beside, until the connection is over.
+/// Spawns a task that polls the driver until the connection is over.
 fn drive(reconnecting: &Arc<ReconnectingConnection>, connection: Arc<Connection>, driver: Driver) {
     let patience = reconnecting.timing().command_timeout;
-    // On a connection for grants alone, nothing is requested: a request that is always counted makes its silence noticed.
+    // On a connection for grants alone, usually no request is in flight. One request that is always counted makes its silence
+    // noticed.
     #[cfg(feature = "cluster")]
     let counted = (reconnecting.purpose() == Purpose::Grants).then(|| connection.traffic.begin());
     let reconnecting = Arc::downgrade(reconnecting);

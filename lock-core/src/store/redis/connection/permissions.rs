@@ -1,4 +1,4 @@
-//! What this server lets this user do: found out by trying, once a connection, and never from a version.
+//! What this server lets this user do. Each connection tries it once; the server's version does not count.
 
 use redis::{ServerError, Value};
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Finds out in one call whether scripts may run, and which of the commands that they call are refused to them.
+/// Finds out in one call whether scripts may run, and which of the commands that they call the server refuses.
 const PROBE: &str = include_str!("../scripts/probe.lua");
 
 /// `channel`: where grants will be published, if that can be tried on this connection.
@@ -46,12 +46,12 @@ pub(super) async fn capabilities(
             let names = missing.iter().filter_map(reply::text);
             expect_all(&current.address, Capabilities::Scripts, names)
         }
-        // Other replies are unknown from any server; the first lock finds out.
+        // No known server sends another reply. The first lock then shows whether scripts work.
         _ => Ok(Capabilities::Scripts),
     }
 }
 
-/// An error that names the rights to commands that are missing, if there are any.
+/// Returns an error that names the missing rights to commands, if there are any.
 pub(crate) fn expect_all<'a>(
     address: &Address,
     wanted: Capabilities,
@@ -61,7 +61,7 @@ pub(crate) fn expect_all<'a>(
         .map(|command| match command {
             "publish" | "spublish" => format!("+{command} &{RESERVED}grants:*"),
             "time" | "evalsha" | "discard" | "unwatch" => format!("+{command}"),
-            // Refused because of its key, or the command itself: not every server says which.
+            // The server refuses the command or its key: not every server says which of the two.
             _ => format!("+{command} ~{RESERVED}*"),
         })
         .collect();
@@ -95,7 +95,8 @@ async fn comparison(current: &CurrentConnection) -> Result<Compare, Failure> {
     // Last, since a transaction that cannot be ended stays open.
     let transaction: [&[_]; 3] = [&[Text("WATCH"), key], &[Text("MULTI")], &[Text("EXEC")]];
     let works = tried(current, &transaction).await?;
-    // A user with some of the commands is meant to have them. To all others a queue is worth the longer line.
+    // A user with some of these rights is probably meant to have all. Other users are advised to allow scripts: they need more
+    // rights, but have a queue.
     let wanted = match works.iter().filter(|works| **works).count() {
         3 => return Ok(Compare::Watch),
         0 => Capabilities::Scripts,
@@ -138,7 +139,7 @@ async fn tried(current: &CurrentConnection, commands: &[&[Arg<'_>]]) -> Result<V
     let works = |answer: &Value| match answer {
         // A node of a cluster checks the command and the right to it before it checks which node has the key.
         Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK") => Ok(true),
-        // So it does before it checks the right to the key, which the other commands lack, too.
+        // The node also checks the command before the right to the key. `others` reports a missing right to the key.
         Value::ServerError(error)
             if error.code() == "NOPERM" && errors::details_of(error).contains("access") =>
         {
@@ -154,7 +155,7 @@ async fn tried(current: &CurrentConnection, commands: &[&[Arg<'_>]]) -> Result<V
     answers.iter().map(works).collect()
 }
 
-/// Whether the server refuses the command itself, to this user or to every user.
+/// Whether this user lacks a right to the command or its key, or the server does not have the command.
 fn may_not(error: &ServerError) -> bool {
     error.code() == "NOPERM" || errors::details_of(error).contains("unknown command")
 }

@@ -1,4 +1,4 @@
-//! Where the server notifies a manager that one of its entries was granted.
+//! The channels on which the server notifies a manager that one of its entries was granted.
 
 use std::sync::Arc;
 
@@ -46,13 +46,13 @@ impl PubSubDispatch {
         }
     }
 
-    /// A dispatch whose messages are only a reason to ask.
+    /// A dispatch with messages that are only hints: the manager then asks the server.
     pub(crate) fn for_hints(self) -> Self {
         let kind = MessageKind::Hint;
         Self { kind, ..self }
     }
 
-    /// A dispatch whose channels are subscribed to one by one.
+    /// A dispatch with channels that are subscribed to one by one.
     #[cfg(feature = "cluster")]
     pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
         let channels = Some(channels);
@@ -91,7 +91,7 @@ impl PubSubDispatch {
         }
     }
 
-    /// The commands by which the locks of a new connection are released.
+    /// Notes the commands by which a new connection releases locks.
     pub(crate) fn note_capabilities(&self, capabilities: Capabilities) {
         self.grants.note_scheme(match capabilities {
             Capabilities::Scripts => Scheme::Grants,
@@ -99,18 +99,18 @@ impl PubSubDispatch {
         });
     }
 
-    /// The connection is gone.
+    /// Notes that the connection has ended.
     pub(crate) fn note_disconnected(&self) {
         self.grants.note_disconnected(CLOCK.now());
     }
 
-    /// There is a new connection, and messages may have been missed.
+    /// Notes that there is a new connection, before which messages may have been missed.
     pub(crate) fn note_connected(&self) {
         self.grants.note_connected(CLOCK.now());
     }
 }
 
-/// The number of an entry, what is told to it, and the proof that the server did: see `scripts/queue.lua`.
+/// Reads the number of an entry, the message to it, and the proof that the server sent the message: see `scripts/queue.lua`.
 fn read(message: &[u8]) -> Option<Message<'_>> {
     let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let (body, proof) = rest.rsplit_once(' ')?;

@@ -1,7 +1,7 @@
 //! The connection to one server, watched and replaced.
 //!
-//! A half-open connection looks like one on which nothing happens. So each command has a time-out; after one, a PING is sent,
-//! and if nothing at all comes back within a second time-out, the connection is replaced.
+//! A half-open connection looks like an idle one. So each command has a time-out, after which a PING is sent. If nothing at all
+//! comes back within a second time-out, the connection is replaced.
 
 use std::{
     pin::pin,
@@ -42,20 +42,20 @@ use crate::{
 /// A server that is only slow for this long keeps its connection.
 const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 
-/// How many times as long a reply is waited for where messages come meanwhile.
+/// How many times its usual wait a PING may take while messages come.
 const PROLONGED: u32 = 4;
 
-/// After a failed connect the next one waits this long, so that many callers do not storm a server that is down.
+/// After a failed connect the next one waits this long, so that many callers do not flood a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// This many connections in a row may last no longer than that before it counts as a failure, too. Each new connection causes
-/// renewals of what is held, so a server or proxy that closes connections because of them would be flooded.
+/// This many connections in a row may end within `RECONNECT_PAUSE`; the next one counts as a failure, too. Each new connection
+/// causes renewals of the held locks. A server or proxy that closes connections because of them would be flooded.
 const MOST_SHORT_LIVED: u32 = 3;
 
 /// Connects, and reconnects, to one server.
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
-    /// With sentinels: how to talk to the server, wherever it is.
+    /// The address of the server. With sentinels, they give the host and port, and only its other settings count.
     address: Address,
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<Sentinels>>,
@@ -83,8 +83,8 @@ type Opened = Result<Arc<CurrentConnection>, Failure>;
 #[derive(Debug)]
 struct Connecting {
     result: OnceLock<Opened>,
-    /// Has no permits, and is closed once there is a result. It wakes its waiters first come, first served; tokio's `watch` in
-    /// random order.
+    /// Has no permits, and is closed once there is a result. It wakes its waiters in the order in which they came; tokio's `watch`
+    /// wakes them in random order.
     done: Semaphore,
 }
 
@@ -107,7 +107,7 @@ impl ReconnectingConnection {
         }
     }
 
-    /// One to the same server for other commands.
+    /// A connection to the same server for another purpose.
     pub(crate) fn another(&self, purpose: Purpose, timing: Timing) -> Self {
         Self::new(
             self.address.clone(),
@@ -194,8 +194,8 @@ impl ReconnectingConnection {
         current.capabilities.ok_or_else(none)
     }
 
-    /// Sends commands on the connection that is there, if there is one; `make` makes them. The future gives what `read` makes of
-    /// the replies, which are late after `within`. It may be polled anywhere, and sends with its first poll.
+    /// Sends the commands of `make` on the current connection, if there is one. The future returns what `read` makes of the
+    /// replies, which are late after `within`. The future may be polled on any thread, and its first poll sends the commands.
     ///
     /// # Cancel safety
     ///
@@ -211,7 +211,7 @@ impl ReconnectingConnection {
         R: FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send,
     {
         let current = self.snapshot();
-        // Without scripts, one lock takes more than one reply.
+        // Without scripts, an acquire takes more than one request.
         let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
         let connection = &ready?.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
@@ -225,7 +225,7 @@ impl ReconnectingConnection {
         })
     }
 
-    /// The replies to a request, from which the connection is judged.
+    /// Takes the replies to a request, and notes what they show about the connection.
     fn take_in(
         &self,
         id: ConnectionId,
@@ -235,7 +235,7 @@ impl ReconnectingConnection {
     ) -> Result<Vec<Value>, Failure> {
         let values = answers.map_err(|none| {
             if !matches!(none, NoReply::Late | NoReply::NotSent) {
-                // The driver does the same, perhaps after the caller tries again.
+                // The driver does the same, but perhaps only after the caller has tried again.
                 self.forget(id);
             }
             errors::no_value(&none, &self.address, within)
@@ -255,7 +255,7 @@ impl ReconnectingConnection {
         self.exchange(None, outgoing, within, in_flight).await
     }
 
-    /// The same on this connection or none: the rest of a transaction, which does not exist on another connection.
+    /// The same on this connection only: for the rest of a transaction, which does not exist on another connection.
     pub(crate) async fn send_all_on(
         self: &Arc<Self>,
         connection: ConnectionId,
@@ -303,20 +303,19 @@ impl ReconnectingConnection {
     ///
     /// # Cancel safety
     ///
-    /// A connection that is being made has no owner: dropping the future leaves it to the next caller.
+    /// A task of its own makes the connection: dropping the future leaves the connection to the next caller.
     async fn current(self: &Arc<Self>) -> Opened {
         if let Some(current) = self.snapshot() {
             return Ok(current);
         }
         let connecting = self.connecting()?;
-        // Its error says that there is a result.
+        // An error means that the semaphore is closed, so there is a result.
         drop(connecting.done.acquire().await);
         let result = connecting.result.get();
         result.expect("it is set before `done`").clone()
     }
 
-    /// Connects in a task of its own: the first caller may be a renewal, which has less time for its reply than a connection may
-    /// take.
+    /// Connects in a task of its own. The first caller may be a renewal, which has less time for its reply than a connect may take.
     fn connecting(self: &Arc<Self>) -> Result<Arc<Connecting>, Failure> {
         let mut state = self.state.lock();
         if let Some((at, failure)) = &state.last_failure
@@ -332,7 +331,7 @@ impl ReconnectingConnection {
             done: Semaphore::new(0),
         });
         state.connecting = Some(connecting.clone());
-        // Not under the mutex: a runtime that ends drops the task at once.
+        // Not under the mutex: a runtime that ends drops the task at once, which takes the mutex.
         drop(state);
         spawn_beside(Unfinished(self.clone(), connecting.clone()).connect());
         Ok(connecting)
@@ -340,7 +339,8 @@ impl ReconnectingConnection {
 
     fn install(&self, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
-        // It may have ended between its handshake and now. As a success it would be made anew without a pause, again and again.
+        // The connection may have ended since its handshake. If that counted as a success, it would be made anew again and again
+        // without a pause.
         if current.connection.has_ended() {
             return Err(Failure::not_now(format!(
                 "the connection to {} broke as soon as it was made",
@@ -348,7 +348,8 @@ impl ReconnectingConnection {
             )));
         }
         let mut state = self.state.lock();
-        // A thread that saw no connection may have begun to connect just after another one had: the earlier one carries requests.
+        // A thread that saw no connection may have begun to connect just after another one was installed. The earlier one carries
+        // requests, so it stays.
         if let Some(earlier) = &state.current
             && !earlier.connection.has_ended()
         {
@@ -364,7 +365,7 @@ impl ReconnectingConnection {
         Ok(current)
     }
 
-    /// Whether grants arrive; without a connection, they will on the next one as far as is known.
+    /// Whether grants arrive. Without a connection, they are assumed to arrive on the next one.
     pub(crate) fn has_grants(&self) -> bool {
         let state = self.state.lock();
         state.current.as_ref().is_none_or(|current| current.grants)
@@ -372,21 +373,21 @@ impl ReconnectingConnection {
 
     /// A reply did not come within `waited`: finds out whether the connection is dead, or how slow it is.
     ///
-    /// The reply itself cannot tell, since its request may be dropped when it comes.
+    /// The late reply itself does not show it, since its request may be dropped before the reply comes.
     pub(crate) fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, waited: Duration) {
         if connection.probed.swap(true, Ordering::AcqRel) {
             return;
         }
         let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
-        // The same time as was waited before: a renewal of a short lease cannot wait for a whole time-out more.
+        // The PING has as long as the reply had: a renewal of a short lease cannot wait for another whole time-out.
         let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
             let messages = connection.traffic.messages();
             let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
-            // Ends with the reply, with a silence, or, where other replies come and this one does not, after a minute. Messages of the
-            // server come also where requests are lost on the way, and cannot be told from the replies to requests that were dropped.
-            // So where messages come, they and those replies prolong it only a few times.
+            // Ends with the reply, with a silence, or after a minute in which only other replies come. Messages come even if
+            // requests are lost on the way. They cannot be told from replies to dropped requests. So while messages come, the wait
+            // is prolonged to `PROLONGED` times its length at most.
             loop {
                 let since = CLOCK.now();
                 let answer = timeout(patience, ping.as_mut()).await;
@@ -395,7 +396,7 @@ impl ReconnectingConnection {
                 else {
                     break;
                 };
-                // The connection itself notes what comes.
+                // Everything that came on the connection counts, not only the reply to the PING.
                 let has_heard = connection.traffic.heard_since(since);
                 let has_messages = connection.traffic.messages() != messages;
                 let most = if has_messages {
@@ -422,7 +423,7 @@ impl ReconnectingConnection {
         });
     }
 
-    /// A connection that was in use is given up, or has ended. Called by its driver, once.
+    /// Notes that a connection was given up, or has ended. Its driver calls this once.
     pub(super) fn note_left(&self, connection: &Connection) {
         self.forget(connection.id);
         if connection.in_use.load(Ordering::Acquire) {
@@ -472,8 +473,8 @@ impl ReconnectingConnection {
         true
     }
 
-    /// A server that was demoted to a replica stays one. The next command looks the primary up again, after a pause, as after a
-    /// failed connect.
+    /// Leaves a server that was demoted to a replica, since it stays one. After a pause, as after a failed connect, the next
+    /// command looks for the primary again.
     fn check_for_demotion(&self, id: ConnectionId, answers: &[Value]) {
         let demoted = answers.iter().find_map(|answer| match answer {
             Value::ServerError(error) if errors::code_of(error) == "READONLY" => Some(error),
@@ -508,7 +509,7 @@ impl ReconnectingConnection {
     }
 }
 
-/// The end of the task that connects. A resolver or a verifier of the user's client may panic meanwhile: then the next caller
+/// The task that connects. Its drop notes an end even if a resolver or a verifier of the user's client panics: then the next caller
 /// connects.
 struct Unfinished(Arc<ReconnectingConnection>, Arc<Connecting>);
 
@@ -522,7 +523,7 @@ impl Unfinished {
             .unwrap_or_else(|_| late())
             .and_then(|current| reconnecting.install(current));
         self.end(installed.map_err(|failure| match failure {
-            // What was right once became wrong: a password was replaced, or a certificate ended.
+            // The settings worked before and are wrong now: a password was replaced, or a certificate expired.
             Failure::Invalid(reason) if reconnecting.state.lock().since.is_some() => {
                 Failure::refused(reason.to_string())
             }
@@ -551,7 +552,7 @@ impl Drop for Unfinished {
 }
 
 impl Drop for ReconnectingConnection {
-    /// A node that left its cluster needs no connection.
+    /// Closes the connection: a node that left its cluster needs none.
     fn drop(&mut self) {
         self.forget_if(|_| true);
     }

@@ -1,8 +1,8 @@
 //! Asking sentinels where the primary is.
 //!
-//! All are asked at the same time, and the reply with the highest epoch counts: a sentinel that was cut off from the others may
-//! still name the primary before the last fail-over. A reply that is older than an earlier one counts only if most of them give
-//! it, after they were set up anew.
+//! All sentinels are asked at the same time, and the reply with the highest epoch counts. A sentinel that was cut off from the
+//! others may still name the primary before the last fail-over. Sentinels that were set up anew have lower epochs. So a reply that
+//! is older than an earlier one counts only if most sentinels replied.
 
 use std::{
     sync::{
@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_millis(100);
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) sentinels: Vec<Address>,
-    /// How to talk to it, wherever it is.
+    /// The settings for connections to the primary, at whatever host and port it is.
     pub(crate) primary: Address,
 }
 
@@ -82,7 +82,7 @@ impl Sentinels {
     ///
     /// # Cancel safety
     ///
-    /// Only the replies are lost.
+    /// Dropping the future loses only the replies.
     pub(crate) async fn primary(&self) -> Result<KnownPrimary, Failure> {
         let (best, answers) = self.find().await?;
         let mut known = self.known.lock();
@@ -97,7 +97,7 @@ impl Sentinels {
         Ok(known.insert(best).clone())
     }
 
-    /// The best reply, and how many have replied.
+    /// The best reply, and how many sentinels named a primary.
     async fn find(&self) -> Result<(KnownPrimary, usize), Failure> {
         let mut asked = JoinSet::new();
         for connection in &self.connections {
@@ -105,7 +105,8 @@ impl Sentinels {
             asked.spawn(async move { ask(&connection, &service).await });
         }
         let (mut answers, mut until) = (Vec::new(), None);
-        // Ends with the last reply, each of which is bounded by the time-outs of its connection.
+        // Ends with the last reply, or `GRACE` after the first one that names a primary. The time-outs of a connection bound each
+        // reply.
         while let Some(answer) = match until {
             None => asked.join_next().await,
             Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
@@ -119,7 +120,7 @@ impl Sentinels {
         if let Some(best) = known.clone().max_by_key(|known| known.epoch) {
             return Ok((best.clone(), known.count()));
         }
-        // A transient failure takes precedence over a permanent one: another sentinel may know more.
+        // A transient failure takes precedence over a permanent one: that sentinel may know the primary later.
         let failures = answers.into_iter().filter_map(Result::err);
         let none = || Failure::no_answer("no sentinel answered");
         Err(failures
@@ -127,13 +128,13 @@ impl Sentinels {
             .unwrap_or_else(none))
     }
 
-    /// The reply of one sentinel, each in its turn, if it knows a primary.
+    /// Asks one sentinel, with each call the next one. Returns the primary if the sentinel knows it.
     pub(crate) async fn hear_one(&self) -> Option<KnownPrimary> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let now = ask(&self.connections[turn], &self.service).await.ok()?;
         let mut known = self.known.lock();
         if known.as_ref().is_none_or(|known| known.epoch < now.epoch) {
-            // The other sentinels may not know it yet when they are asked next.
+            // Kept, since the other sentinels may not know the new primary yet when they are asked next.
             *known = Some(now.clone());
         }
         Some(now)

@@ -10,29 +10,29 @@ use crate::{
 /// With more channels than this on one connection, unused ones are dropped.
 const MANY: usize = 512;
 
-/// A waiter uses its channel more often than this.
+/// A channel without a use for this long is unused: a waiter uses its channel more often.
 const UNUSED: Duration = Duration::from_secs(10);
 
-/// The channels whose subscription is confirmed.
+/// The channels with a confirmed subscription.
 #[derive(Debug, Default)]
 pub(crate) struct SubscribedChannels(Mutex<Channels>);
 
 #[derive(Debug, Default)]
 struct Channels {
     connection: Option<ConnectionId>,
-    /// With the time of each one's last use.
+    /// Each channel, with the time of its last use.
     used: HashMap<String, Moment>,
     /// When the node last ended a subscription by itself.
     ended: Option<Moment>,
 }
 
-/// What became of a subscription.
+/// The result of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscription {
     Heard,
     /// The node may have ended it again.
     Ended,
-    /// It is subscribed to, but most of the channels on its connection are unused.
+    /// The channel is subscribed to, but most of the channels on its connection are unused.
     Wasteful,
 }
 

@@ -12,7 +12,7 @@ pub(crate) enum Arg<'a> {
     Text(&'a str),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
-    /// One word: a channel and what is known of an entry, with spaces between.
+    /// One word: a channel and the data of an entry, with spaces between them.
     Entry(&'a str, Entry),
     Number(u64),
 }
@@ -53,7 +53,7 @@ impl ToRedisArgs for Arg<'_> {
     }
 }
 
-/// A command whose words are in several lists.
+/// Makes a command of words in several lists.
 pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
     let words = words.iter().copied().flatten();
     let size = words.clone().map(Arg::size).sum();
@@ -73,13 +73,13 @@ pub(crate) fn pipeline(commands: impl IntoIterator<Item = Cmd>) -> Outgoing {
     Outgoing::Several(pipeline)
 }
 
-/// What leaves in one message: one reply for each command. There is no `Debug`, which would print owner tokens.
+/// The commands that leave in one message, with one reply each. There is no `Debug`, since it would print owner tokens.
 pub(crate) enum Outgoing {
     One(Cmd),
     Several(Pipeline),
 }
 
-/// Whole milliseconds, rounded up: an expiry that is a little late is safe, one of zero would delete the key.
+/// Whole milliseconds, rounded up: an expiry that is a little late is safe, but an expiry of zero would delete the key.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

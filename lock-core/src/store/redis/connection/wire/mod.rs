@@ -1,4 +1,4 @@
-//! To one server and back: the stream, TLS, commands and replies.
+//! The bytes to one server and back: the stream, TLS, commands and replies.
 
 pub(crate) mod command;
 pub(crate) mod redirect;

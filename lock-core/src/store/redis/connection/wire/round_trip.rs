@@ -15,13 +15,14 @@ impl RoundTrip {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// Notes a reply that came too late for its caller. The next callers must not wait in vain, too, so all of it counts at once.
+    /// Notes a reply that came too late for its caller. The whole measurement counts at once, so that the next callers wait long
+    /// enough.
     pub(crate) fn note_late(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.0.fetch_max(took, Ordering::Relaxed);
     }
 
-    /// An eighth of each new measurement, as TCP does.
+    /// Notes a reply in time. Each new measurement counts for an eighth, as in TCP.
     pub(crate) fn note(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = self.0.load(Ordering::Relaxed);

@@ -62,8 +62,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// No Nagle delay, since each command is one small write. The kernel also notices a peer that is gone: while idle by keepalive,
-/// with bytes in flight by the user time-out.
+/// Switches Nagle's delay off, since each command is one small write. The kernel also notices a dead peer: on an idle connection by
+/// keepalive, with bytes in flight by the user time-out.
 fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -79,7 +79,7 @@ fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
 pub(crate) struct Watched {
     stream: Box<dyn Stream>,
     traffic: Arc<Traffic>,
-    /// A forked child has a copy, and writes nothing: it shares the socket with its parent.
+    /// The process that made the stream. A forked child has a copy and writes nothing, since it shares the socket with its parent.
     origin: OriginProcess,
 }
 

@@ -12,7 +12,7 @@ use crate::tls::Trust;
 ///
 /// # Errors
 ///
-/// Of the kind `InvalidData` if a retry cannot succeed: the two do not accept each other, or the peer does not speak TLS.
+/// Of the kind `InvalidData` if a retry cannot succeed: the two ends do not accept each other, or the peer does not speak TLS.
 ///
 /// # Cancel safety
 ///
@@ -38,7 +38,7 @@ pub(crate) async fn shake_hands(
 
 /// An error of a stream, with the fix in it if TLS is the cause.
 pub(super) fn explained(error: io::Error) -> io::Error {
-    // Only TLS has an end that is an error.
+    // Only TLS reports the end of a stream as an error.
     if error.kind() == io::ErrorKind::UnexpectedEof {
         let why = "the connection was cut: it ended without the goodbye of TLS";
         return io::Error::new(error.kind(), why);
@@ -59,7 +59,7 @@ pub(super) fn explained(error: io::Error) -> io::Error {
 
 fn told(error: &Error) -> String {
     match error {
-        // The second one occurs if another authority has the same name: for example, if it was made anew.
+        // `BadSignature` occurs if another authority has the same name: for example, after the authority was made anew.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
@@ -78,8 +78,8 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// The alerts of servers that do not accept a client's certificate: the last but one if it has none, in TLS 1.2, and the last one
-/// if it is from another authority of the same name.
+/// Whether a server sends this alert if it does not accept the client's certificate. `HandshakeFailure`: the client has none, in
+/// TLS 1.2. `DecryptError`: it is from another authority of the same name.
 fn is_about_us(alert: AlertDescription) -> bool {
     matches!(
         alert,

@@ -1,5 +1,5 @@
-//! What is noticed of a connection from outside the crate `redis`: when bytes last came, how many requests are in flight, and why
-//! the connection ended.
+//! What is visible of a connection outside the crate `redis`: when bytes last came, how many requests are in flight, and why it
+//! ended.
 
 use std::{
     io,
@@ -20,14 +20,15 @@ use crate::runtime::{
 
 const CLOCK: Clock = Clock::Boot;
 
-/// How many requests may be in flight on one connection. Beyond it, the server does not reply, and nothing more is accepted.
+/// How many requests may be in flight on one connection. With this many, the server evidently does not reply, so further requests
+/// are refused.
 const MOST_IN_FLIGHT: usize = 1 << 17;
 
-/// How many bytes may come without a reply that is complete. The longest expected reply is the map of a cluster in which each slot is
-/// a range of its own.
+/// How many bytes may come without a complete reply. The longest expected reply is the map of a cluster in which each slot is a
+/// range of its own.
 const MOST_UNANSWERED: usize = 1 << 23;
 
-/// What each request in flight adds to that: its reply may be complete, and its task not have run yet.
+/// What each request in flight adds to that bound: its reply may be complete although its task has not run yet.
 const MOST_EACH: usize = 1 << 12;
 
 /// Why there is no reply.
@@ -37,7 +38,7 @@ pub(crate) enum NoReply {
     Broken(Arc<str>),
     /// It has ended because the two ends do not accept each other.
     Unacceptable(Arc<str>),
-    /// The bytes that came were not the protocol.
+    /// The bytes that came are not the Redis protocol.
     Nonsense,
     /// Nothing came in time.
     Late,
@@ -46,7 +47,8 @@ pub(crate) enum NoReply {
 }
 
 impl NoReply {
-    /// After reading or writing failed. The system has no errors of this kind, and TLS has none of another that stays.
+    /// The reason after reading or writing failed. Only TLS has errors of the kind `InvalidData`, and all its permanent errors are
+    /// of that kind.
     pub(crate) fn of(error: &io::Error) -> Self {
         let why = error.to_string().into();
         match error.kind() {
@@ -56,17 +58,18 @@ impl NoReply {
     }
 }
 
-/// With fewer requests in flight, it does not pay to interrupt the thread that makes them. With more, the driver is never idle.
+/// With how many requests in flight their thread lets the driver run. With fewer, the interruption costs more than it saves. With
+/// more, the driver is never idle.
 const CROWD: RangeInclusive<usize> = 16..=100;
 
-/// Of one connection.
+/// What is visible of one connection.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     /// When bytes last came, in nanoseconds of the clock.
     heard: AtomicU64,
     /// How many messages have come.
     messages: AtomicU64,
-    /// Since when there has been a request in flight at any time.
+    /// Since when there has always been a request in flight.
     waiting_since: AtomicU64,
     in_flight: AtomicUsize,
     /// How many requests were queued since the driver last wrote.
@@ -111,7 +114,7 @@ impl Traffic {
     ///
     /// # Errors
     ///
-    /// If they are more than any reply has: the server may be hostile, and what it announces is not stored.
+    /// If they are more than any reply has. A hostile server may announce a reply of any length, which must not be stored.
     pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
         self.heard
             .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
@@ -149,9 +152,9 @@ impl Traffic {
 
     /// Notes that a request waits for the driver. Returns whether this thread should let the driver run now.
     ///
-    /// Where both share a core, the driver runs when the user's thread has nothing more to do: the server waits until all tasks have
-    /// sent, and all tasks wait until it has replied to all. When three quarters of the requests in flight are queued, it can
-    /// work on those while the rest is made.
+    /// If both threads share a core, the driver runs only when the user's thread is idle. The server then waits until all tasks
+    /// have sent, and all tasks wait for all replies. So the driver runs when three quarters of the requests in flight are queued:
+    /// the server works on those while the rest is made.
     pub(crate) fn note_queued(&self) -> bool {
         let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
         let in_flight = self.in_flight.load(Ordering::Relaxed);
@@ -163,12 +166,12 @@ impl Traffic {
         self.queued.store(0, Ordering::Relaxed);
     }
 
-    /// A request was given up.
+    /// Notes that a request was given up.
     pub(crate) fn note_late(&self) {
         self.was_late.store(true, Ordering::Release);
     }
 
-    /// Whether a reply was late, or a request has been in flight for this long, and nothing has come meanwhile.
+    /// Whether a reply was late, or requests have been in flight for this long and nothing has come meanwhile.
     pub(crate) fn is_silent(&self, patience: Duration) -> bool {
         if self.was_late.swap(false, Ordering::AcqRel) {
             return true;
