@@ -1,7 +1,7 @@
 //! The nodes of a cluster, and which of them has which slot.
 //!
-//! There is one connection to each node that is used. A redirect from a node is believed at once, and is a reason to ask for the
-//! whole map; so is a node that does not reply. No request is repeated without its caller's knowledge.
+//! There is one connection to each node that is used. A redirect from a node is followed at once. After a redirect of a slot, or a
+//! transient failure of a node, the whole map is requested. No request is repeated without its caller's knowledge.
 
 use std::{
     collections::HashMap,
@@ -47,7 +47,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// After this long without a reply, the next node is asked, too.
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 
-/// More nodes than any cluster has: what goes beyond is not believed.
+/// More nodes than any cluster has: a map with more nodes is refused.
 const MOST_NODES: usize = 2_000;
 
 /// Checks whether scripts may publish on a channel in the slot of a lock. A server before Redis 7 has no such channels.
@@ -120,7 +120,7 @@ impl Cluster {
     /// The location to try instead, if the failure is a redirect. If the failure shows that the map is stale, the map is
     /// requested.
     ///
-    /// Only for the manager's thread.
+    /// Called on the manager's thread only.
     pub(crate) fn follow(
         self: &Arc<Self>,
         location: &KeyLocation,
@@ -165,7 +165,7 @@ impl Cluster {
     pub(crate) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
         let server = self.look(within).await?;
         server.connection.capabilities(within).await?;
-        // A replica has no slots; then another node stands for all.
+        // A replica has no slots: then another node is checked instead.
         let owners = self.owners();
         let own = owners
             .iter()
@@ -184,7 +184,7 @@ impl Cluster {
         }
     }
 
-    /// The nodes that have slots, each as one of them.
+    /// The nodes that have slots, each as the location of its first slot.
     pub(crate) fn owners(&self) -> Vec<KeyLocation> {
         let map = self.map.lock();
         let mut owners: Vec<KeyLocation> = Vec::new();
@@ -239,7 +239,7 @@ impl Cluster {
         let mut candidates = self.candidates().into_iter();
         let mut asked = JoinSet::new();
         let mut failure: Option<Failure> = None;
-        // Ends with the last reply, each of which is bounded.
+        // Ends with the last reply: `within` bounds each of them.
         loop {
             let patience = match candidates.next() {
                 Some(server) => {
@@ -303,7 +303,7 @@ impl Cluster {
             },
         );
         drop(map);
-        // Not under the lock: dropping the last handle of a node closes its connection.
+        // Not under the mutex: dropping the last handle of a node closes its connection.
         drop(before);
     }
 

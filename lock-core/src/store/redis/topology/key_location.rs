@@ -27,7 +27,7 @@ use crate::store::{
 pub(crate) struct KeyLocation {
     pub(crate) server: Arc<RedisServer>,
     pub(crate) names: Arc<Names>,
-    /// In a cluster.
+    /// The slot of the key in a cluster; otherwise zero.
     pub(crate) slot: u16,
     pub(crate) node_role: NodeRole,
 }
@@ -42,7 +42,7 @@ pub(crate) enum GrantDelivery {
 }
 
 impl KeyLocation {
-    /// One place on a server.
+    /// A location on a server, in the slot 0.
     pub(crate) fn at(server: Arc<RedisServer>, names: Arc<Names>) -> Self {
         Self {
             server,
@@ -52,8 +52,8 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions: the fencing counter, the queue and the beats of its waiters, and the holders and their permits. They
-    /// are named from the full key, whatever the prefix, so that managers with different prefixes that mean the same lock share them.
+    /// The lock and its companions: the fencing counter, the queue and the beats of its waiters, and the holders and their permits.
+    /// Their names depend only on the full key. So managers that form the same full key with different prefixes share them.
     pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 6] {
         [
             Text(full_key),
@@ -104,8 +104,8 @@ impl KeyLocation {
     ) -> Vec<Arg<'a>> {
         let mut words = Vec::with_capacity(4);
         words.extend([Text(request.token.expose()), Number(request.known_fencing)]);
-        // A repeated release may find that another client has had the lock since. And not everywhere may the next token be taken by
-        // incrementing the counter.
+        // A repeated release may find that another client has had the lock since. Also, on some servers the next token may not be
+        // taken by incrementing the counter.
         let is_first = is_plain && self.server.fencing_counter.is_allowed();
         let is_beside = request.entry.mode != Mode::Exclusive;
         let has_entry = request.may_be_queued || is_beside;
@@ -121,13 +121,13 @@ impl KeyLocation {
         [
             Text(request.token.expose()),
             Number(millis(request.ttl)),
-            // It starts no phase, and gives no token.
+            // A renewal starts no phase, and gives no token.
             Number(0),
             self.entry(request.entry),
         ]
     }
 
-    /// An entry in the queue, but for the owner token.
+    /// An entry in the queue, without the owner token.
     fn entry(&self, entry: Entry) -> Arg<'_> {
         Arg::Entry(&self.names.channel, entry)
     }
@@ -136,8 +136,8 @@ impl KeyLocation {
     pub(crate) fn delivery(&self) -> GrantDelivery {
         #[cfg(feature = "cluster")]
         if let Some(subscription) = &self.server.subscription {
-            // The slot is still being moved here: subscribing is not possible yet, and the redirect does not name the source
-            // node.
+            // The slot is still being moved to this node: subscribing is not possible yet, and the redirect does not name the
+            // source node.
             return match self.node_role {
                 NodeRole::MigrationTarget => GrantDelivery::Unsupported,
                 NodeRole::SlotOwner => subscription.delivery(&self.names.grants),

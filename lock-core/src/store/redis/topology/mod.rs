@@ -1,4 +1,4 @@
-//! From a url to its servers: one, the primary that sentinels know, or those of a cluster.
+//! From a url to its servers: one server, the primary that sentinels know, or the nodes of a cluster.
 
 use std::{fmt, sync::Arc};
 
@@ -115,7 +115,7 @@ impl Topology {
 }
 
 fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockError> {
-    // Behind the name of the service stands the number of the database.
+    // The number of the database follows the name of the service.
     let (name, database) = match url.segments()[..] {
         [] | [""] | ["", _] => {
             return Err(url.refused(

@@ -1,7 +1,7 @@
 //! Waiting until replicas have a lock.
 //!
-//! `WAIT` counts the replicas that have all that was written on its own connection, and blocks that connection meanwhile. So
-//! locks are taken on a connection of their own, on which replies may be that much later. Renewals and releases use another
+//! `WAIT` counts the replicas that have all writes of its own connection, and blocks that connection meanwhile. So locks are taken
+//! on a connection of their own, on which replies may come later by the time of a `WAIT`. Renewals and releases use another
 //! connection.
 
 use std::{
@@ -70,8 +70,8 @@ impl ReplicaAcks {
 
     /// Waits until enough replicas have all that was written on this connection up to now.
     ///
-    /// One `WAIT` at a time, for all callers: many one after the other would each take the whole time while a replica is away. So
-    /// this takes twice that time at most, once its turn begins.
+    /// One `WAIT` at a time serves all callers: with one for each caller, each would take the whole time while a replica is away.
+    /// So this takes twice that time at most: for the round that has begun, and for the next one.
     pub(crate) async fn gather(&self, connection: ConnectionId) -> Result<(), Failure> {
         // A round that has begun may not cover what was written since.
         let needed = self.begun.load(Ordering::Acquire) + 1;
@@ -90,7 +90,7 @@ impl ReplicaAcks {
                 "the connection broke before replicas were asked",
             )),
             (_, count) if count >= u64::from(self.least) => Ok(()),
-            // The key is set: the caller releases it, or asks again.
+            // The key is set: the caller releases the lock, or asks again.
             (_, count) => Err(Failure::no_answer(format!(
                 "{count} of {} replicas have the lock after {:?} (min_replicas_acked)",
                 self.least, self.within
@@ -98,12 +98,12 @@ impl ReplicaAcks {
         }
     }
 
-    /// Makes sure that replicas can be waited for at all.
+    /// Checks that the server knows `WAIT`, and that this user may run it.
     pub(crate) async fn try_out(&self) -> Result<(), Failure> {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.connection.timing().command_timeout;
         match self.connection.send(&[&words], within, None).await? {
-            // A replica refuses it for another reason, and reveals nothing about the rights on its master.
+            // A replica refuses `WAIT` for another reason, which shows nothing about the rights on its primary.
             (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
                 Err(errors::denied(format!(
                     "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait`",

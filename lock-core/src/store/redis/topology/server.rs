@@ -24,20 +24,20 @@ use crate::store::{
     },
 };
 
-/// How often a sentinel, each in its turn, is asked whether the primary has changed.
+/// How often a sentinel, each time the next one, is asked whether the primary has changed.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// One server that keeps locks.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     pub(crate) connection: Arc<ReconnectingConnection>,
-    /// For users without the right to run scripts.
+    /// Keeps the locks of users without the right to run scripts.
     pub(crate) commands: Commands,
     pub(crate) fencing_counter: FencingCounter,
-    /// In a cluster.
+    /// The subscriptions to grants at this node, in a cluster.
     #[cfg(feature = "cluster")]
     pub(crate) subscription: Option<ShardedSubscription>,
-    /// Where replicas must have a lock.
+    /// Waits for replicas, if they must have a lock before it counts.
     pub(crate) replica_acks: Option<ReplicaAcks>,
 }
 
@@ -124,7 +124,7 @@ impl RedisServer {
     }
 
     /// The connection for releasing a lock: the one on which it was taken, so that the release never overtakes the acquire. If no
-    /// request of the acquire is in flight any more, it is one that does not wait for replicas.
+    /// request of the acquire is in flight any more, the connection that does not wait for replicas is used.
     pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> &Arc<ReconnectingConnection> {
         if acquire_in_flight.is_empty() {
             &self.connection

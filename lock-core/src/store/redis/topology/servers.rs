@@ -1,4 +1,4 @@
-//! All servers that keep the locks of a manager, and following redirects to the current location of a lock.
+//! All servers that keep the locks of a manager, and the redirects to the current location of a lock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::store::{
     },
 };
 
-/// How often one request follows a redirect: a slot moves once, and a fail-over may be added to that.
+/// How many redirects one request follows. The move of a slot causes one, and a fail-over may cause more.
 pub(crate) const MOST_HOPS: u32 = 5;
 
 /// All servers that keep the locks of a manager.
@@ -80,7 +80,7 @@ impl RedisServers {
         !matches!(self, Self::One(..))
     }
 
-    /// Each server that has locks, as one location there.
+    /// Each server that has locks, as one location on it.
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
             Self::One(..) => vec![self.any()],

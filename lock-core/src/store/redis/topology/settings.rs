@@ -15,13 +15,13 @@ pub(crate) struct ServerSettings {
     pub(crate) address_promise: AddressPromise,
 }
 
-/// What the user promises of the address in the url.
+/// What the user promises about the address in the url.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AddressPromise {
-    /// Nothing: it may lead to another server at any time, while the one before still takes writes.
+    /// Nothing: the address may lead to another server at any time, while the earlier one still takes writes.
     #[default]
     MayMove,
-    /// It leads to the same server for as long as that server lives.
+    /// The address leads to the same server for as long as that server lives.
     Fixed,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Replicas {
 }
 
 impl ServerSettings {
-    /// A dispatch for grants, or for hints if a grant alone does not count.
+    /// A dispatch for grants, or for hints if replicas must have a lock before it counts.
     pub(crate) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
         let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
         if self.replicas.is_some() {

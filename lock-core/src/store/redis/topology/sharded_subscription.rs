@@ -1,8 +1,8 @@
 //! Receiving grants in a cluster: each slot has a channel, at the node that has the slot.
 //!
-//! They have a connection of their own, on which nothing else depends. A node ends a subscription by itself when its slot moves
-//! away, and that cannot be told from the reply to a command that ends one. So this side never ends one. When most of them are
-//! unused, the connection is replaced.
+//! The channels of a node have a connection of their own, on which nothing else depends. A node ends a subscription by itself when
+//! its slot moves away. Its message looks like the reply to a command that ends a subscription. So this process never ends a
+//! subscription. When most channels are unused, the connection is replaced.
 
 use std::{
     sync::{
@@ -75,7 +75,8 @@ impl ShardedSubscription {
         }
     }
 
-    /// Subscribes to grants on this channel: confirmed when this returns, before any entry can be granted the lock.
+    /// Subscribes to grants on this channel. If this returns `Pushed`, the subscription is confirmed before any entry can be
+    /// granted the lock.
     ///
     /// A lock does not depend on the subscription: only a redirect is a failure here.
     pub(crate) async fn listen(
@@ -95,15 +96,15 @@ impl ShardedSubscription {
                 Ok(self.note(channel, connection, sent))
             }
             Ok((connection, _)) => {
-                // The crate `redis` takes the message about a subscription that the node ended for a reply. Every later reply on
-                // this connection would be that of an earlier request.
+                // When the node has ended a subscription, the crate `redis` takes its message for a reply. Every later request on
+                // this connection would get the reply to an earlier one.
                 self.connection.forget(connection);
                 Ok(GrantDelivery::NotSubscribedYet)
             }
             Err(Failure::Refused(why)) => Ok(self.never_mind(&why.to_string())),
-            // The slot is elsewhere, and so is the lock.
+            // Another node has the slot, and so the lock.
             Err(failure) if errors::redirect(&failure).is_some() => Err(failure),
-            // Locks do not depend on it: waiters poll until then.
+            // Locks do not depend on the subscription: waiters poll until it is confirmed.
             Err(failure) => {
                 tracing::debug!(
                     server = self.connection.address().shown(),
@@ -120,7 +121,7 @@ impl ShardedSubscription {
             Subscription::Heard => GrantDelivery::Pushed,
             Subscription::Ended => GrantDelivery::NotSubscribedYet,
             Subscription::Wasteful => {
-                // All waiters ask again, and subscribe on a new one.
+                // All waiters ask again, and subscribe on a new connection.
                 self.connection.forget(connection);
                 GrantDelivery::NotSubscribedYet
             }

@@ -1,9 +1,9 @@
 //! The names of a lock's companion keys, chosen so that they are on the same node as the lock.
 //!
 //! A cluster assigns a key by its slot, which is a checksum of the key, or of the part between its first braces
-//! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must
-//! have one slot. So the companions carry a tag of their own that has the slot of the lock, whatever braces the lock's key has:
-//! the smallest number that has it. All clients that mean the same lock compute the same names.
+//! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must be in
+//! one slot. So the companions carry a tag of their own, whatever braces the lock's key has. The tag is the smallest number that
+//! has the slot of the lock: all clients compute the same names for one lock.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,32 +15,32 @@ use crate::{
 /// The names of a lock's companions.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// The fencing counter. Without an expiry: nothing grows with the number of locks, and eviction policies for expiring
-    /// keys spare it.
+    /// The fencing counter, one for all locks of a server or slot. It does not grow with the number of locks, so it has no expiry.
+    /// Eviction policies for expiring keys spare it.
     pub(crate) fence: String,
     /// The prefix before the full key, for the queue of the lock's waiters.
     pub(crate) queue: String,
-    /// The same for the times of their last checks.
+    /// The same for the times of the waiters' last checks.
     pub(crate) beats: String,
     /// The same for the holders of a lock that is not exclusive.
     pub(crate) holders: String,
-    /// The same for the numbers of the permits that they have.
+    /// The same for the numbers of the permits that the holders have.
     pub(crate) seats: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
     /// The whole name of that channel.
     pub(crate) grants: Arc<str>,
-    /// The prefix of the lock of a check.
+    /// The prefix of the key of the lock that a check takes.
     pub(crate) check: String,
 }
 
 impl Names {
-    /// Those of a server that has all keys; `manager` is a random name.
+    /// The names on a server that has all keys; `manager` is a random name.
     pub(crate) fn of_a_server(manager: &str) -> Self {
         Self::new(RESERVED, manager.to_owned())
     }
 
-    /// Those of a slot. A channel that begins with a tag is a sharded one, which the scripts know by its brace.
+    /// The names in a slot. A channel that begins with a tag is a sharded one: the scripts recognise it by its brace.
     #[cfg(any(test, feature = "cluster"))]
     pub(crate) fn of_a_slot(slot: u16, manager: &str) -> Self {
         let tag = tag_in(slot);
@@ -80,7 +80,7 @@ pub(crate) fn has_tag(prefix: &str) -> bool {
     tag_of(prefix).is_some()
 }
 
-/// What stands between the first opening brace and the next closing one, unless that is nothing.
+/// The text between the first opening brace and the next closing one, unless it is empty.
 fn tag_of(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -100,11 +100,12 @@ fn checksum(bytes: &[u8]) -> u16 {
     })
 }
 
-/// For each slot the smallest number whose digits have it. Takes a few milliseconds, once a process that uses a cluster.
+/// For each slot, the smallest number with digits that have that slot. It takes a few milliseconds, once in a process that uses a
+/// cluster.
 static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     let mut tags = vec![None; usize::from(SLOTS)];
     let mut missing = tags.len();
-    // Ends: of the numbers with six digits some have each slot, as the test sees.
+    // Ends: each slot has a number of six digits or fewer, as a test shows.
     for number in 0_u32.. {
         if missing == 0 {
             break;
