@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct OwnClient(Arc<(Client, AsyncConnectionConfig)>);
 
 impl Address {
-    /// Of a user's own client.
+    /// The address to which a user's own client connects.
     pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
         let info = client.0.0.get_connection_info();
         let tcp = |scheme: &str, host: &String, port: u16| {
@@ -72,7 +72,7 @@ impl OwnClient {
         Self(Arc::new((client, config)))
     }
 
-    /// Checks that it can open the connections of a url, whose servers, user, password and database count.
+    /// Checks that the client can open the connections of a url. The servers, user, password and database are those of the url.
     pub(super) fn check_for(&self, over_tls: bool, shown: &str) -> Result<(), LockError> {
         let info = self.0.0.get_connection_info();
         let why = match info.addr() {
@@ -140,7 +140,7 @@ pub(crate) fn authenticated(
     let Some(Credentials { user, password, .. }) = credentials else {
         return settings;
     };
-    // Without a name, the default user is meant, and not the one that a client may have.
+    // Without a name, the default user logs in, and not the one that a client may have.
     let user = user.as_deref().unwrap_or("default");
     settings.set_password(password).set_username(user)
 }

@@ -1,4 +1,4 @@
-//! From a url to what is needed to connect, and a form of it that may be shown.
+//! From a url to the data that a connection needs, and to a form of the url that may be shown.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -33,7 +33,7 @@ pub(crate) struct Address {
     pub(crate) transport: Transport,
     credentials: Option<Arc<dyn CredentialsProvider>>,
     database: u32,
-    /// Whether the server may send messages on the connection of the commands (RESP3): unless the url asks for RESP2.
+    /// Whether the server may send messages on the connection of the commands (RESP3). It may, unless the url asks for RESP2.
     pub(crate) pushes: bool,
     shown: String,
 }
@@ -47,11 +47,11 @@ pub(crate) enum Endpoint {
 pub(crate) use scheme::DEFAULT_PORT;
 
 impl Address {
-    /// Of a single server, or of a socket.
+    /// The address of a single server, or of a socket.
     pub(crate) fn of(url: &ServerUrl<'_>, security: &Security) -> Result<Self, LockError> {
         let segments = url.segments();
         let (transport, in_path) = match (url.kind, &segments[..]) {
-            // It never leaves the machine.
+            // The bytes never leave the machine.
             (Kind::Socket, _) => (Transport::Plain, None),
             (_, [_, _, ..]) => {
                 return Err(url.refused(
@@ -66,7 +66,7 @@ impl Address {
         Self::with(url, transport, in_path)
     }
 
-    /// Of the first server of a url, with the number of the database that its path has.
+    /// The address of the first server of a url, with the number of the database in its path.
     pub(crate) fn with(
         url: &ServerUrl<'_>,
         transport: Transport,
@@ -91,7 +91,7 @@ impl Address {
 
     /// The same settings for another server.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
-        // Without what stands behind its `+`.
+        // The scheme without the part after its `+`.
         let scheme = self.shown.split(['+', ':']).next().unwrap_or_default();
         Self {
             endpoint: Endpoint::Tcp {

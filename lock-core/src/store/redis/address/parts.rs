@@ -38,7 +38,7 @@ pub(super) fn parameters(query: &str) -> Result<Vec<(String, String)>, String> {
     pairs
         .map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // As in a form: what other libraries do with a query.
+            // A `+` is a space, as in a form: other libraries read a query like this.
             let decode = |text: &str| decode(&text.replace('+', " "), "query");
             Ok((decode(name)?, decode(value)?))
         })

@@ -87,7 +87,7 @@ pub(super) fn unknown_scheme(scheme: &str) -> String {
     without_a_scheme("")
 }
 
-/// Nothing of such a text may be shown but a scheme that is known: it may begin with a password.
+/// Only a known scheme may be shown of such a text, since the text may begin with a password.
 pub(super) fn without_a_scheme(text: &str) -> String {
     let example = Kind::Server.example();
     let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::tls::{Tls, Trust};
 use crate::{error::LockError, store::redis::address::client::OwnClient};
 
-/// How the builder has the servers of all urls reached.
+/// The builder's settings for the transport to the servers of all urls.
 #[derive(Debug, Default)]
 pub(crate) struct Security {
     #[cfg(feature = "tls")]
@@ -25,7 +25,7 @@ pub(crate) enum Transport {
     Plain,
     #[cfg(feature = "tls")]
     Tls(Trust),
-    /// As the user's own client does, which opens the connections.
+    /// The user's own client opens the connections.
     Client(OwnClient),
 }
 
@@ -40,7 +40,7 @@ impl Transport {
 }
 
 impl Security {
-    /// For a url with this scheme, without what may stand behind its `+`, which leads over a network.
+    /// The transport for a url that leads over a network. `scheme` has no part after a `+`.
     pub(crate) fn transport(&self, scheme: &str, shown: &str) -> Result<Transport, LockError> {
         let is_asked_for = matches!(scheme, "rediss" | "valkeys");
         if let Some(client) = &self.client {

@@ -1,7 +1,7 @@
 //! The parts of a server's url.
 //!
-//! An error says what is wrong and where, and never quotes the text: it may be a part of a password. No part of a url is ignored:
-//! two services that read one url differently would not exclude each other.
+//! An error says what is wrong and where, and never quotes the text, which may be a part of a password. No part of a url is
+//! ignored: two services that read one url differently would not exclude each other.
 
 use percent_encoding::percent_decode_str;
 
@@ -14,15 +14,15 @@ use crate::{
     },
 };
 
-/// A url that is well-formed, and whose parameters are all known.
+/// A url that is well-formed, and has only known parameters.
 pub(crate) struct ServerUrl<'a> {
     scheme: &'a str,
     pub(crate) kind: Kind,
     user: String,
     password: String,
-    /// As they were written.
+    /// The hosts as they were written.
     authority: &'a str,
-    /// Decoded, with the ports that were given; one at least, but for a socket.
+    /// The hosts, decoded, with the ports that were given. Only the url of a socket has none.
     pub(crate) hosts: Vec<(String, Option<u16>)>,
     /// As it was written.
     path: &'a str,
@@ -45,11 +45,11 @@ impl<'a> ServerUrl<'a> {
         Ok(url)
     }
 
-    /// Takes apart what stands behind the scheme.
+    /// Reads the text after the scheme.
     fn read(scheme: &'a str, kind: Kind, rest: &'a str) -> Result<Self, String> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, tail) = rest.split_at(end);
-        // First of all: text that is shown must not be a part of a password.
+        // Checked first: text that is shown must not be a part of a password.
         if tail.contains('@') {
             return Err(
                 "an `@` stands behind the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
@@ -145,7 +145,7 @@ impl<'a> ServerUrl<'a> {
         self.refused(&format!("{shown}{hint}; known are `{known}`"))
     }
 
-    /// The scheme without what stands behind its `+`.
+    /// The scheme without the part after its `+`.
     pub(crate) fn base(&self) -> &'a str {
         self.scheme.split('+').next().unwrap_or(self.scheme)
     }
@@ -161,7 +161,7 @@ impl<'a> ServerUrl<'a> {
         }
     }
 
-    /// The whole path, decoded: of a socket.
+    /// The whole path of a socket, decoded.
     pub(crate) fn decoded_path(&self) -> String {
         percent_decode_str(self.path)
             .decode_utf8_lossy()
@@ -220,7 +220,7 @@ impl<'a> ServerUrl<'a> {
         }
     }
 
-    /// Whether the third version of the protocol is to be spoken; the second is otherwise.
+    /// Whether connections use the third version of the protocol, and not the second.
     pub(crate) fn pushes(&self) -> Result<bool, LockError> {
         match self.parameter("protocol") {
             None | Some("3" | "resp3" | "RESP3") => Ok(true),
@@ -239,7 +239,7 @@ impl<'a> ServerUrl<'a> {
         LockError::invalid(format!("the url `{shown}` cannot be used: {reason}"))
     }
 
-    /// Without the user, the password and the query.
+    /// The url without the user, the password and the query.
     pub(crate) fn shown(&self) -> String {
         let (scheme, path) = (self.scheme, self.path);
         match (&self.hosts[..], self.kind) {
@@ -253,7 +253,7 @@ impl<'a> ServerUrl<'a> {
     }
 }
 
-/// A host as it stands in a url.
+/// A host as it is written in a url.
 pub(crate) fn in_brackets(host: &str) -> String {
     if host.contains(':') {
         format!("[{host}]")
