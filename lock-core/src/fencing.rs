@@ -4,14 +4,15 @@ use std::fmt;
 
 /// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
 ///
-/// All holders of one shared phase have the same. It is larger than that of the exclusive holder before them, and smaller than that of
-/// the next one. With permits it grows with each acquisition, too, but several holders are in their right at a time: a store
-/// compares for each seat by itself, see [`Fence::permit`].
+/// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and smaller than
+/// that of the next one. With permits the token grows with each acquisition, too. Several holders then have the lock at a time, so a
+/// store compares the tokens of each seat separately: see [`Fence::permit`].
 ///
-/// A store that remembers the largest token it has seen, and refuses smaller ones, is safe from a holder that was paused through
-/// the end of its lease. No lock alone can promise that. A store that refuses a token is right: never raise a token and try again.
+/// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if the
+/// store remembers the largest token it has seen, and refuses smaller ones. If a store refuses a token, the holder is too late: never
+/// raise a token and try again.
 ///
-/// It fits in 53 bits until the year 2255, so it survives JavaScript and JSON.
+/// A token fits in 53 bits until the year 2255, so JavaScript and JSON keep it exactly.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -35,13 +36,13 @@ impl FencingToken {
     }
 }
 
-/// What a holder shows to the store that the lock protects: see [`FencedStore`](crate::FencedStore).
+/// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::FencedStore).
 ///
-/// From [`Lease::fence`](crate::Lease::fence).
+/// [`Lease::fence`](crate::Lease::fence) returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Fence {
-    /// The number that grows from one holder to the next. Holders of one shared phase have the same.
+    /// The number that grows from one holder to the next. Holders of one shared phase have the same number.
     pub token: FencingToken,
     /// A random number of the manager that has the lease, below 2^53 as a token is; 0 in a shared lease.
     ///

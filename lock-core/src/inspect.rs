@@ -8,9 +8,9 @@ use crate::mode::LockMode;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// For how long the lease runs unless it is renewed or released; `None`: without an expiry.
+    /// For how long the lease runs unless it is renewed or released; `None` if the key has no expiry.
     pub remaining: Option<Duration>,
-    /// How many wait for the key: tasks of this manager, and other processes.
+    /// How many waiters the key has: tasks of this manager, and other processes.
     pub waiters: usize,
     /// The holder; one of them, if there are several.
     pub holder: Holder,
@@ -78,17 +78,17 @@ pub(crate) const NAMED: usize = 64;
 pub struct Health {
     /// How long one request and its reply took.
     pub round_trip: Duration,
-    /// What works today and may cause trouble later; empty if nothing.
+    /// The conditions that work today and may cause trouble later. Empty if there is none.
     pub warnings: Vec<Warning>,
 }
 
-/// What works today and may cause trouble later: one of [`Health::warnings`].
+/// A condition that works today and may cause trouble later: one of [`Health::warnings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
     /// What it is about.
     pub topic: Topic,
-    /// What was found, and the remedy.
+    /// The condition, and the remedy.
     pub text: String,
 }
 

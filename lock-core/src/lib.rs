@@ -25,15 +25,15 @@
 //! # Shared locks and permits
 //!
 //! A lock is exclusive unless options say otherwise. [`LockOptions::shared`] is for readers: any number of them hold the key at a
-//! time, and none beside an exclusive holder. Readers and writers take turns. [`LockOptions::permits`] is for what stands only so
-//! many at a time: each holder has a lease and a number of its own, [`Lease::permit`]. Several independent servers, and users who may
-//! not run scripts, have exclusive locks only. In the attribute they are `mode = shared` and `permits = 3`.
+//! time, and none beside an exclusive holder. Readers and writers take turns. [`LockOptions::permits`] admits a limited number of
+//! holders at a time: each has a lease and a number of its own, [`Lease::permit`]. In the attribute they are `mode = shared` and
+//! `permits = 3`. Locks are exclusive only on several independent servers, and for a server's user that may not run scripts.
 //!
 //! # What happens if …
 //!
-//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if it comes back in time. If not, they are lost
-//!   a little before the server would give them away, and their bodies are dropped. New acquires try again until their wait is
-//!   over, and are then [`LockError::Unavailable`].
+//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if Redis comes back in time. If not, each lease is
+//!   lost a little before it expires on the server, and its body is dropped. New acquires are tried again until their wait is over,
+//!   and then return [`LockError::Unavailable`].
 //! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
 //! - **… the process forks?** A manager works only in the process that made it. In a child each call is
 //!   [`LockError::Unavailable`] at once, and nothing that the child does reaches the parent's locks: make a manager
@@ -43,26 +43,30 @@
 //!
 //! # What a lock does not promise
 //!
-//! No lock can stop a process that is paused in the middle of a step, through the end of its lease, and then continues. The store
-//! that it writes to can refuse the write: give it the [`FencingToken`], and have it refuse smaller ones than it has seen. A
-//! server that loses its data has forgotten its locks; fencing tokens grow all the same. With several servers
-//! ([`LockManager::redlock`]) a majority must lose them.
+//! A process may be paused in the middle of a step until its lease has ended, and then continue. No lock can stop it. The store
+//! that it writes to can refuse the write: pass the [`FencingToken`] to the store, and refuse tokens smaller than the largest seen.
+//! A server that loses its data has forgotten its locks, but fencing tokens still grow. With several servers
+//! ([`LockManager::redlock`]) locks are forgotten only if a majority loses its data.
 //!
-//! Clients that do not queue, as other libraries, have no turn among processes that share a key: while the shares of several overlap, such
-//! a client finds it busy.
+//! A client that does not queue, such as another library, has no turn among processes that hold a key shared. While their shares
+//! overlap, such a client finds the key busy.
 //!
 //! # Telemetry
 //!
-//! By `tracing`: what needs attention is a warning, for example a lease that is lost or a lock that is released late. At the level
-//! `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body. Each has the `key`, the `template` that
-//! the key was made from, and the `fencing_token`, and an event at its end with the time that it took.
+//! Through `tracing`, an event that needs attention is a warning: for example a lost lease, or a lock that is released late. At the
+//! level `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body. Each has the `key`, the `template` that
+//! the key was made from, and the `fencing_token`. An event at the end of each span has the time that it took.
 //!
-//! By `metrics`, if that feature is on: the histograms `lock_wait_seconds` and `lock_hold_seconds`, the gauges `lock_waiting` and
-//! `lock_held`, and the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total`, `lock_abandoned_total`,
-//! `lock_lost_total` (with its `reason`) and `lock_handoffs_total` (of the `kind` `local`, from task to task, or `remote`, from
-//! another process). Each has the mode as its label `mode` (`exclusive`, `shared` or `permits`), and the template as its label `key`, or
-//! `other` for a key that was made from a text. The label is never a value of a key, so there are at most three series for each
-//! template of the program.
+//! Through `metrics`, if that feature is on:
+//!
+//! - the histograms `lock_wait_seconds` and `lock_hold_seconds`;
+//! - the gauges `lock_waiting` and `lock_held`;
+//! - the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total` and `lock_abandoned_total`;
+//! - the counter `lock_lost_total`, with its `reason`;
+//! - the counter `lock_handoffs_total`, of the `kind` `local` (from task to task) or `remote` (from another process).
+//!
+//! The label `mode` is `exclusive`, `shared` or `permits`. The label `key` is the template, or `other` for a key that was made from a
+//! text. It is never a value of a key, so there are at most three series for each template of the program.
 //!
 //! Without a subscriber, `tracing` costs one check of a level. Without its feature, `metrics` is not compiled in.
 //!
@@ -73,10 +77,10 @@
 //! - `cluster` (default): `redis+cluster://` urls, for Redis Cluster and Valkey Cluster.
 //! - `redlock` (default): several independent servers; see [`LockManager::redlock`].
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
-//! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code; belongs into `[dev-dependencies]`.
+//! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code. It belongs in `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
-//! - `axum`, `actix`, `poem`, `tonic`: the response of each web framework for a failed lock, and annotated handlers that return
-//!   its `impl IntoResponse` or `impl Responder`.
+//! - `axum`, `actix`, `poem`, `tonic`: each web framework's response for a [`LockError`], and annotated handlers that return its
+//!   `impl IntoResponse` or `impl Responder`.
 //! - `http` (with `axum` and `poem`): a [`LockError`] becomes a status code or a response of the crate `http`.
 //! - `cli`: the program `lockctl`, for operators: `cargo install lock-core --features cli`.
 //! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
@@ -119,7 +123,7 @@ mod integrations;
 #[cfg(feature = "testing")]
 mod testing;
 
-/// What the attribute's output calls, and nothing else. Not covered by any promise of stability.
+/// The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{lock::reentry::assert_holds, private::*};
@@ -164,13 +168,13 @@ pub use testing::Faults;
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 
-/// The crate through which servers are spoken to, in the version that [`LockManagerBuilder::client`] takes.
+/// The client crate `redis`, in the version that [`LockManagerBuilder::client`] takes.
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use ::redis::*;
 
-    /// Hides the enum of that name, which has a variant `String`: with two public names `String`, the compiler's errors about every
-    /// program that uses this crate would say `std::string::String`.
+    /// Hides the enum `ValueType` of the crate `redis`, which has a variant `String`. With two public names `String`, the compiler's
+    /// errors about every program that uses this crate would say `std::string::String`.
     #[expect(dead_code, hidden_glob_reexports, reason = "it is there for its name")]
     enum ValueType {}
 }

@@ -23,7 +23,7 @@ impl fmt::Display for LockMode {
 impl LockMode {
     pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
 
-    /// In figures and spans.
+    /// The mode's label in metrics and spans.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -51,16 +51,16 @@ pub(crate) enum Mode {
     /// None.
     #[default]
     Exclusive,
-    /// Those that are shared, too.
+    /// Other shared holders.
     Shared,
-    /// As many as there are permits.
+    /// Other holders of permits, up to this many in all.
     Permits(u16),
 }
 
 impl Mode {
-    /// With a number out of all bounds as one that is refused where options are checked.
+    /// Replaces a number that does not fit by one that is refused where options are checked.
     pub(crate) fn permits(n: impl PermitCount) -> Self {
-        // What does not fit is taken for too many: only an `i128` can be below all of an `i64`.
+        // A number that does not fit counts as too many: only an `i128` can be below the range of an `i64`.
         let n = n.try_into().unwrap_or(i64::MAX).max(0);
         Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
     }
@@ -74,7 +74,7 @@ impl Mode {
     }
 }
 
-/// How a key is held or asked for.
+/// How a key is held or requested.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! What a key was made from, with the labels of its figures.
+//! The template of a key, with the labels of its metrics.
 
 #[cfg(feature = "metrics")]
 use metrics::Label;
@@ -6,7 +6,7 @@ use metrics::Label;
 #[cfg(feature = "metrics")]
 use crate::mode::LockMode;
 
-/// What a key was made from: a text of the program, with names where the key has values.
+/// The template of a key: a text of the program, with names where the key has values.
 #[derive(Debug)]
 pub struct Template {
     text: &'static str,
@@ -15,7 +15,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Creates a template, with the labels that its figures have.
+    /// Creates a template, with the labels of its metrics.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Template {
     }
 }
 
-/// The labels of a template, made where it is compiled, so that no figure has to make them. By mode.
+/// The labels of a template, by mode. They are made at compile time, so that no metric has to make them.
 #[cfg(feature = "metrics")]
 #[derive(Debug)]
 pub(crate) struct Labels {
