@@ -1,10 +1,10 @@
-//! The user and password for servers, fixed or asked for again and again.
+//! The user and password for servers: fixed, or from a provider that is asked for each connection.
 
 use std::{error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
 /// A user and a password for a server, and for how long they are valid.
 ///
-/// By itself it is a [`CredentialsProvider`] that never changes.
+/// It is itself a [`CredentialsProvider`], one that always returns the same credentials.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use = "it does nothing until it is given to a builder, or returned by a provider"]
 pub struct Credentials {
@@ -14,7 +14,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Makes credentials of a user, who is the default one if the name is empty, and a password or token.
+    /// Makes credentials of a user and a password or token; an empty name means the default user.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self {
             user: Some(user.into()).filter(|user| !user.is_empty()),
@@ -23,11 +23,11 @@ impl Credentials {
         }
     }
 
-    /// Says for how long they are valid, counted from when the provider returns them. Defaults to for ever.
+    /// Sets for how long the credentials are valid, counted from when the provider returns them. Defaults to for ever.
     ///
-    /// A connection that is open is authenticated anew with the next credentials when four fifths of this time are over. If it is
-    /// too short, the provider and the server are asked more often than needed, once a second at most. If it is too long, a
-    /// server that enforces the end closes the connection, and the next one has to be made with new credentials.
+    /// When four fifths of this time are over, an open connection is authenticated anew with the next credentials. If the time is too
+    /// short, the provider and the server are asked more often than needed, once a second at most. If it is too long, a server that
+    /// enforces the end closes the connection, and the next connection has to be made with new credentials.
     pub fn valid_for(mut self, span: Duration) -> Self {
         self.valid_for = Some(span);
         self
@@ -51,10 +51,10 @@ pub type CredentialsFuture<'a> =
 ///
 /// Implemented by closures that return a future of them, and by [`Credentials`], which never change.
 ///
-/// It is asked anew for each connection, and again before the credentials of an open connection end. It runs on the thread of the
-/// manager, inside a runtime of tokio with timers and sockets: it must not block. An answer has as long as a connection may take
-/// to be made (`connect_timeout`). If there is none, or it is an error, the failure is logged, and the provider is asked again. No
-/// lease is lost for that while the old connection works. Without a connection, locks are
+/// The provider is asked anew for each connection, and again before the credentials of an open connection end. It runs on the thread of
+/// the manager, inside a tokio runtime with timers and sockets: it must not block. Its time-out is that of a connection
+/// (`connect_timeout`). If there is no answer in time, or the answer is an error, the failure is logged, and the provider is asked
+/// again. This loses no lease while the old connection works. Without a connection, locks are
 /// [`LockError::Unavailable`](crate::LockError::Unavailable) until the provider answers.
 ///
 /// # Examples
@@ -117,7 +117,7 @@ where
     }
 }
 
-/// What a provider gives that need not wait.
+/// The credentials of a provider that answers at once.
 #[cfg(test)]
 pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
     use std::task::{Context, Poll, Waker};

@@ -18,13 +18,13 @@ use crate::key::{Busy, LockKey};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another holder has the lock, or others waited for it before.
+    /// Another holder has the lock, or other waiters are before this one.
     Busy {
         /// What is locked.
         key: LockKey,
-        /// For how long the holder's lease is known to run unless it is renewed or released; `None` if it never ends
-        /// by itself, because another client took the key without an expiry. Then only
-        /// [`LockManager::force_release`](crate::LockManager::force_release) helps.
+        /// For how long the holder's lease is known to run unless it is renewed or released. `None` if the lease never ends by
+        /// itself, because another client took the key without an expiry. Then only
+        /// [`LockManager::force_release`](crate::LockManager::force_release) frees the lock.
         retry_after: Option<Duration>,
     },
     /// The lease ended before it was released.
@@ -63,7 +63,7 @@ impl LockError {
         }
     }
 
-    /// Returns what holds a lock that is [`Busy`](Self::Busy), as far as the call knew without one more message.
+    /// Returns what holds a lock that is [`Busy`](Self::Busy), as far as the call knew without an extra request.
     #[must_use]
     pub fn held_by(&self) -> Option<HeldBy> {
         match self {
@@ -150,9 +150,9 @@ impl fmt::Display for LockError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// The very task that asked, for this long. It cannot get the lock while it waits for it.
+    /// The task that made the request, for this long. It would wait for itself.
     ThisTask(Duration),
-    /// Another branch of the body that asked: a call of the same key that runs beside this one, as with `join!`.
+    /// Another branch of the body that made the request: a call with the same key that runs beside this one, as with `join!`.
     ThisBody,
     /// Another task of this process, for this long.
     ThisProcess(Duration),
@@ -236,7 +236,7 @@ pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
 
-    // For the attribute: clippy warns of a closure with a large error, and the compiler reports a path that does not fit twice.
+    // For the attribute: clippy warns of a closure with a large error, and the compiler reports a mismatched path two times.
     #[doc(hidden)]
     #[must_use]
     fn __conversion() -> fn(LockError) -> Self {
@@ -258,7 +258,7 @@ impl<T, E: From<LockError>> FromLockError for Result<T, E> {
     note = "return `Option<_>`, or `Result<Option<_>, _>`, and get `None` when the lock is busy"
 )]
 pub trait Skipped: Sized {
-    /// Returns the value that says so.
+    /// Returns the value that says that the body did not run.
     fn skipped() -> Self;
 }
 
@@ -283,17 +283,18 @@ impl<T: Skipped, E> Skipped for Result<T, E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseLost {
-    /// It could not be renewed in time: the network or the server failed, this process was stopped, or renewal is off.
+    /// It was not renewed in time: the network or the server failed, this process was stopped, or renewal is off.
     Expired,
-    /// The server said that the key is gone or another's: deleted, evicted, forced, or lost with the server's data.
+    /// The server said that the key is gone or has another holder. It was deleted, evicted or released by force, or the server lost
+    /// its data.
     TakenAway,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
     /// [`LockManager::shutdown`](crate::LockManager::shutdown) ended it at its deadline.
     Shutdown,
-    /// Another key that was taken at once with this one was lost, and this one with it.
+    /// Another key that was acquired at once with this one was lost, and this one with it.
     OtherKey,
-    /// This process was forked from the one that holds it, and has a copy. The parent still holds it.
+    /// This process was forked from the holder, and has a copy of the lease. The parent still holds the lock.
     Forked,
     /// It was released by its own guard. Only a clone that outlives the guard can see this.
     Released,

@@ -15,19 +15,19 @@ use crate::{
 /// [`Lease::update_fenced`] does the three steps in order.
 ///
 /// The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster. While two servers
-/// act as the primary, both can give out one number. So a store remembers the holder beside the token, and refuses an equal token of
-/// another holder. The three are in one [`Fence`].
+/// act as the primary, both can give out the same number. So a store remembers the holder beside the token, and refuses an equal token
+/// of another holder. A [`Fence`] contains the token, the holder and the seat.
 ///
-/// The holders of one shared phase have one token, and 0 as the holder: the store accepts the fence of each, as often as it comes. So
-/// a fence keeps out the shared holders of earlier phases, and does not keep two of one phase apart. Work that writes takes the lock
-/// exclusively.
+/// The holders of one shared phase have the same token, and 0 as the holder. The store accepts the fence of each of them, any number of
+/// times. So a fence keeps out the shared holders of earlier phases, but cannot tell two holders of one phase apart. Work that writes
+/// takes the lock exclusively.
 ///
-/// With permits, several holders have the lock at a time, and a later one may have a seat that is free while others go on. Tokens of
-/// different seats say nothing about each other, and a store that compared them would refuse holders that are in their right. So
-/// it remembers one fence for each [seat](Fence::permit): the resource is what the seat stands for, as one of several accounts.
+/// With permits, several holders have the lock at a time. A later holder may take a free seat while the others go on. Tokens of
+/// different seats say nothing about each other: a store that compared them would refuse holders with a valid lease. So it
+/// remembers one fence for each [seat](Fence::permit). The resource is then what the seat stands for, such as one of several accounts.
 ///
-/// In SQLite and in PostgreSQL, on a table `account` with the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
-/// `fencing_holder BIGINT NOT NULL DEFAULT 0`, one row for each resource, which must be there:
+/// An example for SQLite and PostgreSQL: the table `account` has the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
+/// `fencing_holder BIGINT NOT NULL DEFAULT 0`, and one row for each resource, which must exist.
 ///
 /// ```sql
 /// -- announce: refused if no row was changed
@@ -39,21 +39,21 @@ use crate::{
 /// UPDATE account SET balance = $4 WHERE id = $1 AND fencing_token = $2 AND fencing_holder = $3;
 /// ```
 ///
-/// Each statement is a transaction of its own. Two of them in one transaction would hide the announcement from others until the
-/// end.
+/// Each statement is a transaction of its own. Two of them in one transaction would hide the announcement from other holders until
+/// the commit.
 pub trait FencedStore {
     /// The type that is read and written.
     type Value;
     /// The error of the store.
     type Error;
 
-    /// Remembers the token and its holder, unless a larger token was announced, or this one by another holder; with permits, of this
-    /// seat.
+    /// Remembers the token and its holder, unless a larger token was announced, or the same token by another holder.
+    ///
+    /// With permits, only the tokens of the same seat count.
     ///
     /// # Errors
     ///
-    /// The store's own error; it reaches the caller of [`Lease::update_fenced`] as [`FencedError::Store`], here and below. A
-    /// refusal is no error.
+    /// The store's own error. It reaches the caller of [`Lease::update_fenced`] as [`FencedError::Store`]. A refusal is no error.
     ///
     /// # Cancel safety
     ///
@@ -82,7 +82,7 @@ pub trait FencedStore {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future must leave the resource written or not, and never in part: one statement, or one transaction.
+    /// Dropping the future must leave the resource written or not, and never in part: use one statement, or one transaction.
     fn write(
         &mut self,
         fence: Fence,
@@ -93,14 +93,14 @@ pub trait FencedStore {
 /// The store's reply to a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fenced {
-    /// It is the largest so far: done.
+    /// The token is the largest so far: the change was made.
     Accepted,
-    /// There was a larger one, or the same of another holder: nothing was changed.
+    /// A larger token was announced, or the same one by another holder: nothing was changed.
     Refused,
 }
 
 impl Fenced {
-    /// Interprets the result of a statement that changes a row only if the token allows it: as above.
+    /// Interprets the result of a statement that changes a row only if the token allows it, as those of [`FencedStore`] do.
     #[must_use]
     pub fn from_rows_changed(rows: u64) -> Self {
         if rows == 0 {
@@ -114,8 +114,8 @@ impl Fenced {
 /// Why a fenced change was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FencedError<E> {
-    /// Another holder has had the lock since, or has it by another server. The store is right: never raise a token and try again.
-    /// Acquire the lock again.
+    /// Another holder has had the lock since, or has it on another server. Acquire the lock again, and never raise a token to try
+    /// again.
     Refused(FencingToken),
     /// The store did not reply. Whether it made the change is unknown.
     Store(E),
@@ -151,8 +151,8 @@ impl<E: Error + 'static> Error for FencedError<E> {
 impl Lease {
     /// Changes what the lock protects, in a store that refuses a holder that lost the lock without noticing.
     ///
-    /// Announces the fencing token, reads, and writes what `change` makes of it. Nothing else that happens while a lease is held
-    /// is safe from a process that was stopped. This is safe, whatever clocks do.
+    /// Announces the fencing token, reads the value, and writes what `change` returns for it. A process that was stopped may do any
+    /// other work after its lease has ended, beside the next holder. This change is safe even then, whatever clocks do.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@ use crate::{
 
 /// What is locked: a short text that every process spells alike.
 ///
-/// A clone is cheap. Anything can be a `LockKey`. Whether it can be locked (at most 512 bytes, and not empty) is checked where it
-/// is used; if not, the call returns [`LockError::Invalid`](crate::LockError::Invalid).
+/// A clone is cheap. Any text can be a `LockKey`. It can be locked if it is not empty and has at most 512 bytes. The call that uses
+/// the key checks this, and otherwise returns [`LockError::Invalid`](crate::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -35,9 +35,10 @@ pub struct LockKey(Arc<Made>);
 /// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
     text: Box<str>,
-    /// For telemetry only, without meaning for the lock: keys with one text are one key.
+    /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
     from: Option<&'static Template>,
-    /// In the key of a busy error only: the variant has two fields, which programs name in patterns. Boxed, since each waiter has a key.
+    /// Set only in the key of a busy error. A third field of the variant would break programs that name its two fields in patterns.
+    /// Boxed, since each waiter has a key.
     busy: Option<Box<Busy>>,
 }
 
@@ -68,10 +69,10 @@ impl LockKey {
         &self.0.text
     }
 
-    /// Returns the template that the key was made from, as in `"order:{order_id}"`, by the attribute or by
-    /// [`key!`](crate::key); `None` of a key that was made from a text.
+    /// Returns the template of a key that was made by the attribute or by [`key!`](crate::key), as in `"order:{order_id}"`.
     ///
-    /// It is the label of the key in telemetry, since there are only as many templates as are written in the program.
+    /// `None` for a key that was made from a text. In telemetry the template is the label of the key, since a program has only as many
+    /// templates as are written in it.
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
@@ -115,7 +116,7 @@ impl LockKey {
         }
     }
 
-    /// As it may stand in a line of a log.
+    /// The text, escaped and cut for one line of a log.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(self.as_str())
     }
@@ -124,7 +125,7 @@ impl LockKey {
         self.0.busy.as_deref().cloned().unwrap_or_default()
     }
 
-    /// The same key, for the error that it is busy.
+    /// The same key, for a busy error.
     pub(crate) fn that_is_busy(&self, busy: Busy) -> Self {
         Self(Arc::new(Made {
             text: self.0.text.clone(),
@@ -180,7 +181,7 @@ impl fmt::Debug for LockKey {
 /// A key with the mode in which it is to be locked, whatever the options say: [`LockKey::shared`], [`LockKey::exclusive`],
 /// [`LockKey::permits`].
 ///
-/// It goes where a key goes. Where nothing is locked, as in [`inspect`](crate::LockManager::inspect), the mode means nothing.
+/// It is accepted wherever a key is. Where nothing is locked, as in [`inspect`](crate::LockManager::inspect), the mode has no effect.
 #[derive(Clone, Debug)]
 #[must_use = "a key does nothing until it is passed to a manager"]
 pub struct KeyInMode {
@@ -190,14 +191,14 @@ pub struct KeyInMode {
 }
 
 impl KeyInMode {
-    /// In the mode that it names, or else in this one.
+    /// Sets this mode, unless the key has a mode of its own.
     pub(crate) fn or(mut self, mode: Mode) -> Self {
         self.mode.get_or_insert(mode);
         self
     }
 }
 
-/// A text of others as it may stand in a line of a log: control characters and line ends escaped, at most 128 characters.
+/// A text from outside, shown in one line of a log: control characters and line ends are escaped, and at most 128 characters are shown.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl Shown<'_> {
@@ -329,10 +330,10 @@ pub enum Part<'a> {
 
 /// Joins the parts of a template.
 ///
-/// No two lists of values make the same key. In front of each value but the first stands fixed text with at least one separator, a
-/// character that is neither a letter nor a digit nor `%`; the attribute refuses templates without one. [`Encoder`] escapes every
-/// separator of the template. So the first occurrence of this separator is the end of the value before it. What the encoder writes
-/// can be decoded, since it writes `%` in escapes only.
+/// No two lists of values make the same key. Before each value but the first there is fixed text with at least one separator. A
+/// separator is a character that is neither a letter nor a digit nor `%`. The attribute refuses templates without one. [`Encoder`]
+/// escapes every separator of the template, so the first occurrence of this separator is the end of the value before it. The encoder's
+/// output can be decoded, since it has `%` in escapes only.
 pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,
@@ -355,7 +356,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     }))
 }
 
-/// Writes what could be mistaken for a part of the template as `%` and the two hexadecimal digits of each byte.
+/// Writes a character that could be mistaken for a part of the template as `%` and two hexadecimal digits for each byte.
 struct Encoder<'a> {
     parts: &'a [Part<'a>],
     key: String,

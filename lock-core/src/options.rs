@@ -29,12 +29,12 @@ pub(crate) const MOST_KEYS: usize = 64;
 /// The most bytes in a manager's prefix.
 const LONGEST_PREFIX: usize = 256;
 
-/// Where the keys live that belong to no single lock, such as the fencing counter.
+/// The prefix of keys that belong to no single lock, such as the fencing counter.
 pub(crate) const RESERVED: &str = "__lock_core__:";
 
 /// How one lock is to be taken.
 ///
-/// What is not set comes from the manager.
+/// An option that is not set has the manager's default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,10 +74,10 @@ pub(crate) enum AutoRenew {
 /// When a call that runs a body returns, after the body has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReleaseMode {
-    /// When the release was answered.
+    /// When the server has replied to the release.
     #[default]
     Awaited,
-    /// When the release was handed over.
+    /// When the release was handed over to the connection.
     InBackground,
 }
 
@@ -94,9 +94,9 @@ pub enum OnLost {
 impl LockOptions {
     /// Creates options with a ttl: how long a crash of the holder blocks all others.
     ///
-    /// It does not bound how long the lock may be held, because the lease is renewed while it is. 100 ms to 24 h. A short ttl
-    /// frees the lock sooner after a crash, but is lost in a shorter outage of the network or the server. A long ttl survives
-    /// longer outages and blocks others for longer after a crash. Defaults to the manager's ttl.
+    /// The ttl does not bound how long the lock may be held, because the lease is renewed while it is held. 100 ms to 24 h. With a
+    /// short ttl, the lock is free sooner after a crash, but is lost in a shorter outage of the network or the server. With a long
+    /// ttl, the lease survives longer outages, and blocks others for longer after a crash. Defaults to the manager's ttl.
     pub const fn new(ttl: Duration) -> Self {
         Self {
             ttl: Some(ttl),
@@ -118,7 +118,7 @@ impl LockOptions {
 
     /// Sets how long an acquire may wait for a busy lock.
     ///
-    /// With a short wait, busy is returned sooner. With a long wait, more tasks are in the wait queues. Zero is
+    /// With a short wait, [`LockError::Busy`] is returned sooner. With a long wait, more tasks are in the wait queues. Zero is
     /// [`no_wait`](Self::no_wait). Defaults to the manager's wait.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(if wait.is_zero() {
@@ -138,7 +138,7 @@ impl LockOptions {
         self
     }
 
-    /// Makes an acquire ask once and return [`LockError::Busy`] at once. Defaults to the manager's wait.
+    /// Makes an acquire ask once and return [`LockError::Busy`] without waiting. Defaults to the manager's wait.
     ///
     /// For work that another holder does just as well. A caller that retries in a loop instead of waiting has no position in the
     /// wait queue, and costs the server a command each time.
@@ -150,23 +150,23 @@ impl LockOptions {
     /// Takes the lock shared: beside other shared holders, and never beside an exclusive one. Defaults to exclusive.
     ///
     /// For work that only reads what the lock protects: many such holders run at a time, in all processes, and an exclusive holder
-    /// runs alone. Requests wait in one queue. Shared requests that wait are granted together, and the next exclusive request is
-    /// granted before any shared one that comes later, so neither kind keeps the other out.
+    /// runs alone. Requests wait in one queue. Shared requests that wait are granted together. The next exclusive request is granted
+    /// before any shared request that comes later, so neither mode keeps the other out.
     ///
-    /// What gets worse: work that is taken shared and writes runs beside others that do. An exclusive request waits until all shared
-    /// holders before it have ended, so the slowest of them counts. All holders of one shared phase have one
-    /// [fencing token](crate::Lease::fencing_token), which does not tell them apart.
+    /// What gets worse: if work under a shared lock writes, it runs beside other work that writes. An exclusive request waits until
+    /// all shared holders before it have ended, so the slowest of them determines its wait. All holders of one shared phase have the
+    /// same [fencing token](crate::Lease::fencing_token), which does not tell them apart.
     ///
-    /// A process keeps its share for up to a second after the last of its tasks, so that the next one needs no round trip. The first
-    /// exclusive request ends that, and so does the drop of the last manager. A process that is killed in that second blocks exclusive
-    /// requests for the ttl, as one that is killed in a body does. Clients that do not queue (other libraries, users without scripts)
-    /// cannot end it: while the shares of several processes overlap, they may not get in.
+    /// A process keeps its share for up to a second after its last task has ended, so that the next task needs no round trip. The first
+    /// exclusive request ends the share, and so does dropping the last manager. A process that is killed in that second blocks
+    /// exclusive requests for the ttl, as a process that is killed in a body does. Clients that do not queue (other libraries, server
+    /// users without scripts) cannot end the share. While the shares of several processes overlap, such a client may not get the lock.
     ///
-    /// A body that holds a key shared cannot acquire it exclusively: two such bodies would wait for each other without end, so the call is
-    /// [`LockError::Invalid`]. Acquire it exclusively from the start where the body may write. Several independent servers (Redlock)
-    /// have exclusive locks only: there it is [`LockError::Invalid`], too.
+    /// A body that holds a key shared cannot acquire it exclusively: the call is [`LockError::Invalid`]. Two such bodies would wait for
+    /// each other without end. If the body may write, acquire the key exclusively from the start. Several independent servers (Redlock)
+    /// have exclusive locks only: a shared request is [`LockError::Invalid`] there.
     ///
-    /// Of this and [`permits`](Self::permits), the one that is called last counts. A key can have a mode of its own:
+    /// If both this and [`permits`](Self::permits) are called, the last call counts. A key can have a mode of its own:
     /// [`LockKey::shared`].
     ///
     /// ```
@@ -188,18 +188,19 @@ impl LockOptions {
 
     /// Lets `n` holders have the lock at a time. Defaults to one, which is exclusive.
     ///
-    /// For what stands only so much at once, as exports or calls of a partner's interface: at most `n` bodies run at a time, in all
-    /// processes. Any integer from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder has a
-    /// seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
+    /// For work that must be limited, such as exports or calls of a partner's interface. At most `n` bodies run at a time, in all
+    /// processes. `n` is any integer from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder has
+    /// a seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
     ///
-    /// With more permits, more runs at once. With fewer, more waits. `n` comes with each request: one that asks with `n` is granted
-    /// when fewer than `n` seats are taken. While services with different numbers run beside each other, as during a
-    /// deployment, the largest of them is the bound. The first in the queue is never overtaken, whatever its `n`.
+    /// With more permits, more bodies run at once. With fewer, more of them wait. `n` comes with each request: a request with `n` is
+    /// granted when fewer than `n` seats are taken. While services with different numbers run beside each other, as during a
+    /// deployment, the largest number is the bound. The first request in the queue is never overtaken, whatever its `n`.
     ///
-    /// Use one kind for a key: where another holder has it or waits for it with permits, an exclusive or shared request is
-    /// [`LockError::Invalid`], and the reverse. So it is with several independent servers (Redlock). Fencing tokens of different seats say nothing about each other.
+    /// Use a key either with permits or without. If a holder or waiter has permits, an exclusive or shared request for the key is
+    /// [`LockError::Invalid`], and the reverse. With several independent servers (Redlock), a request with permits is always
+    /// [`LockError::Invalid`]. Fencing tokens of different seats say nothing about each other.
     ///
-    /// Of this and [`shared`](Self::shared), the one that is called last counts. A key can have permits of its own:
+    /// If both this and [`shared`](Self::shared) are called, the last call counts. A key can have permits of its own:
     /// [`LockKey::permits`].
     ///
     /// ```
@@ -220,7 +221,7 @@ impl LockOptions {
         self
     }
 
-    /// In the mode of a key that has one of its own.
+    /// Takes the mode of a key that has one of its own.
     pub(crate) fn in_mode(mut self, mode: Option<Mode>) -> Self {
         self.mode = mode.unwrap_or(self.mode);
         self
@@ -232,15 +233,15 @@ impl LockOptions {
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
     ///
-    /// For work that must not take longer than the ttl in any case: what takes longer is dropped, even if no other task wants the
-    /// lock. It saves one message each third of the ttl. With renewal, a body that hangs keeps the lock;
-    /// [`max_hold`](Self::max_hold) bounds that, too.
+    /// For work that must not take longer than the ttl in any case. A body that takes longer is dropped, even if no other task wants
+    /// the lock. This saves one message each third of the ttl. With renewal, a body that hangs keeps the lock, unless
+    /// [`max_hold`](Self::max_hold) is set.
     pub const fn without_renewal(mut self) -> Self {
         self.renewal = AutoRenew::Off;
         self
     }
 
-    /// Bounds how long the lock is held at all: then the lease is lost. Defaults to no bound.
+    /// Bounds how long the lock is held: after this time the lease is lost. Defaults to no bound.
     ///
     /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow. With a long bound, a body that
     /// hangs blocks others for as long.
@@ -251,14 +252,14 @@ impl LockOptions {
 
     /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
     ///
-    /// For a job that several replicas start by their own clocks: a replica that is late by less than this finds the lock taken
-    /// and does not run the job again. 100 ms to 24 h. If it is too short, a late replica runs the job again. If it is too long,
+    /// For a job that several replicas start by their own clocks. A replica that is late by less than this time finds the lock taken,
+    /// and does not run the job again. 100 ms to 24 h. If the time is too short, a late replica runs the job again. If it is too long,
     /// the next run finds the lock of the last one.
     ///
-    /// The release makes the server keep the lock for what is left of this time. If it does not reach the server before the lease has
-    /// run out by itself, the lock is free sooner, and it is not taken again when the server is back: an operator may have freed it
-    /// meanwhile, or another holder may have had its turn. A ttl some seconds longer than this time has the lock last for it in any
-    /// outage that does not cost the server its data, and after a crash of the holder.
+    /// The release makes the server keep the lock for what is left of this time. If the release does not reach the server before the
+    /// lease has run out by itself, the lock is free sooner. It is not taken again when the server is back: an operator may have freed
+    /// it meanwhile, or another holder may have had its turn. With a ttl some seconds longer than this time, the lock lasts for this
+    /// time after a crash of the holder. It then also lasts through any outage in which the server keeps its data.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self
@@ -266,7 +267,7 @@ impl LockOptions {
 
     /// Sets what happens to the body when the lease is lost. Defaults to [`OnLost::Cancel`].
     ///
-    /// A body that is cancelled may leave its work half done; one that continues may run beside the next holder's.
+    /// A body that is cancelled may leave its work half done; a body that continues may run beside that of the next holder.
     pub const fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
@@ -277,16 +278,16 @@ impl LockOptions {
     /// answer.
     ///
     /// See [`LockManagerBuilder::release_in_background`](crate::LockManagerBuilder::release_in_background) for what gets worse.
-    /// Guards are not changed by it: [`LockGuard::release`](crate::LockGuard::release) always waits, and dropping one never does.
+    /// It has no effect on guards: [`LockGuard::release`](crate::LockGuard::release) always waits, and dropping a guard never does.
     pub const fn release_in_background(mut self) -> Self {
         self.release = Some(ReleaseMode::InBackground);
         self
     }
 
     /// Has [`run`](crate::LockManager::run) and [`run_all`](crate::LockManager::run_all) wait for the answer to the release,
-    /// whatever the manager's default. Defaults to the manager's choice, which is this one.
+    /// whatever the manager's default. Defaults to the manager's choice, which is to wait.
     ///
-    /// When the call returns, other processes find the lock free. That costs its caller one round trip more than
+    /// When the call returns, other processes find the lock free. This costs the caller one round trip more than
     /// [`release_in_background`](Self::release_in_background).
     pub const fn release_awaited(mut self) -> Self {
         self.release = Some(ReleaseMode::Awaited);
@@ -307,7 +308,7 @@ pub(crate) struct Terms {
     pub(crate) mode: Mode,
 }
 
-/// What a manager fills in.
+/// The manager's values for options that are not set, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Defaults {
     pub(crate) ttl: Duration,
@@ -351,7 +352,7 @@ impl Defaults {
         }
     }
 
-    /// For durations during which a server must remember something: a lease, and a lock that is kept after its lease has ended.
+    /// Checks a time during which a server must remember the lock: a ttl, or a `min_hold`, which may last longer than the lease.
     fn check_most(&self, option: &str, value: Duration) -> Result<(), LockError> {
         match self.max_ttl {
             Some(most) if value > most => Err(LockError::invalid(format!(
@@ -459,7 +460,7 @@ pub(crate) fn is_too_long(key: &LockKey) -> bool {
     key.as_str().len() > LONGEST_KEY
 }
 
-/// Checks a key, as it will stand after the manager's prefix.
+/// Checks a key together with the manager's prefix.
 pub(crate) fn check_key(prefix: &str, key: &LockKey) -> Result<(), LockError> {
     let text = key.as_str();
     if text.is_empty() {
