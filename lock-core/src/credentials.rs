@@ -25,9 +25,9 @@ impl Credentials {
 
     /// Sets for how long the credentials are valid, counted from when the provider returns them. Defaults to for ever.
     ///
-    /// When four fifths of this time are over, an open connection is authenticated anew with the next credentials. If the time is too
-    /// short, the provider and the server are asked more often than needed, once a second at most. If it is too long, a server that
-    /// enforces the end closes the connection, and the next connection has to be made with new credentials.
+    /// When four fifths of this time are over, an open connection is authenticated anew with the next credentials. If the time is
+    /// too short, the provider and the server are asked more often than needed, once a second at most. If it is too long, a server
+    /// that enforces the end closes the connection, and the next connection has to be made with new credentials.
     pub fn valid_for(mut self, span: Duration) -> Self {
         self.valid_for = Some(span);
         self
@@ -51,8 +51,8 @@ pub type CredentialsFuture<'a> =
 ///
 /// Implemented by closures that return a future of them, and by [`Credentials`], which never change.
 ///
-/// The provider is asked anew for each connection, and again before the credentials of an open connection end. It runs on the thread of
-/// the manager, inside a tokio runtime with timers and sockets: it must not block. Its time-out is that of a connection
+/// The provider is asked anew for each connection, and again before the credentials of an open connection end. It runs on the
+/// thread of the manager, inside a tokio runtime with timers and sockets: it must not block. Its time-out is that of a connection
 /// (`connect_timeout`). If there is no answer in time, or the answer is an error, the failure is logged, and the provider is asked
 /// again. This loses no lease while the old connection works. Without a connection, locks are
 /// [`LockError::Unavailable`](crate::LockError::Unavailable) until the provider answers.

@@ -14,17 +14,18 @@ use crate::{
 /// holder writes. So a holder announces its token before it reads, and writes only if no larger one was announced since.
 /// [`Lease::update_fenced`] does the three steps in order.
 ///
-/// The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster. While two servers
-/// act as the primary, both can give out the same number. So a store remembers the holder beside the token, and refuses an equal token
-/// of another holder. A [`Fence`] contains the token, the holder and the seat.
+/// The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster. While two
+/// servers act as the primary, both can give out the same number. So a store remembers the holder beside the token, and refuses an
+/// equal token of another holder. A [`Fence`] contains the token, the holder and the seat.
 ///
-/// The holders of one shared phase have the same token, and 0 as the holder. The store accepts the fence of each of them, any number of
-/// times. So a fence keeps out the shared holders of earlier phases, but cannot tell two holders of one phase apart. Work that writes
-/// takes the lock exclusively.
+/// The holders of one shared phase have the same token, and 0 as the holder. The store accepts the fence of each of them, any
+/// number of times. So a fence keeps out the shared holders of earlier phases, but cannot tell two holders of one phase apart. Work
+/// that writes takes the lock exclusively.
 ///
 /// With permits, several holders have the lock at a time. A later holder may take a free seat while the others go on. Tokens of
 /// different seats say nothing about each other: a store that compared them would refuse holders with a valid lease. So it
-/// remembers one fence for each [seat](Fence::permit). The resource is then what the seat stands for, such as one of several accounts.
+/// remembers one fence for each [seat](Fence::permit). The resource is then what the seat stands for, such as one of several
+/// accounts.
 ///
 /// An example for SQLite and PostgreSQL: the table `account` has the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
 /// `fencing_holder BIGINT NOT NULL DEFAULT 0`, and one row for each resource, which must exist.

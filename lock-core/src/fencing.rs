@@ -4,13 +4,12 @@ use std::fmt;
 
 /// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
 ///
-/// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and smaller than
-/// that of the next one. With permits the token grows with each acquisition, too. Several holders then have the lock at a time, so a
-/// store compares the tokens of each seat separately: see [`Fence::permit`].
+/// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and smaller
+/// than that of the next one. With permits the token grows with each acquisition, too. Several holders then have the lock at a
+/// time, so a store compares the tokens of each seat separately: see [`Fence::permit`].
 ///
 /// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if the
-/// store remembers the largest token it has seen, and refuses smaller ones. If a store refuses a token, the holder is too late: never
-/// raise a token and try again.
+/// store remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
 ///
 /// A token fits in 53 bits until the year 2255, so JavaScript and JSON keep it exactly.
 ///
@@ -83,7 +82,7 @@ impl FencingBlock {
         Some(token)
     }
 
-    /// The largest token, which this process knows from then on.
+    /// The largest token of the block. Tokens that this process gets later must be larger.
     pub(crate) const fn last(self) -> FencingToken {
         FencingToken((self.next + self.left as u64).saturating_sub(1))
     }

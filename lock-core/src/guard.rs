@@ -10,8 +10,8 @@ use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 ///
 /// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a panic, and a
 /// dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down. It never blocks. The drop cannot
-/// report how the release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock is
-/// then free after the rest of its ttl, unless [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
+/// report how the release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock
+/// is then free after the rest of its ttl, unless [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
 ///
@@ -45,8 +45,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if the lease had ended before: another holder may have had the lock meanwhile. Of several keys, the error
-    ///   names the one that was lost;
+    /// - [`LockError::Lost`] if the lease had ended before: another holder may have had the lock meanwhile. Of several keys, the
+    ///   error names the one that was lost;
     /// - [`LockError::Unavailable`] if the backend did not reply within its time-out. The release goes on in the background, at
     ///   most until the lease has ended by itself.
     ///

@@ -71,8 +71,8 @@ impl LockKey {
 
     /// Returns the template of a key that was made by the attribute or by [`key!`](crate::key), as in `"order:{order_id}"`.
     ///
-    /// `None` for a key that was made from a text. In telemetry the template is the label of the key, since a program has only as many
-    /// templates as are written in it.
+    /// `None` for a key that was made from a text. In telemetry the template is the label of the key, since a program has only as
+    /// many templates as are written in it.
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
@@ -181,7 +181,8 @@ impl fmt::Debug for LockKey {
 /// A key with the mode in which it is to be locked, whatever the options say: [`LockKey::shared`], [`LockKey::exclusive`],
 /// [`LockKey::permits`].
 ///
-/// It is accepted wherever a key is. Where nothing is locked, as in [`inspect`](crate::LockManager::inspect), the mode has no effect.
+/// It is accepted wherever a key is. Where nothing is locked, as in [`inspect`](crate::LockManager::inspect), the mode has no
+/// effect.
 #[derive(Clone, Debug)]
 #[must_use = "a key does nothing until it is passed to a manager"]
 pub struct KeyInMode {
@@ -198,7 +199,8 @@ impl KeyInMode {
     }
 }
 
-/// A text from outside, shown in one line of a log: control characters and line ends are escaped, and at most 128 characters are shown.
+/// A text from outside, shown in one line of a log: control characters and line ends are escaped, and at most 128 characters are
+/// shown.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl Shown<'_> {
@@ -332,8 +334,8 @@ pub enum Part<'a> {
 ///
 /// No two lists of values make the same key. Before each value but the first there is fixed text with at least one separator. A
 /// separator is a character that is neither a letter nor a digit nor `%`. The attribute refuses templates without one. [`Encoder`]
-/// escapes every separator of the template, so the first occurrence of this separator is the end of the value before it. The encoder's
-/// output can be decoded, since it has `%` in escapes only.
+/// escapes every separator of the template, so the first occurrence of this separator is the end of the value before it. The
+/// encoder's output can be decoded, since it has `%` in escapes only.
 pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,

@@ -1,4 +1,4 @@
-//! What a holder can observe of the time for which it holds a lock.
+//! The time-limited right to hold a lock, as its holder observes it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,12 +11,12 @@ use crate::{
 
 /// The time-limited right to hold a lock, as an observer sees it.
 ///
-/// A cheap clone that may be passed around and kept; it does not keep the lock. The lease is renewed in the background until its
-/// [`LockGuard`](crate::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client takes the
-/// key away.
+/// A clone is cheap, and may be passed around and kept. It does not keep the lock held. The lease is renewed in the background
+/// until its [`LockGuard`](crate::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client
+/// takes the key away.
 ///
-/// Several keys that were acquired [at once](crate::LockManager::acquire_all) have one lease. It is lost as soon as one of them
-/// is.
+/// Several keys that were acquired [at once](crate::LockManager::acquire_all) have one lease. It is lost as soon as one of the keys
+/// is lost.
 #[derive(Clone)]
 pub struct Lease {
     leases: Leases,
@@ -35,8 +35,8 @@ impl Lease {
 
     /// Returns the number to hand to the store that the lock protects, so that the store can refuse a holder that was paused.
     ///
-    /// It is that of [`key`](Self::key). What another key of the lease protects needs that key's own token, from
-    /// [`fencing_tokens`](Self::fencing_tokens): tokens grow from one holder of a key to the next, and are not comparable with the
+    /// It is the token of [`key`](Self::key). Data that another key of the lease protects need that key's own token, from
+    /// [`fencing_tokens`](Self::fencing_tokens). Tokens grow from one holder of a key to the next, and are not comparable with the
     /// tokens of another key.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
@@ -45,7 +45,7 @@ impl Lease {
 
     /// Returns what a [`FencedStore`](crate::FencedStore) compares: the fencing token, which manager has it, and the seat.
     ///
-    /// It is that of [`key`](Self::key); [`fences`](Self::fences) has those of all keys.
+    /// It is the fence of [`key`](Self::key); [`fences`](Self::fences) returns those of all keys.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.leases.first().fence()
@@ -60,11 +60,12 @@ impl Lease {
             .collect()
     }
 
-    /// Returns the number of the seat, of a lock that was acquired with [`permits`](crate::LockOptions::permits); `None` in other modes.
+    /// Returns the number of the seat if the lock was acquired with [`permits`](crate::LockOptions::permits); `None` in other
+    /// modes.
     ///
-    /// From 0 up to, and not including, the number of permits. No other holder has the same seat of the key at the same time, and a new
-    /// holder gets the lowest that is free: it may choose one of several connections, accounts or ports. Of several keys it is that of
-    /// [`key`](Self::key).
+    /// Seats are numbered from 0 up to, and not including, the number of permits. No other holder has the same seat of the key at
+    /// the same time, and a new holder gets the lowest free seat. So the seat can select one of several connections, accounts or
+    /// ports. Of several keys, it is the seat of [`key`](Self::key).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -94,10 +95,10 @@ impl Lease {
             .collect()
     }
 
-    /// Returns for how long the lease is certain to last, renewals to come not counted; zero once it has ended.
+    /// Returns for how long the lease is certain to last without another renewal; zero once it has ended.
     ///
-    /// The value is a lower bound: it counts from before the request was sent, minus an allowance of 1 % of the ttl and 2 ms for
-    /// clocks that run at different rates. Of several keys it is the least.
+    /// The value is a lower bound. It counts from before the request was sent, minus an allowance for clocks that run at different
+    /// rates: 1 % of the ttl and 2 ms. Of several keys, it is the shortest time.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases.remaining()
@@ -105,32 +106,34 @@ impl Lease {
 
     /// Returns whether the lease has ended. Once true, it stays true.
     ///
-    /// A local check without a message. It cannot know what the server has not reported yet; [`verify`](Self::verify) asks.
+    /// A local check without a message. It cannot know what the server has not reported yet; [`verify`](Self::verify) asks the
+    /// server.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.leases.ended().is_some()
     }
 
-    /// Waits until the lease ends, and returns how.
+    /// Waits until the lease ends, and returns how it ended.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> LeaseLost {
-        // Before it waits: in a forked child, what it would wait for is the parent's.
+        // Checked before the wait: in a forked child, only the parent would be notified.
         match self.leases.ended() {
             Some((_, reason)) => reason,
             None => self.leases.lost().await,
         }
     }
 
-    /// Makes sure that the lease lasts for `at_least` longer: for the line before a side effect.
+    /// Checks that the lease lasts for `at_least` longer: for the line before a side effect.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`] if the lease has ended;
     /// - [`LockError::Unavailable`] if it is not certain to last that long, because renewals are failing;
-    /// - [`LockError::Invalid`] if it cannot be expected to: more than half of the ttl, between two renewals.
+    /// - [`LockError::Invalid`] if `at_least` is more than half of the ttl: a renewed lease cannot always be certain to last that
+    ///   long.
     pub fn ensure(&self, at_least: Duration) -> Result<(), LockError> {
         let each = || self.leases.all().iter();
         each().try_for_each(|lease| lease.check_length(at_least))?;
@@ -145,7 +148,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if it has ended, or the server says that the key is gone or another's;
+    /// - [`LockError::Lost`] if it has ended, or the server says that the key is gone or has another holder;
     /// - [`LockError::Unavailable`] if the server did not reply: whether the lease holds is unknown.
     ///
     /// # Cancel safety
@@ -206,7 +209,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// For how long a lease is certain to last, without noticing its end: an observer changes nothing.
+/// For how long a lease is certain to last. It does not record the end of the lease: an observer changes nothing.
 #[cfg(feature = "simulation")]
 #[must_use]
 pub fn certain_for(lease: &Lease) -> Duration {

@@ -31,9 +31,9 @@
 //!
 //! # What happens if …
 //!
-//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if Redis comes back in time. If not, each lease is
-//!   lost a little before it expires on the server, and its body is dropped. New acquires are tried again until their wait is over,
-//!   and then return [`LockError::Unavailable`].
+//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if Redis comes back in time. If not, each lease
+//!   is lost a little before it expires on the server, and its body is dropped. New acquires are tried again until their wait is
+//!   over, and then return [`LockError::Unavailable`].
 //! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
 //! - **… the process forks?** A manager works only in the process that made it. In a child each call is
 //!   [`LockError::Unavailable`] at once, and nothing that the child does reaches the parent's locks: make a manager
@@ -54,8 +54,8 @@
 //! # Telemetry
 //!
 //! Through `tracing`, an event that needs attention is a warning: for example a lost lease, or a lock that is released late. At the
-//! level `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body. Each has the `key`, the `template` that
-//! the key was made from, and the `fencing_token`. An event at the end of each span has the time that it took.
+//! level `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body. Each has the `key`, the `template`
+//! that the key was made from, and the `fencing_token`. An event at the end of each span has the time that it took.
 //!
 //! Through `metrics`, if that feature is on:
 //!
@@ -65,8 +65,8 @@
 //! - the counter `lock_lost_total`, with its `reason`;
 //! - the counter `lock_handoffs_total`, of the `kind` `local` (from task to task) or `remote` (from another process).
 //!
-//! The label `mode` is `exclusive`, `shared` or `permits`. The label `key` is the template, or `other` for a key that was made from a
-//! text. It is never a value of a key, so there are at most three series for each template of the program.
+//! The label `mode` is `exclusive`, `shared` or `permits`. The label `key` is the template, or `other` for a key that was made from
+//! a text. It is never a value of a key, so there are at most three series for each template of the program.
 //!
 //! Without a subscriber, `tracing` costs one check of a level. Without its feature, `metrics` is not compiled in.
 //!
@@ -173,8 +173,8 @@ pub use tls::Tls;
 pub mod redis {
     pub use ::redis::*;
 
-    /// Hides the enum `ValueType` of the crate `redis`, which has a variant `String`. With two public names `String`, the compiler's
-    /// errors about every program that uses this crate would say `std::string::String`.
+    /// Hides the enum `ValueType` of the crate `redis`, which has a variant `String`. With two public names `String`, the
+    /// compiler's errors about every program that uses this crate would say `std::string::String`.
     #[expect(dead_code, hidden_glob_reexports, reason = "it is there for its name")]
     enum ValueType {}
 }

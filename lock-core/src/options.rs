@@ -150,21 +150,22 @@ impl LockOptions {
     /// Takes the lock shared: beside other shared holders, and never beside an exclusive one. Defaults to exclusive.
     ///
     /// For work that only reads what the lock protects: many such holders run at a time, in all processes, and an exclusive holder
-    /// runs alone. Requests wait in one queue. Shared requests that wait are granted together. The next exclusive request is granted
-    /// before any shared request that comes later, so neither mode keeps the other out.
+    /// runs alone. Requests wait in one queue. Shared requests that wait are granted together. The next exclusive request is
+    /// granted before any shared request that comes later, so neither mode keeps the other out.
     ///
     /// What gets worse: if work under a shared lock writes, it runs beside other work that writes. An exclusive request waits until
-    /// all shared holders before it have ended, so the slowest of them determines its wait. All holders of one shared phase have the
-    /// same [fencing token](crate::Lease::fencing_token), which does not tell them apart.
+    /// all shared holders before it have ended, so the slowest of them determines its wait. All holders of one shared phase have
+    /// the same [fencing token](crate::Lease::fencing_token), which does not tell them apart.
     ///
-    /// A process keeps its share for up to a second after its last task has ended, so that the next task needs no round trip. The first
-    /// exclusive request ends the share, and so does dropping the last manager. A process that is killed in that second blocks
-    /// exclusive requests for the ttl, as a process that is killed in a body does. Clients that do not queue (other libraries, server
-    /// users without scripts) cannot end the share. While the shares of several processes overlap, such a client may not get the lock.
+    /// A process keeps its share for up to a second after its last task has ended, so that the next task needs no round trip. The
+    /// first exclusive request ends the share, and so does dropping the last manager. A process that is killed in that second
+    /// blocks exclusive requests for the ttl, as a process that is killed in a body does. Clients that do not queue (other
+    /// libraries, server users without scripts) cannot end the share. While the shares of several processes overlap, such a client
+    /// may not get the lock.
     ///
-    /// A body that holds a key shared cannot acquire it exclusively: the call is [`LockError::Invalid`]. Two such bodies would wait for
-    /// each other without end. If the body may write, acquire the key exclusively from the start. Several independent servers (Redlock)
-    /// have exclusive locks only: a shared request is [`LockError::Invalid`] there.
+    /// A body that holds a key shared cannot acquire it exclusively: the call is [`LockError::Invalid`]. Two such bodies would wait
+    /// for each other without end. If the body may write, acquire the key exclusively from the start. Several independent servers
+    /// (Redlock) have exclusive locks only: a shared request is [`LockError::Invalid`] there.
     ///
     /// If both this and [`permits`](Self::permits) are called, the last call counts. A key can have a mode of its own:
     /// [`LockKey::shared`].
@@ -189,11 +190,11 @@ impl LockOptions {
     /// Lets `n` holders have the lock at a time. Defaults to one, which is exclusive.
     ///
     /// For work that must be limited, such as exports or calls of a partner's interface. At most `n` bodies run at a time, in all
-    /// processes. `n` is any integer from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder has
-    /// a seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
+    /// processes. `n` is any integer from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder
+    /// has a seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
     ///
-    /// With more permits, more bodies run at once. With fewer, more of them wait. `n` comes with each request: a request with `n` is
-    /// granted when fewer than `n` seats are taken. While services with different numbers run beside each other, as during a
+    /// With more permits, more bodies run at once. With fewer, more of them wait. `n` comes with each request: a request with `n`
+    /// is granted when fewer than `n` seats are taken. While services with different numbers run beside each other, as during a
     /// deployment, the largest number is the bound. The first request in the queue is never overtaken, whatever its `n`.
     ///
     /// Use a key either with permits or without. If a holder or waiter has permits, an exclusive or shared request for the key is
@@ -233,8 +234,8 @@ impl LockOptions {
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
     ///
-    /// For work that must not take longer than the ttl in any case. A body that takes longer is dropped, even if no other task wants
-    /// the lock. This saves one message each third of the ttl. With renewal, a body that hangs keeps the lock, unless
+    /// For work that must not take longer than the ttl in any case. A body that takes longer is dropped, even if no other task
+    /// wants the lock. This saves one message each third of the ttl. With renewal, a body that hangs keeps the lock, unless
     /// [`max_hold`](Self::max_hold) is set.
     pub const fn without_renewal(mut self) -> Self {
         self.renewal = AutoRenew::Off;
@@ -252,14 +253,14 @@ impl LockOptions {
 
     /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
     ///
-    /// For a job that several replicas start by their own clocks. A replica that is late by less than this time finds the lock taken,
-    /// and does not run the job again. 100 ms to 24 h. If the time is too short, a late replica runs the job again. If it is too long,
-    /// the next run finds the lock of the last one.
+    /// For a job that several replicas start by their own clocks. A replica that is late by less than this time finds the lock
+    /// taken, and does not run the job again. 100 ms to 24 h. If the time is too short, a late replica runs the job again. If it is
+    /// too long, the next run finds the lock of the last one.
     ///
-    /// The release makes the server keep the lock for what is left of this time. If the release does not reach the server before the
-    /// lease has run out by itself, the lock is free sooner. It is not taken again when the server is back: an operator may have freed
-    /// it meanwhile, or another holder may have had its turn. With a ttl some seconds longer than this time, the lock lasts for this
-    /// time after a crash of the holder. It then also lasts through any outage in which the server keeps its data.
+    /// The release makes the server keep the lock for what is left of this time. If the release does not reach the server before
+    /// the lease has run out by itself, the lock is free sooner. It is not taken again when the server is back: an operator may
+    /// have freed it meanwhile, or another holder may have had its turn. With a ttl some seconds longer than this time, the lock
+    /// lasts for this time after a crash of the holder. It then also lasts through any outage in which the server keeps its data.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self

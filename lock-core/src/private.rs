@@ -1,4 +1,4 @@
-//! What the attribute's output calls, and nothing else. Not covered by any promise of stability.
+//! The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 
 use std::{
     future::poll_fn,
@@ -34,8 +34,7 @@ pub use crate::{
 ///
 /// The whole function is one future: arguments, key and body, in this order, in one scope, as they stand in the source. It
 /// suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the lease
-/// here, and polls on. So no part of the function is moved, and what the compiler reports about it (inference, lints, drop order)
-/// stays the same.
+/// here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
 #[derive(Debug)]
 pub struct Entry(Arc<Mutex<State>>);
 
@@ -120,7 +119,7 @@ impl Entry {
         }
     }
 
-    /// The other side: takes the request.
+    /// The side of [`locked`]: takes the request.
     fn request(&self) -> Option<Request> {
         match mem::replace(&mut *self.state(), State::Outside) {
             State::Wanted(request) => Some(request),
@@ -140,7 +139,7 @@ impl Entry {
 
 /// Runs an annotated function: up to its request, then under the lock.
 ///
-/// The one box that a call costs: it keeps the caller's future small, whatever the body.
+/// A call costs one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F>(
     entry: Entry,
     on_error: impl FnOnce(LockError) -> T,
@@ -152,7 +151,7 @@ where
     locked_then(entry, on_error, function, release_now)
 }
 
-/// The same for a function whose value may be sent after it has returned: `until_sent` is called with the value.
+/// The same for a function with a value that may be sent after the function has returned: `until_sent` is called with the value.
 pub fn locked_until_sent<T, F>(
     entry: Entry,
     on_error: impl FnOnce(LockError) -> T,
@@ -207,8 +206,8 @@ pub struct Finished<'a> {
     terms: &'a Terms,
 }
 
-/// The type of a value, for `sent_by(&value).finish(…)`: by the rules of method calls, the compiler takes the method of this type if the
-/// value may be sent later, and that of [`AnyValue`] if not.
+/// The type of a value, for `sent_by(&value).finish(…)`. By the rules of method calls, the compiler takes the method of this type
+/// if the value may be sent later. Otherwise it takes the method of [`AnyValue`].
 #[derive(Debug)]
 pub struct SentBy<T>(AnyValue<T>);
 
@@ -223,14 +222,14 @@ pub const fn sent_by<T>(_: &T) -> SentBy<T> {
 }
 
 impl<T: SentLater> SentBy<T> {
-    /// Has a body that is made while it is sent keep the lock.
+    /// Moves the lock into a response body that is made while it is sent.
     pub fn finish(self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
         until_sent(value, lock.guard, lock.terms)
     }
 }
 
 impl<T> AnyValue<T> {
-    /// Has the lock released.
+    /// Returns the lock to be released now.
     pub fn finish(&self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
         release_now(value, lock.guard, lock.terms)
     }
@@ -244,7 +243,7 @@ impl<T> Deref for SentBy<T> {
     }
 }
 
-/// How far a function came without the lock.
+/// How far a function ran without the lock.
 enum Step<T> {
     Wants(Request),
     /// An early `return` or a `?` in the key or an option.
@@ -300,17 +299,18 @@ pub fn default_manager() -> Result<LockManager, LockError> {
 ///
 /// # Errors
 ///
-/// None; a `Result` as of [`default_manager`].
+/// None. It returns a `Result` only because [`default_manager`] does.
 pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, LockError> {
     Ok(source.lock_manager())
 }
 
-/// Calls `on_error = …`, here so that a closure knows the types of its parameter and of its value.
+/// Calls `on_error = …`. The signature tells the compiler the types of a closure's parameter and value.
 pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T {
     on_error(error)
 }
 
-/// What `on_busy = skip` needs without `on_error`. One trait, so that a type which is wrong in both ways is reported once.
+/// What `on_busy = skip` without `on_error` needs of a return type. It is one trait, so that a type that lacks both is reported
+/// once.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say both that the body was skipped and that the lock failed",
     label = "`on_busy = skip` needs a `Result` of `()` or `Option<_>` here",
@@ -318,10 +318,10 @@ pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T 
     note = "or return `()` or `Option<_>`, and write `on_error = |error| …` for a lock that is not busy but unavailable"
 )]
 pub trait SkipOrFail {
-    /// Only busy means that the body did not run, and nothing else does.
+    /// Returns the value for a skipped body if the lock is busy, and the error in every other case.
     fn skip_or_fail(error: LockError) -> Self;
 
-    /// As that of [`FromLockError`].
+    /// As in [`FromLockError`].
     #[must_use]
     fn __conversion() -> fn(LockError) -> Self
     where
@@ -394,7 +394,7 @@ mod responder {
     }
 }
 
-/// The same without the framework, where only `on_error` can make another responder of the body's type.
+/// The same without the framework: only `on_error` can then make another responder of the body's type.
 #[cfg(not(feature = "actix"))]
 mod responder {
     use crate::LockError;
@@ -459,7 +459,7 @@ pub fn options() -> LockOptions {
     LockOptions::default()
 }
 
-/// No value, of the type that the function returns: by a `return` of it the compiler learns the type, as from a signature.
+/// `None`, for a `return` that never happens: it tells the compiler the type of the function's value, as a signature does.
 #[must_use]
 pub const fn returns<T>() -> Option<T> {
     None
@@ -473,8 +473,8 @@ pub fn lease() -> Lease {
 
 pub use editor::*;
 
-/// What only an editor sees of the attribute. It is in this crate rather than under a `cfg` in the attribute's output. There it
-/// would warn in every crate that does not know the name.
+/// The part of the attribute that only an editor sees. It is in this crate: a `cfg` in the attribute's output would cause a warning
+/// in every crate that does not know the name of the `cfg`.
 #[allow(unexpected_cfgs, reason = "set by the editor, not by cargo")]
 mod editor {
     #[doc(hidden)]
@@ -506,26 +506,27 @@ mod editor {
         pub const ttl: () = ();
         /// How long to wait for a busy lock: `"2s"`, `"0s"` or a `Duration`. Defaults to the manager's.
         pub const wait: () = ();
-        /// Beside which holders the body may run: none (`exclusive`, the default), or those that are `shared`, too. Of several keys
-        /// one for all, or one for each between brackets.
+        /// Beside which holders the body may run: none (`exclusive`, the default), or other `shared` ones. For several keys: one
+        /// mode for all, or one for each between brackets.
         pub const mode: () = ();
         /// How many holders the lock has at a time, instead of a mode: 1 to 1,000.
         pub const permits: () = ();
         /// Whether the lease is renewed while the body runs: `true`, the default, or `false`.
         pub const renew: () = ();
-        /// The longest that the lock is held: then it is lost. For a body that may hang.
+        /// The longest time for which the lock is held: then the lease is lost. For a body that may hang.
         pub const max_hold: () = ();
-        /// The shortest that the lock is held, even if the body ends sooner.
+        /// The shortest time for which the lock is held, even if the body ends sooner.
         pub const min_hold: () = ();
-        /// The result of a busy lock: an `error`, the default, or a reason to `skip` the body.
+        /// What the call does if the lock is busy: return an `error`, the default, or `skip` the body.
         pub const on_busy: () = ();
         /// What a lost lease does to the body: `cancel`, the default, or `continue`.
         pub const on_lost: () = ();
-        /// A path or closure that makes the return value of a `LockError`.
+        /// A path or closure that turns a `LockError` into the return value.
         pub const on_error: () = ();
-        /// When the call returns: with the release `awaited`, or in the `background`. Defaults to the manager's, which is `awaited`.
+        /// Whether the release is `awaited` before the call returns, or sent in the `background`. Defaults to the manager's choice,
+        /// which is `awaited`.
         pub const release: () = ();
-        /// The name that the body gives its `Lease`, as for the fencing token.
+        /// The name of the `Lease` in the body, for example to read its fencing token.
         pub const lease: () = ();
         /// The manager, or something that implements `LockSource`. Defaults to the task's, then to the global one.
         pub const locks: () = ();

@@ -13,12 +13,13 @@ use crate::error::LockError;
 
 /// Sets which servers are trusted over TLS, and the certificate of this process: for `rediss://` and `valkeys://` urls.
 ///
-/// Those urls need it only if the defaults do not fit: trust the system's authorities, expect the server to be the host in the
-/// url, and have no certificate. The protocol is TLS 1.2 or 1.3, with certificates that are verified. There is no way to switch
-/// that off, and no fallback to a connection without TLS. Everything is given as PEM in memory, wherever it is stored.
+/// Those urls need it only if the defaults do not fit. By default, the system's authorities are trusted, the server must be the
+/// host in the url, and this process has no certificate. The protocol is TLS 1.2 or 1.3, with certificates that are verified. The
+/// verification cannot be switched off, and there is no fallback to a connection without TLS. Everything is given as PEM in memory,
+/// wherever it is stored.
 ///
-/// Certificates are read when the manager connects, and not again: after they were replaced, make another manager. A server that
-/// is not accepted, or does not accept this process, is [`LockError::Invalid`], with the reason.
+/// Certificates are read when the manager connects, and not again: after they were replaced, make another manager. If the server or
+/// this process does not accept the other's certificate, the error is [`LockError::Invalid`], with the reason.
 ///
 /// # Examples
 ///
@@ -52,18 +53,18 @@ impl Tls {
 
     /// Trusts the authorities in this PEM, one or more, and no longer those of the system. Callable several times.
     ///
-    /// Defaults to the system's. A private one admits only servers that you signed for. A new one has to reach every process, so
-    /// give the old and the new one during the change.
+    /// Defaults to the system's authorities. A private authority admits only servers with a certificate that you signed. A new
+    /// authority has to reach every process, so give both the old and the new one during the change.
     pub fn authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities.push(pem.into());
         self
     }
 
-    /// Sends this certificate to servers that ask for one: the PEM of its chain, the own certificate first, and of its private key
-    /// (PKCS #8, PKCS #1 or SEC 1, not encrypted).
+    /// Sends this certificate to servers that ask for one. Defaults to none.
     ///
-    /// Defaults to none. With it, a stolen password alone gives no access. When the certificate expires, no connection can be
-    /// made.
+    /// It takes the PEM of the chain, with the certificate of this process first, and the PEM of its private key. The key is PKCS
+    /// #8, PKCS #1 or SEC 1, and not encrypted. With a certificate, a stolen password alone gives no access. When the certificate
+    /// expires, no connection can be made.
     pub fn client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,
@@ -73,16 +74,17 @@ impl Tls {
         self
     }
 
-    /// Expects every server's certificate to be for this name or IP address, whatever host it is reached by.
+    /// Expects every server's certificate to be for this name or IP address, whatever address the server is reached by.
     ///
-    /// Defaults to the host in the url. It is for servers that are reached by an address which is not in their certificate, or
-    /// through a tunnel. With it, every server's certificate for this name is accepted for every server.
+    /// Defaults to the host in the url. It is for servers that are reached by an address that is not in their certificate, or
+    /// through a tunnel. With it, a certificate for this name is accepted from every server.
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Reads all of it. Error messages quote only the server's name: a key may have been given in place of a certificate.
+    /// Reads the certificates, the key and the name. Error messages quote only the name: a key may be in the place of a
+    /// certificate.
     pub(crate) fn read(&self) -> Result<Trust, LockError> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])
