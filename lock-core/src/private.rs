@@ -473,8 +473,8 @@ pub fn lease() -> Lease {
 
 pub use editor::*;
 
-/// The part of the attribute that only an editor sees. It is in this crate: a `cfg` in the attribute's output would cause a warning
-/// in every crate that does not know the name of the `cfg`.
+/// The part of the attribute that only an editor sees. It is in this crate, because a `cfg` in the attribute's output would cause a
+/// warning in every crate that does not know its name.
 #[allow(unexpected_cfgs, reason = "set by the editor, not by cargo")]
 mod editor {
     #[doc(hidden)]

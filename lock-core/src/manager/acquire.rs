@@ -19,8 +19,9 @@ use crate::{
 };
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
-// Written by hand because thousands of tasks may wait in one. An `async fn` keeps its arguments as they came, and stores what it
-// waits for twice. With a name, since an opaque type would contain the type of the key, and an error about that be told thrice.
+// Written by hand to be small, because thousands of tasks may wait. An `async fn` keeps its arguments as they came, and stores the
+// future that it awaits twice. It is a named type: an opaque type would contain the type of the key, and an error about that type
+// would be reported three times.
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture<'a> {
     manager: &'a LockManager,
@@ -28,7 +29,7 @@ pub struct AcquireFuture<'a> {
 }
 
 enum AcquireState {
-    /// The leases that count are those of the task that polls first.
+    /// For re-entry, the leases of the task that polls first count, not those of the task that made the future.
     New(LockKey, Result<Terms, LockError>),
     Waiting(WaitFuture),
     Finished,
@@ -54,7 +55,7 @@ impl<'a> AcquireFuture<'a> {
         waker: &Waker,
     ) -> Result<Option<LockGuard>, LockError> {
         let manager = self.manager;
-        // Before the leases of the task are looked at: in a forked child they belong to the parent.
+        // Checked before the leases of the task: in a forked child they belong to the parent.
         let deadline = manager
             .begin(terms.wait)
             .map_err(|error| error.about(key))?;

@@ -192,14 +192,14 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long the backend may not reply before a new acquire fails at once, as [`LockError::Unavailable`], instead of waiting.
-    /// Defaults to 5 s for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
+    /// Sets how long the backend may not reply before a new acquire fails at once, as [`LockError::Unavailable`], instead of
+    /// waiting. Defaults to 5 s for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
     ///
     /// It counts from the first request that failed. Acquires that wait already go on waiting, and so do new ones with
     /// [`wait_forever`](crate::LockOptions::wait_forever). With a short time, an outage that would have ended within the wait fails
-    /// requests. With a long time, each request hangs for its whole wait during an outage, and with it the handler or the thread that
-    /// made it. `Duration::MAX` is never. Sentinels and clusters replace a primary in a time that their own settings say; set a longer
-    /// one here.
+    /// requests. With a long time, each request hangs for its whole wait during an outage, and with it the handler or the thread
+    /// that made it. `Duration::MAX` is never. Sentinels and clusters replace a primary in a time that their own settings say; set
+    /// a longer one here.
     ///
     /// In an outage, one request at a time finds out whether it is over.
     pub fn fail_fast_after(mut self, outage: Duration) -> Self {
@@ -209,10 +209,10 @@ impl LockManagerBuilder {
 
     /// Has connecting succeed although the server cannot be reached yet. Defaults to an error.
     ///
-    /// For a service that starts together with its server. The first connection is tried again, about once a second, and each acquire
-    /// tries it, too. What connecting finds out otherwise is logged then: a missing right, an eviction policy. A url that is
-    /// wrong, and a user that the server refuses, are errors as before. With this setting, a wrong host name is found out by the log
-    /// and by failing requests only.
+    /// For a service that starts together with its server. The first connection is tried again, about once a second, and each
+    /// acquire tries it, too. What connecting finds out otherwise is logged then: a missing right, an eviction policy. A url that
+    /// is wrong, and a user that the server refuses, are errors as before. With this setting, a wrong host name is found out by the
+    /// log and by failing requests only.
     #[cfg(feature = "redis")]
     pub fn connect_lazily(mut self) -> Self {
         self.first_connection = FirstConnection::Lazy;
@@ -247,8 +247,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 1 where they are in a
-    /// queue, and to 64 where they poll (several servers, users without scripts).
+    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 1 where they are in
+    /// a queue, and to 64 where they poll (several servers, users without scripts).
     ///
     /// Between processes with equally many waiting tasks, and where each has at least one more than this, all have equally many
     /// turns. A process whose tasks wait beside a single task of another one has this many turns more than it: by default two to
@@ -270,8 +270,8 @@ impl LockManagerBuilder {
     /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to none otherwise.
     ///
     /// One of several servers that restarts may have forgotten locks, so it does not vote until it was watched for twice this
-    /// time and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must have
-    /// the same value.
+    /// time and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must
+    /// have the same value.
     pub fn max_ttl(mut self, most: Duration) -> Self {
         self.defaults.max_ttl = Some(most);
         self
@@ -281,8 +281,8 @@ impl LockManagerBuilder {
     /// [`max_ttl`](Self::max_ttl) and 5 s.
     ///
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same lock after a server restarted without its data; with zero, a loss of data is not looked for. With a longer time the server
-    /// stays excluded for longer than needed.
+    /// same lock after a server restarted without its data; with zero, a loss of data is not looked for. With a longer time the
+    /// server stays excluded for longer than needed.
     #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);

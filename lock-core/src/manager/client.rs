@@ -51,8 +51,8 @@ impl LockManagerBuilder {
     /// The same with settings for each connection, such as a DNS resolver.
     ///
     /// The push sender, the response time-out and the size of the queue are this crate's own, whatever the settings say. Leave the
-    /// rest at its defaults, but for the DNS resolver: a cache answers from memory what only the server knows, a limit of concurrent
-    /// requests makes renewals wait behind waiters, and credentials are given to [`credentials`](Self::credentials).
+    /// rest at its defaults, but for the DNS resolver: a cache answers from memory what only the server knows, a limit of
+    /// concurrent requests makes renewals wait behind waiters, and credentials are given to [`credentials`](Self::credentials).
     ///
     /// # Errors
     ///

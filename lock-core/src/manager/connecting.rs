@@ -30,7 +30,7 @@ const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 #[cfg(feature = "redis")]
 const GREETING_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why several independent servers have no other mode.
+/// Why locks on several independent servers are exclusive only.
 #[cfg(feature = "redlock")]
 const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder, not on who else may be beside it. Ask for it exclusively, or use a \
      manager on one primary, sentinels or a cluster for locks that are shared or have permits";
@@ -77,7 +77,7 @@ impl LockManagerBuilder {
         self.connect_to_urls(urls.collect()).await
     }
 
-    /// Makes a manager whose locks are inside this process; see [`LockManager::in_memory`].
+    /// Makes a manager for locks inside this process; see [`LockManager::in_memory`].
     ///
     /// Settings that are out of bounds are reported by the first acquire.
     #[must_use]
@@ -88,7 +88,7 @@ impl LockManagerBuilder {
         self.with_the_caller(store, grants, clock)
     }
 
-    /// Makes a manager whose locks are inside this process, and a handle that injects faults; see
+    /// Makes a manager for locks inside this process, and a handle that injects faults; see
     /// [`LockManager::in_memory_with_faults`].
     #[cfg(feature = "testing")]
     #[must_use]
@@ -303,7 +303,7 @@ impl FirstConnection {
     }
 }
 
-/// Tries the first connection about once a second, as long as there is the manager.
+/// Tries the first connection about once a second, as long as the manager exists.
 #[cfg(feature = "redis")]
 async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<()>) {
     while let Some(pause) = registry.upgrade().map(|registry| {

@@ -1,4 +1,4 @@
-//! Which manager is used where none is named: the task's, else the process's.
+//! The default manager, for calls that name none: the one of the task, else the one of the process.
 
 use std::{
     future::Future,
@@ -23,14 +23,14 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
         .replace(manager)
 }
 
-/// Runs a future whose annotated functions use this manager instead of the global one: for tests in parallel.
+/// Runs a future in which annotated functions use this manager instead of the global one: for tests in parallel.
 ///
-/// It holds for the task, not for what the task spawns: wrap that too, or pass the manager (`locks = …`). An inner call takes
-/// precedence over an outer one. With the feature `testing` the manager can come with faults on demand.
+/// It applies to the task, not to tasks that it spawns: wrap those too, or pass the manager (`locks = …`). An inner call takes
+/// precedence over an outer one. With the feature `testing`, the manager can inject faults on demand.
 ///
 /// # Cancel safety
 ///
-/// As the future's own.
+/// That of the future.
 ///
 /// # Examples
 ///

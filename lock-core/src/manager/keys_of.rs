@@ -2,10 +2,10 @@
 
 /// The key prefixes of other libraries, for [`LockManagerBuilder::key_prefix`](crate::LockManagerBuilder::key_prefix).
 ///
-/// A lock of this crate is a string that is set if there is none, with an expiry, and deleted after comparing. These libraries do
-/// the same. So two services exclude each other during a migration, if both spell the key alike.
+/// A lock of this crate is a string with an expiry. It is set if the key does not exist, and deleted if the value is still the
+/// same. These libraries do the same. So two services exclude each other during a migration, if both spell the key alike.
 ///
-/// | of | the lock `orders` is the key | mind |
+/// | library | the lock `orders` is the key | note |
 /// | --- | --- | --- |
 /// | [`RedisPy`](Self::RedisPy): `redis.lock.Lock`, Python | `orders` | without `timeout` it has no expiry |
 /// | [`RedlockPy`](Self::RedlockPy): `redlock-py`, Python | `orders` | |
@@ -16,8 +16,8 @@
 /// | [`Pottery`](Self::Pottery): `pottery.Redlock`, Python | `redlock:orders` | |
 /// | [`PythonRedisLock`](Self::PythonRedisLock): `python-redis-lock` | `lock:orders` | a release of ours does not wake its waiters |
 ///
-/// Some have no prefix of their own: Laravel's is in its configuration, `ShedLock`'s names an environment. Redisson's locks are
-/// hashes, and a string cannot exclude a hash: each library reports an error for the other's key.
+/// Some libraries have no fixed prefix: Laravel's is in its configuration, and `ShedLock`'s contains the environment. Redisson's
+/// locks are hashes, and a string cannot exclude a hash: each library reports an error for the other's key.
 ///
 /// ```
 /// use lock_core::{KeysOf, LockManager};

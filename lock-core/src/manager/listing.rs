@@ -16,7 +16,7 @@ use crate::{
 pub struct ListedLock {
     /// The key, without the manager's prefix.
     pub key: LockKey,
-    /// What was seen of it.
+    /// Its holder and lease, as they were when the server was read.
     pub info: LockInfo,
 }
 
@@ -30,13 +30,14 @@ pub struct LockList {
 }
 
 impl LockManager {
-    /// Lists the locks that are held and whose keys begin so, those of other libraries included. For operators: it looks at every key of
-    /// the servers, a hundred at a time, while these go on to serve others.
+    /// Lists the locks that are held with keys that begin with `prefix`, those of other libraries included.
     ///
-    /// A lock that is held all the time is listed at least once, also across a fail-over, as far as that keeps it. One that comes or
-    /// goes meanwhile is listed, or not, and so is one of a cluster whose slot is moved meanwhile. A lock may be listed twice. Many are
-    /// if a connection breaks: its server is looked at anew. Strings under the manager's key prefix that are not locks are listed as
-    /// locks of another library.
+    /// For operators. It looks at every key of the servers, a hundred at a time, while the servers go on to serve other requests.
+    ///
+    /// A lock that is held all the time is listed at least once, also across a fail-over that keeps it. A lock that is acquired or
+    /// released meanwhile may be missing. In a cluster, so may a lock in a slot that is moved meanwhile. A lock may be listed
+    /// twice. If a connection breaks, many are listed twice, because the server is read again from the start. Strings under the
+    /// manager's key prefix that are not locks are listed as locks of another library.
     ///
     /// ```
     /// # async fn operate(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
@@ -59,18 +60,18 @@ impl LockManager {
 }
 
 impl LockList {
-    /// Returns the next lock, or nothing after the last one.
+    /// Returns the next lock, or `None` after the last one.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] if a server did not reply: the next call asks it again. [`LockError::Invalid`] with Redlock, whose
-    /// locks are on a majority of several servers: connect to one of them, and list what it has.
+    /// [`LockError::Unavailable`] if a server did not reply: the next call asks it again. [`LockError::Invalid`] with Redlock,
+    /// since each lock is on a majority of several servers: connect to one of them, and list its locks.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing: the next call asks for the same page again.
     pub async fn next(&mut self) -> Option<Result<ListedLock, LockError>> {
-        // Bounded by the keys of the servers: each page is behind the last one.
+        // Bounded by the number of keys on the servers: each page comes after the last one.
         loop {
             if let Some((full_key, sighting)) = self.seen.pop_front() {
                 return Some(Ok(self.listed(&full_key, sighting)));

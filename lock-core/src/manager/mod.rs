@@ -48,8 +48,8 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Acquires locks on one backend.
 ///
-/// [`connect`](Self::connect) makes one from a url. [`run`](Self::run) runs a body while a lock is held, and drops it when the lease is
-/// lost; [`acquire`](Self::acquire) returns a guard.
+/// [`connect`](Self::connect) makes one from a url. [`run`](Self::run) runs a body while a lock is held, and drops it when the
+/// lease is lost; [`acquire`](Self::acquire) returns a guard.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -63,21 +63,23 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// # }
 /// ```
 ///
-/// A cheap clone of one shared state; make one for a process and clone it. With servers behind it, it owns one connection to each
-/// and one thread. On that thread runs everything that must go on while a handler blocks: renewals, clean-ups, reconnecting. Both
-/// end with the last clone, guard and clean-up. Dropping the last clone blocks for 100 ms at most if calls with
-/// [`release_in_background`](LockManagerBuilder::release_in_background) have releases without an answer.
+/// Make one manager for a process, and clone it: clones are cheap and share one state. A manager of servers owns one connection to
+/// each server, and one thread. The thread runs everything that must go on while a handler blocks: renewals, clean-ups,
+/// reconnecting. Connections and thread end with the last clone, guard and clean-up. Dropping the last clone blocks while releases
+/// of [`release_in_background`](LockManagerBuilder::release_in_background) have no answer, for 100 ms at most. It blocks as long
+/// for the release of [shares](LockOptions::shared) that the process keeps.
 ///
 /// # Forking
 ///
-/// A manager works only in the process that made it, one in memory too: **make it after the fork**, in each child. In a child,
-/// each call on an inherited manager is [`LockError::Unavailable`] at once, with this reason, and [`shutdown`](Self::shutdown)
-/// returns. Inherited leases are lost for the child ([`LeaseLost::Forked`](crate::LeaseLost::Forked)), with the bodies that run under them. Dropping an
-/// inherited value releases nothing, and writes nothing to a server. The parent still holds its locks.
+/// A manager works only in the process that made it, and so does one in memory: **make it after the fork**, in each child. In a
+/// child, each call on an inherited manager is [`LockError::Unavailable`] at once, with this reason, and
+/// [`shutdown`](Self::shutdown) returns at once. In the child, inherited leases are lost
+/// ([`LeaseLost::Forked`](crate::LeaseLost::Forked)), and the bodies that run under them are dropped. Dropping an inherited value
+/// releases nothing, and writes nothing to a server. The parent still holds its locks.
 ///
-/// The child keeps the memory and the sockets of an inherited manager until it ends, or until it runs another program. If the
-/// parent dies and the child still has its socket, the server counts the parent as a subscriber. A lock that is then granted to
-/// the parent is free after one ttl.
+/// The child keeps the memory and the sockets of an inherited manager until the child ends or runs another program. If the parent
+/// dies and the child still has the socket, the server still counts the parent as a subscriber. A lock that is then granted to the
+/// parent is free after one ttl.
 ///
 /// This holds for a child with threads of its own and a runtime of its own. A tokio runtime that was made before the fork is
 /// shared with the parent, so fork from a thread that is in no runtime. A fork copies only the thread that calls it. What another
@@ -90,7 +92,7 @@ pub struct LockManager {
 
 struct ManagerState {
     registry: Arc<Registry>,
-    /// Or what is wrong with the settings, for a manager whose constructor cannot return an error.
+    /// Or what is wrong with the settings, if the constructor could not return an error.
     defaults: Result<Defaults, LockError>,
 }
 
@@ -112,8 +114,8 @@ impl LockManager {
     /// | parameter | of | says |
     /// | --- | --- | --- |
     /// | `db` | every url of a server | the number of the database, as the path does; 0 if neither does, and in a cluster |
-    /// | `protocol` | every url of a server | `2` or `3`, the default: the version of the protocol to begin with |
-    /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, since no host stands behind them |
+    /// | `protocol` | every url of a server | the version of the protocol to begin with: `2`, or `3`, which is the default |
+    /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, which need a host after them elsewhere in a url |
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel://` | the user and password for the sentinels themselves |
     ///
     /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment (`#…`).
@@ -122,10 +124,11 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the url is malformed (the message says where), if the server is not Redis or refuses the user
-    ///   or password, if one side does not accept the other's certificate, or if the user lacks a right that locks need. The
-    ///   message then has a line for the server's administrator, which grants all that locks need. A lock is tried for that; see the
-    ///   builder's [`check_key`](LockManagerBuilder::check_key);
+    /// - [`LockError::Invalid`] if the url is malformed (the message says where), or if one side does not accept the other's
+    ///   certificate. Also if the server is not Redis, or refuses the user or password;
+    /// - [`LockError::Invalid`] if the user lacks a right that locks need. The message has a line for the server's administrator,
+    ///   which grants all that locks need. To find this out, connecting tries a lock: see the builder's
+    ///   [`check_key`](LockManagerBuilder::check_key);
     /// - [`LockError::Unavailable`] if the server does not reply within the time-outs (2 s by default).
     ///
     /// No message contains the url's password. Only the line for the administrator contains its user.
@@ -149,24 +152,26 @@ impl LockManager {
 
     /// Connects to several independent servers, of which a majority has to agree (Redlock), with default settings.
     ///
-    /// List three or five primaries that do not replicate each other, each once, in every process the same. A lock is held while a
-    /// majority of them has it, so one of three, or two of five, may be down or hang without delaying a caller. Mutual exclusion
-    /// and fencing tokens hold while a majority keeps its data and clocks run at the same rate. A server that was started lately
-    /// or lost its data may have forgotten locks. It has no part in new ones until processes have watched it for 125 s, by their
-    /// own clocks, unless the builder's [`max_ttl`](LockManagerBuilder::max_ttl) says otherwise. So a first deployment is
-    /// [`LockError::Unavailable`] for that long. A marker on the server says for how long it was watched; a process goes on from
-    /// there, and starts at once where it says enough. [`check`](Self::check) names the servers that do not vote yet.
+    /// List three or five primaries that do not replicate each other, each of them once, and the same list in every process. A lock
+    /// is held while a majority of the servers has it. So one of three, or two of five, may be down or hang without delaying a
+    /// caller. Mutual exclusion and fencing tokens hold while a majority keeps its data and clocks run at the same rate.
     ///
-    /// A server whose clock is more than a second from the others' cannot vote. The user must be allowed to run scripts and
-    /// `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in other
-    /// processes poll every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. In one process it is first come,
-    /// first served, without a message, as on a single server. Locks are exclusive:
+    /// A server that was started lately or lost its data may have forgotten locks. It does not vote on new locks until processes
+    /// have watched it for 125 s, by their own clocks. The builder's [`max_ttl`](LockManagerBuilder::max_ttl) changes this time. A
+    /// first deployment is [`LockError::Unavailable`] for as long. A marker on the server says for how long the server was watched.
+    /// Another process continues from the marker, and starts at once if the marked time is long enough. [`check`](Self::check)
+    /// names the servers that do not vote yet.
+    ///
+    /// A server cannot vote if its clock is more than a second from those of the others. The user must be allowed to run scripts
+    /// and `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in
+    /// other processes poll every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. Within one process, waiters
+    /// are served first come, first served, without a message, as on a single server. Locks are exclusive only:
     /// [`shared`](LockOptions::shared) and [`permits`](LockOptions::permits) are [`LockError::Invalid`].
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the list is even, shorter than three, or names a server twice, if a url is malformed, or if a
-    ///   server is not Redis or refuses the user or password;
+    /// - [`LockError::Invalid`] if the number of urls is even or below three, or if two of them lead to the same server. Also if a
+    ///   url is malformed, or if a server is not Redis or refuses the user or password;
     /// - [`LockError::Unavailable`] if no majority replies within the time-outs.
     ///
     /// # Cancel safety
@@ -193,11 +198,11 @@ impl LockManager {
         Self::builder().redlock(urls).await
     }
 
-    /// Makes a manager whose locks are inside this process: for development and tests.
+    /// Makes a manager for locks inside this process: for development and tests.
     ///
-    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run on
-    /// one of the runtimes that use it: while that runtime is blocked or not driven, leases may run out. The locks of two calls do
-    /// not exclude each other; clone one manager instead.
+    /// It works on the caller's tokio runtime, which must have its timer enabled, and follows its virtual time. Renewals run on one
+    /// of the runtimes that use the manager: while that runtime is blocked or not driven, leases may run out. The managers of two
+    /// calls do not exclude each other's locks; clone one manager instead.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::builder().in_memory()
@@ -219,28 +224,28 @@ impl LockManager {
 
     /// Acquires a lock, waiting for it as long as the options say.
     ///
-    /// The returned guard keeps the lock, and its lease is renewed, until it is released or dropped. The guard does not stop your
-    /// code when the lease is lost; [`run`](Self::run) does.
+    /// The returned guard keeps the lock, and its lease is renewed, until the guard is released or dropped. The guard does not stop
+    /// your code when the lease is lost; [`run`](Self::run) does.
     ///
-    /// Inside a body that holds the key already, succeeds at once with the same lease. A body that holds it shared cannot have it
-    /// exclusively: two such bodies would wait for each other.
+    /// Inside a body that holds the key already, the call succeeds at once with the same lease. A body that holds the key shared
+    /// cannot acquire it exclusively: two such bodies would wait for each other.
     ///
     /// # Errors
     ///
     /// - [`LockError::Busy`] if another holder had it during the whole wait;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if the key or an option is out of bounds, if the key holds something that is no lock, or if the
-    ///   running body, or others, have the key in a mode that does not allow this one: exclusive inside shared, and permits beside no
-    ///   permits;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or if the key holds something that is no lock;
+    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this one:
+    ///   exclusive inside shared, and permits beside no permits;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
     ///
-    /// The call outlives its wait by three command time-outs at most (of 1 s by default), while a reply is in flight; by more if
-    /// the server's user may not run scripts.
+    /// While a reply is in flight, the call may take longer than its wait, by three command time-outs at most (of 1 s by default).
+    /// If the server's user may not run scripts, it may take even longer.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in the
-    /// background within one round trip; if the connection is gone too, it ends with its ttl.
+    /// background within one round trip. If the connection is gone too, the lock ends with its ttl.
     ///
     /// # Examples
     ///
@@ -263,7 +268,7 @@ impl LockManager {
         AcquireFuture::new(self, key, terms)
     }
 
-    /// Acquires a lock if it is free: asks once, and does not wait whatever the options say.
+    /// Acquires a lock if it is free: asks once, and does not wait, whatever the options say.
     ///
     /// Returns `None` if another holder has it, or if another task of this process waits for it.
     ///
@@ -288,12 +293,14 @@ impl LockManager {
 
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
-    /// This is what the attribute does with one key. The body gets the lease, for its fencing token. Inside the body, acquiring
-    /// the same key again succeeds at once; [`current_lease`] returns it. Calls of `run` with the body's key that run beside each other,
-    /// in branches of the body, have it in turn, first come, first served: each waits as long as its options say. Those that ask for it
-    /// [`shared`](LockOptions::shared) run together. The body is never polled once the lease has ended,
-    /// unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns; or only
-    /// handed over, with [`release_in_background`](LockOptions::release_in_background).
+    /// This is what the attribute does with one key. The body gets the lease, for its fencing token; [`current_lease`] returns it,
+    /// too. The body is never polled once the lease has ended, unless the options say [`OnLost::Continue`]. The lock is released,
+    /// and the release awaited, before this returns. With [`release_in_background`](LockOptions::release_in_background), the
+    /// release is only handed over.
+    ///
+    /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the body's
+    /// key at the same time. These calls have the key in turn, first come, first served: each waits as long as its options say.
+    /// Calls that ask for the key [`shared`](LockOptions::shared) run together.
     ///
     /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
     /// effects that must not happen in that case need the fencing token.
@@ -341,7 +348,7 @@ impl LockManager {
         self.run_then(key, options, body, release_now).await
     }
 
-    /// The same with a say of what becomes of the lock when the body has returned its value.
+    /// The same, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
     pub(crate) async fn run_then<T, F, Fut>(
         &self,
         KeyInMode { key, mode }: KeyInMode,
@@ -361,8 +368,8 @@ impl LockManager {
         self.run_under(guard, turns, terms, body, then).await
     }
 
-    /// Waits until no other branch of the running body is in a call with one of these keys. Nothing to wait for and nothing allocated if
-    /// the body does not hold all of them: then they are waited for, or refused, as without a body.
+    /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
+    /// keys, this neither waits nor allocates: the keys are then waited for, or refused, as without a body.
     async fn take_turns(&self, keys: &[(LockKey, Mode)], wait: Wait) -> Result<Turns, LockError> {
         let registry = &self.inner.registry;
         for (key, mode) in keys {
@@ -389,7 +396,7 @@ impl LockManager {
     {
         let lease = guard.lease();
         let body = body(lease.clone());
-        // The guard was bound before the body: on a panic and on a drop, the body goes first.
+        // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
         let leases = guard.hold().leases();
         let body = reentry::scope(leases, turns.shared(), body).instrument(leases.first().span());
         let value = match terms.on_lost {
@@ -431,7 +438,7 @@ impl LockManager {
             .inspect_err(|error| telemetry::refused(key, terms.mode.kind(), error))
     }
 
-    /// Starts an acquire: returns when its wait is over.
+    /// Starts an acquire: returns the deadline of its wait.
     fn begin(&self, wait: Wait) -> Result<Option<Moment>, LockError> {
         let context = self.context();
         let now = context.clock.now();
@@ -449,7 +456,7 @@ impl LockManager {
         Terms::new(options, defaults).map_err(|error| error.about(key))
     }
 
-    /// The in-memory backend has no thread of its own.
+    /// Refuses a call outside a tokio runtime, if the backend has no thread of its own.
     fn require_runtime(&self) -> Result<(), LockError> {
         if matches!(self.context().executor, Executor::Caller)
             && tokio::runtime::Handle::try_current().is_err()
@@ -466,12 +473,12 @@ impl LockManager {
     }
 }
 
-/// What becomes of the lock of a body that has returned: no part of the value needs it.
+/// The `then` of a body with a value that no longer needs the lock: the lock is released.
 pub(crate) fn release_now<T>(value: T, guard: LockGuard, _: &Terms) -> (T, Option<LockGuard>) {
     (value, Some(guard))
 }
 
-/// Releases after a body that has ended: its value is worth more than a failure, which is logged.
+/// Releases the lock of a body that has ended. A failure is only logged, so that the caller still gets the body's value.
 async fn release(guard: LockGuard) {
     let key = guard.key().clone();
     if let Err(error) = guard.release().await {
@@ -480,7 +487,7 @@ async fn release(guard: LockGuard) {
 }
 
 impl Drop for ManagerState {
-    /// Blocks, if releases are in the background, or shares are kept: the process may end next.
+    /// Blocks while background releases, or releases of kept shares, are in flight: the process may end next.
     fn drop(&mut self) {
         let context = &self.registry.context;
         if !context.executor.has_own_thread() || !context.is_here() {

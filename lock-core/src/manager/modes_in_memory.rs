@@ -48,7 +48,8 @@ async fn wait_for(manager: &LockManager, mode: Mode) -> LockGuard {
     take(manager, mode, options).await.expect("it waits")
 }
 
-/// A task that waits for the lock, and holds it for so long. Its result: when it had the lock, since `start`, and its fencing token.
+/// A task that waits for the lock, and holds it for so long. Its result: when it had the lock, since `start`, and its fencing
+/// token.
 fn hold(
     manager: &LockManager,
     mode: Mode,

@@ -25,8 +25,8 @@ impl LockManager {
     ///
     /// The keys are acquired one after the other, in the order of their bytes, whatever the order they are written in. So callers
     /// with keys in common never wait for each other in a circle. It takes one round trip for each key, and one more without
-    /// renewal. Keys that were acquired are held, and renewed, while the others are waited for. A key that is given twice is taken once. There may be 64 different
-    /// keys; for more of them, use one lock on what they have in common.
+    /// renewal. Keys that were acquired are held, and renewed, while the others are waited for. A key that is given twice is taken
+    /// once. There may be 64 different keys; for more of them, use one lock on what they have in common.
     ///
     /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the loss of
     /// all. The other keys are then treated as with every lease that is lost while its guard exists: they are renewed no more, and
@@ -212,8 +212,8 @@ impl LockManager {
         }
     }
 
-    /// Ends the renewals by which the leases outlived the wait for the others, with one that gives each its whole ttl from now. A lease
-    /// whose renewal has no reply lasts as long as it did before.
+    /// Ends the renewals by which the leases outlived the wait for the others, with one that gives each its whole ttl from now. A
+    /// lease whose renewal has no reply lasts as long as it did before.
     ///
     /// Its reply is late or never comes: the store's time-out ends the wait. A pause of the process: the caller looks at the leases
     /// after this. Dropping the future releases all, since the caller owns the hold.

@@ -13,7 +13,7 @@ use crate::{
 impl LockManager {
     /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free.
     ///
-    /// The result is old when it arrives. Do not use it to decide whether to take the lock; take the lock.
+    /// The result may be out of date when it arrives. Do not use it to decide whether to acquire the lock; acquire the lock.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is left alone.
+    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is not changed.
     ///
     /// # Cancel safety
     ///
@@ -75,20 +75,20 @@ impl LockManager {
 
     /// Tries everything that the manager needs from its backend: for a health check.
     ///
-    /// On each server that has locks it acquires, renews and releases one with a ttl of 1 s, on a random key under the prefix or
-    /// on the builder's [`check_key`](crate::LockManagerBuilder::check_key). It also reads the settings that can hurt locks. This costs
-    /// five commands a server where scripts run. It leaves no key behind, and many processes may call it each second. What works
-    /// but may cause trouble is in [`Health::warnings`].
+    /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under the
+    /// prefix, or the builder's [`check_key`](crate::LockManagerBuilder::check_key). The check also reads the settings that can
+    /// harm locks. It costs five commands a server where scripts run. It leaves no key behind, and many processes may call it each
+    /// second. Conditions that work today but may cause trouble are in [`Health::warnings`].
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the server's user lacks a right that locks take, with the line that grants all that is
-    ///   missing, or if the `check_key` holds something that is no lock;
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need, with the line that grants all missing rights;
+    /// - [`LockError::Invalid`] if the `check_key` holds something that is no lock;
     /// - [`LockError::Unavailable`] with what the backend said, or why it did not reply.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take back what was sent. The check goes on and releases its lock; if it cannot, the key ends
+    /// Dropping the future does not take back what was sent. The check goes on and releases its lock. If it cannot, the key ends
     /// with its ttl, within 1 s.
     pub async fn check(&self) -> Result<Health, LockError> {
         let context = self.context();
@@ -97,16 +97,16 @@ impl LockManager {
             .await
     }
 
-    /// Ends the manager in order: before a process ends.
+    /// Ends the manager in order, before the process ends.
     ///
-    /// Refuses new acquires, and waits until all guards are gone, at most for `deadline`. Then the leases that are still held are
-    /// marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock whose guard goes is released.
-    /// A lock that a task still keeps is renewed no more and ends with its ttl. Waits for the releases, those in the background
-    /// among them, at most for two command time-outs.
+    /// It refuses new acquires, and waits until all guards are gone, for `deadline` at most. Then the leases that are still held
+    /// are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock is released when its guard
+    /// is dropped. If a task still keeps the guard, the lock is not renewed any more, and ends with its ttl. At last it waits for
+    /// the releases, those in the background included, for two command time-outs at most.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. It may be called again.
+    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. `shutdown` may be called again.
     pub async fn shutdown(&self, deadline: Duration) {
         let context = self.context();
         if !context.is_here() {
