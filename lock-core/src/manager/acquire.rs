@@ -20,8 +20,8 @@ use crate::{
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
 // Written by hand to be small, because thousands of tasks may wait. An `async fn` keeps its arguments as they came, and stores the
-// future that it awaits twice. It is a named type: an opaque type would contain the type of the key, and an error about that type
-// would be reported three times.
+// future that it awaits twice. It is a named type, since an opaque type would contain the type of the key. An error about that type
+// would then be reported three times.
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture<'a> {
     manager: &'a LockManager,

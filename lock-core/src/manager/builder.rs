@@ -44,13 +44,13 @@ pub struct LockManagerBuilder {
     pub(super) defaults: Defaults,
     pub(super) timing: Timing,
     pub(super) limits: Limits,
-    /// `None`: not set. Within: `Duration::MAX` is never.
+    /// `None`: not set. `Some(Duration::MAX)`: never.
     pub(super) fail_fast_after: Option<Duration>,
     #[cfg(feature = "redis")]
     pub(super) first_connection: FirstConnection,
     /// Without the prefix.
     pub(super) check_key: Option<String>,
-    /// For several servers: how long one must have been watched before it votes.
+    /// For several servers: how long a server must have been watched before it votes.
     #[cfg(feature = "redlock")]
     pub(super) quarantine: Option<Duration>,
     #[cfg(feature = "redis")]
@@ -106,8 +106,8 @@ impl LockManagerBuilder {
     /// Sets the prefix of every key on the server. Defaults to `lock:`.
     ///
     /// Processes exclude each other only if they use the same prefix. With an empty prefix, lock keys can collide with the other
-    /// keys of the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has the prefixes of other libraries, for locks that both
-    /// are to respect.
+    /// keys of the database. At most 256 bytes. [`KeysOf`](crate::KeysOf) has the prefixes of other libraries, for locks that
+    /// exclude the holders of both.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -119,11 +119,11 @@ impl LockManagerBuilder {
     /// It is a key as for [`acquire`](LockManager::acquire): on the server, the prefix stands before it. The lock is acquired,
     /// renewed and released, so that a missing right is found then, and not by the first lock.
     ///
-    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty. With an
-    /// empty prefix a random key could belong to another service. Without this setting only keys in the reserved name space are
-    /// tried then, and a warning says so. The lock is held for a few round trips, and for 1 s at most. If it is busy, the rights
-    /// are tried all the same. Work that waits for the same key waits as long. A key that holds something else is an error. In a
-    /// cluster, nodes that do not have the key are tried with reserved keys. Locks in memory have no rights, so nothing is tried.
+    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty. With an empty
+    /// prefix, a random key could belong to another service. Without this setting, only keys in the reserved name space are then
+    /// tried, and a warning says so. The lock is held for a few round trips, and for 1 s at most; work that waits for the same key
+    /// waits as long. If the lock is busy, the rights are tried all the same. A key that holds something else is an error. In a
+    /// cluster, nodes that do not have the key are tried with reserved keys. Locks in memory need no rights, so nothing is tried.
     pub fn check_key(mut self, key: impl Into<String>) -> Self {
         self.check_key = Some(key.into());
         self
@@ -139,7 +139,7 @@ impl LockManagerBuilder {
 
     /// Sets how long an acquire waits if its options do not say. Defaults to 10 s.
     ///
-    /// With a short wait, busy is returned sooner. With a long wait, more tasks are in the wait queues.
+    /// With a short wait, [`LockError::Busy`] is returned sooner. With a long wait, more tasks are in the wait queues.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = if wait.is_zero() {
             Wait::No
@@ -150,24 +150,24 @@ impl LockManagerBuilder {
     }
 
     /// Has [`run`](LockManager::run), [`run_all`](LockManager::run_all) and the attribute return as soon as the release has been
-    /// handed over, so that a lock costs its caller one round trip. Defaults to waiting for the answer to the release.
+    /// handed over. Defaults to waiting for the answer to the release.
     ///
-    /// For services. The next acquire of the same key in this process is sent behind the release. It waits for the answer where
-    /// the two may not be executed in that order: on different connections, on several servers, without scripts, after a redirect
-    /// or a broken connection.
+    /// For services: a lock then costs its caller one round trip. The next acquire of the same key in this process is sent behind
+    /// the release. It waits for the answer where the two may be executed in the other order: on different connections, on several
+    /// servers, without scripts, after a redirect or a broken connection.
     ///
     /// In the background, three things are worse:
     ///
-    /// - when the call returns, another process may find the lock still held, for half a round trip. If the connection breaks in
-    ///   this moment, that is until the release was repeated, at most for the rest of the ttl;
-    /// - a process that ends at once may end before the release has left, and the lock is then held for the rest of its ttl. So
-    ///   [`shutdown`](LockManager::shutdown) waits for the answers, and dropping the last clone of the manager blocks its thread
-    ///   until they have come, for 100 ms at most. The manager of [`set_global`](crate::set_global) is never dropped: shut it down
+    /// - when the call returns, another process may find the lock still held, for half a round trip. If the connection breaks at
+    ///   this moment, the lock stays held until the release was repeated, at most for the rest of the ttl;
+    /// - a process that ends at once may end before the release was sent, and the lock is then held for the rest of its ttl. So
+    ///   [`shutdown`](LockManager::shutdown) waits for the answers. Dropping the last clone of the manager blocks the thread until
+    ///   the answers have come, for 100 ms at most. The manager of [`set_global`](crate::set_global) is never dropped: shut it down
     ///   before `main` returns;
-    /// - that the lease was lost in the last step of the body is logged after the call has returned.
+    /// - if the lease was lost in the last step of the body, this is logged after the call has returned.
     ///
-    /// With one lock, [`LockOptions::release_in_background`](crate::LockOptions::release_in_background) and
-    /// [`LockOptions::release_awaited`](crate::LockOptions::release_awaited) say otherwise, and so does `release` in the attribute.
+    /// For one lock, [`LockOptions::release_in_background`](crate::LockOptions::release_in_background) and
+    /// [`LockOptions::release_awaited`](crate::LockOptions::release_awaited) override this, and so does `release` in the attribute.
     /// [`LockGuard::release`](crate::LockGuard::release) always waits.
     pub fn release_in_background(mut self) -> Self {
         self.defaults.release = ReleaseMode::InBackground;
@@ -185,23 +185,23 @@ impl LockManagerBuilder {
     /// Sets how long the reply to one command may take. Defaults to 1 s.
     ///
     /// If it is too short, a slow server counts as dead. If it is too long, a dead server is noticed late. A connection that has
-    /// delivered no bytes for two of these is replaced. Where replies take longer than half of it, the time-out is twice what they
-    /// took lately, and for an acquire half of the ttl at the most.
+    /// delivered no bytes for two time-outs is replaced. If replies lately took longer than half of this time, the time-out becomes
+    /// twice what they took. For an acquire, it becomes half of the ttl at most.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.timing.command_timeout = timeout;
         self
     }
 
-    /// Sets how long the backend may not reply before a new acquire fails at once, as [`LockError::Unavailable`], instead of
-    /// waiting. Defaults to 5 s for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
+    /// Sets how long an outage lasts before a new acquire returns [`LockError::Unavailable`] at once instead of waiting. Defaults
+    /// to 5 s for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
     ///
-    /// It counts from the first request that failed. Acquires that wait already go on waiting, and so do new ones with
-    /// [`wait_forever`](crate::LockOptions::wait_forever). With a short time, an outage that would have ended within the wait fails
-    /// requests. With a long time, each request hangs for its whole wait during an outage, and with it the handler or the thread
-    /// that made it. `Duration::MAX` is never. Sentinels and clusters replace a primary in a time that their own settings say; set
-    /// a longer one here.
+    /// The time counts from the first request that had no reply. Acquires that wait already go on waiting, and new ones with
+    /// [`wait_forever`](crate::LockOptions::wait_forever) wait, too. With a short time, requests fail in an outage that would have
+    /// ended within their wait. With a long time, each request hangs for its whole wait during an outage, and so does the handler
+    /// or thread that made it. `Duration::MAX` is never. Sentinels and clusters replace a primary within a time that is set in
+    /// their own configuration: set a longer one here.
     ///
-    /// In an outage, one request at a time finds out whether it is over.
+    /// In an outage, one request at a time finds out whether the outage is over.
     pub fn fail_fast_after(mut self, outage: Duration) -> Self {
         self.fail_fast_after = Some(outage);
         self
@@ -210,9 +210,9 @@ impl LockManagerBuilder {
     /// Has connecting succeed although the server cannot be reached yet. Defaults to an error.
     ///
     /// For a service that starts together with its server. The first connection is tried again, about once a second, and each
-    /// acquire tries it, too. What connecting finds out otherwise is logged then: a missing right, an eviction policy. A url that
-    /// is wrong, and a user that the server refuses, are errors as before. With this setting, a wrong host name is found out by the
-    /// log and by failing requests only.
+    /// acquire tries it, too. What connecting would have reported, such as a missing right or an eviction policy, is then logged. A
+    /// url that is wrong, and a user that the server refuses, are errors as before. With this setting, a wrong host name is seen
+    /// only in the log and in failing requests.
     #[cfg(feature = "redis")]
     pub fn connect_lazily(mut self) -> Self {
         self.first_connection = FirstConnection::Lazy;
@@ -222,8 +222,8 @@ impl LockManagerBuilder {
     /// Sets how often a waiter polls for a lock of which the server sends no message. Defaults to 50 ms, on average.
     ///
     /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the server
-    /// sends a message when the waiter is granted the lock. One waiter a key and process polls, however many tasks wait. A short
-    /// pause costs the server commands; a long one leaves such a lock idle for longer.
+    /// sends a message when the waiter is granted the lock. For each key, one waiter of a process polls, however many tasks wait. A
+    /// short pause costs the server commands; a long one leaves such a lock idle for longer.
     pub fn polling_pause(mut self, pause: Duration) -> Self {
         self.timing.polling_pause = pause;
         self
@@ -241,18 +241,18 @@ impl LockManagerBuilder {
     /// Caps how many tasks may wait in this manager at a time. Defaults to 100,000.
     ///
     /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, tasks are refused that would have been granted
-    /// the lock. Without a cap, tasks that wait for a lock that hangs gather until memory is full.
+    /// the lock. Without a cap, tasks that wait for a holder that hangs can use up all memory.
     pub fn max_waiting(mut self, most: usize) -> Self {
         self.limits.waiting = most;
         self
     }
 
-    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 1 where they are in
-    /// a queue, and to 64 where they poll (several servers, users without scripts).
+    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 1 where they wait in
+    /// a queue, and to 64 where they poll (several servers, server users without scripts).
     ///
-    /// Between processes with equally many waiting tasks, and where each has at least one more than this, all have equally many
-    /// turns. A process whose tasks wait beside a single task of another one has this many turns more than it: by default two to
-    /// one. A hand-off inside the process costs no message, so a high bound is fast, and other processes wait for that much longer.
+    /// Processes have equally many turns if they have equally many waiting tasks, or if each has at least one more than this bound.
+    /// If several tasks of one process wait beside a single task of another, the first process has this many turns more: by default
+    /// two to one. A hand-off inside the process costs no message, so a high bound is fast, but other processes wait for longer.
     pub fn max_handoffs(mut self, most: u32) -> Self {
         self.limits.handoffs = Some(most);
         self
@@ -267,21 +267,21 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to none otherwise.
+    /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to no bound otherwise.
     ///
-    /// One of several servers that restarts may have forgotten locks, so it does not vote until it was watched for twice this
-    /// time and 5 s. With a short maximum it votes again sooner; a long one allows long ttls. All processes that share locks must
-    /// have the same value.
+    /// A server that restarts may have forgotten locks. With several servers, it does not vote until it was watched for twice this
+    /// time plus 5 s. With a short maximum, it votes again sooner. A long maximum allows long ttls. All processes that use the same
+    /// locks must have the same value.
     pub fn max_ttl(mut self, most: Duration) -> Self {
         self.defaults.max_ttl = Some(most);
         self
     }
 
     /// Sets for how long one of several servers does not vote after a restart or a loss of its data. Defaults to twice
-    /// [`max_ttl`](Self::max_ttl) and 5 s.
+    /// [`max_ttl`](Self::max_ttl) plus 5 s.
     ///
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same lock after a server restarted without its data; with zero, a loss of data is not looked for. With a longer time the
+    /// same lock after a server restarted without its data. With zero, a loss of data is not looked for. With a longer time, the
     /// server stays excluded for longer than needed.
     #[cfg(feature = "redlock")]
     pub fn quarantine(mut self, span: Duration) -> Self {
@@ -292,15 +292,16 @@ impl LockManagerBuilder {
     /// Sets the user and password for the servers, fixed or from a provider that is asked anew for each connection. Defaults to
     /// those in the url, or of the client.
     ///
-    /// For secrets that are kept apart from the url, as [`Credentials`](crate::Credentials), which need no percent-encoding here.
-    /// For passwords that rotate and tokens that end, a [`CredentialsProvider`]. They take precedence over the url's.
+    /// For secrets that are kept apart from the url, give [`Credentials`](crate::Credentials), which need no percent-encoding. For
+    /// passwords that rotate and tokens that expire, give a [`CredentialsProvider`]. Both take precedence over the user and
+    /// password in the url.
     #[cfg(feature = "redis")]
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
         self.access.server = Some(Arc::new(provider));
         self
     }
 
-    /// Sets the same for sentinels. Defaults to the user and password in the url's query
+    /// Sets the user and password for the sentinels themselves. Defaults to those in the url's query
     /// (`?sentinel_user=…&sentinel_password=…`), or none.
     #[cfg(feature = "redis")]
     pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider) -> Self {
@@ -308,15 +309,15 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Has an acquire count only once `replicas` replicas have the lock, which may take `within` (by `WAIT`). Defaults to none.
+    /// Has an acquire succeed only if `replicas` replicas acknowledge the lock in the time `within` (by `WAIT`). Defaults to none.
     ///
-    /// For a primary that fails over. If fewer acknowledge in time, the lock is released. The acquire is then tried again until
-    /// its wait is over, and is [`LockError::Unavailable`] after that. This narrows the window in which a fail-over forgets a
-    /// lock, but does not close it: a replica that has not acknowledged may become the primary, and the others keep the lock in
+    /// For a primary that fails over. If fewer replicas acknowledge in time, the lock is released. The acquire is then tried again
+    /// until its wait is over, and is [`LockError::Unavailable`] after that. This narrows the window in which a fail-over forgets a
+    /// lock, but does not close it. A replica that has not acknowledged may become the primary, and the others keep the lock in
     /// memory, not on disk. Renewals do not wait for replicas. Each acquire costs one more round trip, and one more to the slowest
-    /// of the replicas needed. A wait in the queue ends with a request, not with a message alone.
+    /// of the replicas needed. A waiter in the queue needs a request of its own to get the lock: the message alone is not enough.
     ///
-    /// With too many replicas, one that is down stops all locks. With too short a time, a busy replica does.
+    /// If `replicas` is too high, one replica that is down stops all locks. If `within` is too short, a busy replica does.
     #[cfg(feature = "redis")]
     pub fn min_replicas_acked(mut self, replicas: u32, within: Duration) -> Self {
         self.replicas = Some(Replicas {
@@ -328,15 +329,16 @@ impl LockManagerBuilder {
 
     /// Promises that the address in the url leads to the same server for as long as that server lives. Defaults to no promise.
     ///
-    /// It is true of a server that clients reach directly, by an IP address or a name that is never given to another server
-    /// while the first one may run. It is false with a fail-over behind the address, a DNS record that changes, a load balancer or
-    /// a proxy that may lead to another server: managed services, as a rule, and services of Kubernetes.
+    /// The promise is true of a server that clients reach directly, by an IP address or a name. That address must never be given to
+    /// another server while the first one may run. The promise is false with a fail-over behind the address, a DNS record that
+    /// changes, or a proxy or load balancer with several servers. Managed services usually have one of these, and so do services of
+    /// Kubernetes.
     ///
     /// With the promise, a fencing token may be the last one plus one, within a second of a token from the server's time. An
-    /// uncontended lock then costs the server less, and is acquired without a script. If the promise is broken, an old primary
-    /// that still takes writes gives out smaller tokens than the new one gave before. A store that checks tokens then refuses the
-    /// holder of the lock, or takes a late write of an earlier one. Without the promise each token comes from the server's time,
-    /// so it grows there too, as far as the clocks of both servers agree.
+    /// uncontended lock then costs the server less, and is acquired without a script. If the promise is broken, an old primary that
+    /// still takes writes gives out smaller tokens than the new primary gave before. A store that checks tokens then refuses the
+    /// holder of the lock, or accepts a late write of an earlier holder. Without the promise, each token comes from the server's
+    /// time. Tokens then grow across both servers, as far as the clocks of both agree.
     ///
     /// It has no effect with sentinels, a cluster, several servers or locks in memory. A unix socket needs no promise: it is
     /// taken to be the server's own.
@@ -392,8 +394,8 @@ impl LockManagerBuilder {
 
     /// Sets which servers are trusted over TLS, and the certificate of this process. Defaults to [`Tls::new`].
     ///
-    /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that nothing travels
-    /// unprotected by mistake. The setters of [`Tls`] say what gets worse in each direction.
+    /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that no data is sent
+    /// without TLS by mistake. The setters of [`Tls`] say what gets worse in each direction.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);

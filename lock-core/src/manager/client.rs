@@ -11,16 +11,16 @@ use crate::{
 impl LockManagerBuilder {
     /// Connects through a client of the crate `redis`: with its TLS and certificates, user, password and database.
     ///
-    /// Each connection is opened by the client itself, on the manager's thread, with RESP3 where the server speaks it. A
-    /// connection of its own is made for locks: handles of a connection that is shared with other commands are not accepted,
-    /// since those commands would delay renewals.
+    /// Each connection is opened by the client itself, on the manager's thread, with RESP3 where the server speaks it. Locks have
+    /// connections of their own. A handle of a connection that is shared with other commands is not accepted, since those commands
+    /// would delay renewals.
     ///
-    /// Two things differ from a url. A connection is watched by PING alone, and not by the bytes that come, so a half-open one is
-    /// noticed when a reply is late. And the crate `redis` reads whatever length a server announces, so the server must be
-    /// trusted not to send replies without an end. If the client's url ends with `#insecure`, the server's certificate is not
+    /// Two things differ from a url. A connection is watched by PING alone, and not by the bytes that come, so a half-open
+    /// connection is noticed when a reply is late. The crate `redis` reads whatever length a server announces, so the server must
+    /// be trusted not to send replies without an end. If the client's url ends with `#insecure`, the server's certificate is not
     /// verified, as the client says.
     ///
-    /// The builder's `tls` has no effect on it. [`credentials`](Self::credentials) take precedence over the client's.
+    /// The builder's `tls` has no effect on a client. [`credentials`](Self::credentials) take precedence over the client's.
     ///
     /// The crate is re-exported as [`lock_core::redis`](crate::redis): a client of another major version does not fit.
     ///
@@ -50,9 +50,10 @@ impl LockManagerBuilder {
 
     /// The same with settings for each connection, such as a DNS resolver.
     ///
-    /// The push sender, the response time-out and the size of the queue are this crate's own, whatever the settings say. Leave the
-    /// rest at its defaults, but for the DNS resolver: a cache answers from memory what only the server knows, a limit of
-    /// concurrent requests makes renewals wait behind waiters, and credentials are given to [`credentials`](Self::credentials).
+    /// The push sender, the response time-out and the size of the queue are this crate's own, whatever the settings say. Leave all
+    /// other settings at their defaults, except for the DNS resolver. A cache answers from memory what only the server knows. A
+    /// limit of concurrent requests makes renewals wait behind waiters. Credentials are given to
+    /// [`credentials`](Self::credentials).
     ///
     /// # Errors
     ///
@@ -72,17 +73,17 @@ impl LockManagerBuilder {
         self.connect_to_server(Named::Client(client)).await
     }
 
-    /// Opens the connections to the servers of urls as this client does: for sentinels and clusters that a client reaches by its
-    /// own TLS and certificates, TCP settings or DNS resolver.
+    /// Opens the connections to the servers of urls as this client does.
     ///
-    /// It has an effect on [`connect`](Self::connect), [`sentinel`](Self::sentinel), [`cluster`](Self::cluster) and
+    /// For sentinels and clusters that a client reaches by its own TLS and certificates, TCP settings or DNS resolver. It has an
+    /// effect on [`connect`](Self::connect), [`sentinel`](Self::sentinel), [`cluster`](Self::cluster) and
     /// [`redlock`](LockManager::redlock), not on [`client`](Self::client). The url says where the servers are. The servers that
-    /// sentinels and cluster nodes name are reached in the same way. Its user, password and database count, too, or the builder's
-    /// [`credentials`](Self::credentials), so the client must have none. The scheme must agree with the client's about TLS.
-    /// Otherwise connecting fails. What [`client_with`](Self::client_with) says of settings, and of connections that a client
-    /// opens, holds here, too. The builder's `tls` has no effect beside it.
+    /// sentinels and cluster nodes name are reached in the same way. User, password and database come from the url, or from the
+    /// builder's [`credentials`](Self::credentials), so the client must have none. The url's scheme must agree with the client's
+    /// about TLS. Otherwise connecting fails. What [`client_with`](Self::client_with) says about settings applies here, too, and so
+    /// does what [`client`](Self::client) says about connections. The builder's `tls` has no effect beside it.
     ///
-    /// Defaults to none: connections are made by this crate. With it, a half-open connection is noticed by PING alone.
+    /// Defaults to none: connections are made by this crate. With a client, a half-open connection is noticed by PING alone.
     ///
     /// # Examples
     ///
@@ -129,8 +130,8 @@ impl LockManagerBuilder {
 
 /// A client of the crate `redis` that opens connections: [`redis::Client`](crate::redis::Client), and nothing else.
 ///
-/// It is sealed: what shares or replaces connections behind one handle cannot be used for locks, since it must be known which
-/// request left on which connection.
+/// The trait is sealed. A handle that shares or replaces connections cannot be used for locks, since the manager must know which
+/// request was sent on which connection.
 ///
 /// ```compile_fail,E0277
 /// # async fn connect(shared: lock_core::redis::aio::MultiplexedConnection) -> Result<(), lock_core::LockError> {

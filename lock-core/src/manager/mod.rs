@@ -115,7 +115,7 @@ impl LockManager {
     /// | --- | --- | --- |
     /// | `db` | every url of a server | the number of the database, as the path does; 0 if neither does, and in a cluster |
     /// | `protocol` | every url of a server | the version of the protocol to begin with: `2`, or `3`, which is the default |
-    /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, which need a host after them elsewhere in a url |
+    /// | `user`, `pass` or `password` | `redis+unix://` | the user and password, since this url has no host to write them before |
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel://` | the user and password for the sentinels themselves |
     ///
     /// Any other parameter is refused, and so are a parameter that is given twice, two different databases and a fragment (`#…`).
@@ -235,8 +235,8 @@ impl LockManager {
     /// - [`LockError::Busy`] if another holder had it during the whole wait;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
     /// - [`LockError::Invalid`] if the key or an option is out of bounds, or if the key holds something that is no lock;
-    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this one:
-    ///   exclusive inside shared, and permits beside no permits;
+    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this one.
+    ///   These are an exclusive request inside a shared body, and a request with permits beside one without;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
     ///
     /// While a reply is in flight, the call may take longer than its wait, by three command time-outs at most (of 1 s by default).
@@ -369,7 +369,7 @@ impl LockManager {
     }
 
     /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
-    /// keys, this neither waits nor allocates: the keys are then waited for, or refused, as without a body.
+    /// keys, this neither waits nor allocates. The keys are then waited for, or refused, as without a body.
     async fn take_turns(&self, keys: &[(LockKey, Mode)], wait: Wait) -> Result<Turns, LockError> {
         let registry = &self.inner.registry;
         for (key, mode) in keys {

@@ -1,4 +1,4 @@
-//! Shared locks and permits in memory, on a paused clock: the state machines of a process against each other.
+//! Shared locks and permits in memory, on a paused clock: how the state machines of one process work together.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crate::{
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(10);
 
-/// How a lock is held, and how the next one waits for it.
+/// The mode in which a lock is held, and the mode in which the next task waits for it.
 const HELD_AND_WAITED_IN: [(Mode, Mode); 3] = [
     (Mode::Exclusive, Mode::Shared),
     (Mode::Shared, Mode::Exclusive),
@@ -48,8 +48,7 @@ async fn wait_for(manager: &LockManager, mode: Mode) -> LockGuard {
     take(manager, mode, options).await.expect("it waits")
 }
 
-/// A task that waits for the lock, and holds it for so long. Its result: when it had the lock, since `start`, and its fencing
-/// token.
+/// A task that waits for the lock, and holds it `for_long`. It returns when it got the lock, since `start`, and its fencing token.
 fn hold(
     manager: &LockManager,
     mode: Mode,
@@ -66,7 +65,7 @@ fn hold(
     })
 }
 
-/// As [`hold`], once it waits or holds.
+/// As [`hold`], but returns only when the task waits or holds.
 async fn begin(
     manager: &LockManager,
     mode: Mode,
@@ -74,7 +73,7 @@ async fn begin(
     start: Instant,
 ) -> JoinHandle<(Duration, u64)> {
     let task = hold(manager, mode, for_long, start);
-    // A millisecond of the paused clock: all that can run has run.
+    // After a millisecond of the paused clock, every task that can run has run.
     sleep(Duration::from_millis(1)).await;
     task
 }
@@ -83,7 +82,7 @@ async fn seen(manager: &LockManager) -> Option<LockInfo> {
     manager.inspect("k").await.expect("in memory")
 }
 
-/// The next one gets the lock at once when it is taken from its holder, in whatever mode.
+/// When the lock is taken from its holder, the next task gets it at once, in whatever mode.
 async fn the_next_gets_what_is_taken_away(
     manager: &LockManager,
     (held_in, waited_in): (Mode, Mode),
@@ -108,7 +107,7 @@ async fn is_free(manager: &LockManager) {
     assert!(manager.inner.registry.is_empty(), "a state machine is left");
 }
 
-/// The seconds of each one's turn.
+/// For each task, the second in which it had the lock, and its fencing token.
 async fn turns(tasks: Vec<JoinHandle<(Duration, u64)>>) -> Vec<(u64, u64)> {
     let mut turns = Vec::new();
     for task in tasks {
@@ -139,7 +138,7 @@ async fn readers_and_writers_take_turns() {
     assert_eq!(found.waiters, 4);
     let turns = turns(tasks).await;
     let seconds: Vec<_> = turns.iter().map(|(second, _)| *second).collect();
-    // The second writer gets the lock from the first one, in the process, or has its turn behind the readers.
+    // The second writer gets the lock from the first writer, in the process, or has its turn behind the readers.
     assert_eq!((seconds[0], seconds[1], seconds[2]), (0, 0, 1), "{turns:?}");
     assert_eq!(
         (seconds[3], seconds[5]),
@@ -176,7 +175,7 @@ async fn readers_that_never_pause_do_not_keep_a_writer_out_nor_it_them() {
         let (start, before) = (Instant::now(), reads.load(Ordering::Relaxed));
         assert!(before > 0);
         let guard = wait_for(&manager, Mode::Exclusive).await;
-        // The longest body that had begun.
+        // The longest body of a reader that had begun.
         assert!(
             start.elapsed() <= Duration::from_millis(20),
             "{:?}",
@@ -242,7 +241,7 @@ async fn a_writer_that_does_not_wait_is_refused_and_an_idle_share_is_no_hindranc
     let reader = wait_for(&manager, Mode::Shared).await;
     let refused = take(&manager, Mode::Exclusive, once()).await;
     assert!(refused.is_err_and(|error| error.is_busy()));
-    // It ended the share, so that the next one has a chance. But it does not wait, and so it keeps no reader out.
+    // The refused writer ended the share, so that the next writer has a chance. But it does not wait, so it keeps no reader out.
     let other = take(&manager, Mode::Shared, once()).await.expect("shared");
     reader.release().await.expect("held");
     other.release().await.expect("held");
@@ -349,7 +348,7 @@ async fn permits_and_the_other_modes_refuse_each_other_at_once() {
     is_free(&manager).await;
 }
 
-/// Nothing ends a lease in the store but the next request.
+/// In the store, only the next request ends a lease.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_gets_a_lock_whose_lease_has_run_out_without_a_release() {
     for (held_in, waited_in) in HELD_AND_WAITED_IN {
@@ -422,7 +421,7 @@ mod faults {
         }
     }
 
-    /// What is released, renewed or given up meanwhile grants nothing.
+    /// A release, a renewal or a dropped waiter grants nothing meanwhile.
     #[tokio::test(start_paused = true)]
     async fn a_holder_elsewhere_keeps_those_out_that_were_in_the_queue() {
         let (manager, faults) = LockManager::in_memory_with_faults();

@@ -23,36 +23,38 @@ use crate::{
 impl LockManager {
     /// Acquires the locks of several keys: all of them within one wait, or none.
     ///
-    /// The keys are acquired one after the other, in the order of their bytes, whatever the order they are written in. So callers
-    /// with keys in common never wait for each other in a circle. It takes one round trip for each key, and one more without
-    /// renewal. Keys that were acquired are held, and renewed, while the others are waited for. A key that is given twice is taken
-    /// once. There may be 64 different keys; for more of them, use one lock on what they have in common.
+    /// The keys are acquired one after the other, in the order of their bytes, whatever their order in the list. So callers with
+    /// keys in common never wait for each other in a circle. It takes one round trip for each key, and one more without renewal.
+    /// Keys that were acquired are held, and renewed, while the others are waited for. A key that is given twice is acquired once.
+    /// There may be 64 different keys; for more of them, use one lock on what they have in common.
     ///
-    /// The guard and its [`Lease`] are those of all keys: released together, and lost together. The loss of one key is the loss of
-    /// all. The other keys are then treated as with every lease that is lost while its guard exists: they are renewed no more, and
-    /// are released with the guard, or end with their ttl. [`run_all`](Self::run_all) releases them at once, since it drops its
-    /// body. Each option means the same as for one key, for all keys together: `max_hold`, `min_hold` and
-    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was taken. Each key counts as a lease of its
-    /// own for the manager's bounds.
+    /// The guard and its [`Lease`] are those of all keys. The keys are released together, and lost together: if one key is lost,
+    /// all are lost. The other keys are then not renewed any more. They are released with the guard, or end with their ttl, as with
+    /// every lost lease. [`run_all`](Self::run_all) releases them at once, since it drops its body.
     ///
-    /// The mode in the options is that of all keys, but for those that have one of their own, by [`LockKey::shared`],
-    /// [`LockKey::exclusive`] or [`LockKey::permits`].
+    /// Each option means the same as for one key, for all keys together. `max_hold`, `min_hold` and
+    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was acquired. For the manager's caps, each
+    /// key counts as a lease of its own.
+    ///
+    /// All keys have the mode of the options, except those with a mode of their own, by [`LockKey::shared`], [`LockKey::exclusive`]
+    /// or [`LockKey::permits`].
     ///
     /// # Inside a body
     ///
     /// A body that holds all of the keys gets them at once, with the same leases. Their order does not matter, nor in how many
-    /// outer bodies they were acquired. If it holds none of them, it waits for them as it would for another single key: locks
-    /// inside locks must be nested in one order everywhere, or two tasks wait for each other until one of their waits is over. If
-    /// it holds some of them and not others, the call is refused: another task that acquires all of them at once could hold the
-    /// others and wait for these. Acquire all of them where the first is acquired.
+    /// outer bodies they were acquired. If the body holds none of the keys, it waits for them as it would for another single key.
+    /// Locks inside locks must be nested in one order everywhere, or two tasks wait for each other until one of their waits is
+    /// over. If the body holds some of the keys and not others, the call is refused. Another task that acquires all of them at once
+    /// could hold the others, and wait for those of this body. Acquire all of the keys where the first one is acquired.
     ///
     /// # Errors
     ///
     /// - [`LockError::Busy`], naming the first key that another holder had until the wait was over;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if there are no keys or too many, if a key is in the list in two modes, if a key or an option is
-    ///   out of bounds, if a key holds something that is no lock, or if the running body holds some of the keys and not others, or
-    ///   one of them in a mode that does not allow this one;
+    /// - [`LockError::Invalid`] if there are no keys or too many, or if a key is in the list in two modes. Also if a key or an
+    ///   option is out of bounds, or if a key holds something that is no lock;
+    /// - [`LockError::Invalid`] if the running body holds only some of the keys, or one of them in a mode that does not allow this
+    ///   one;
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
     ///
     /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight is
@@ -61,7 +63,7 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the position in the wait queue. Keys that were acquired are released in the background, within
-    /// one round trip; what cannot be released because the connection is gone ends with its ttl.
+    /// one round trip. If the connection is gone, they end with their ttl.
     ///
     /// # Examples
     ///
@@ -92,9 +94,9 @@ impl LockManager {
 
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
     ///
-    /// [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all): what both say holds. This is what the attribute
-    /// does with a list of keys. The error of a loss names the key that was lost. The other keys are released after the body, in
-    /// the background and within one round trip.
+    /// It does what [`run`](Self::run) does, with the keys of [`acquire_all`](Self::acquire_all): what both say applies. This is
+    /// what the attribute does with a list of keys. [`LockError::Lost`] names the key that was lost. The other keys are released
+    /// after the body, in the background and within one round trip.
     ///
     /// # Errors
     ///
@@ -106,7 +108,7 @@ impl LockManager {
     ///
     /// # Cancel safety
     ///
-    /// As of [`acquire_all`](Self::acquire_all), and in the body as of [`run`](Self::run).
+    /// As [`acquire_all`](Self::acquire_all) before the body, and as [`run`](Self::run) in the body.
     ///
     /// # Examples
     ///
@@ -136,7 +138,7 @@ impl LockManager {
         self.run_all_then(keys, options, body, release_now).await
     }
 
-    /// As `run_then`.
+    /// `run_then` for several keys.
     pub(crate) async fn run_all_then<T, F, Fut>(
         &self,
         keys: impl IntoIterator<Item: IntoLockKey>,
@@ -154,7 +156,7 @@ impl LockManager {
         self.run_under(guard, turns, terms, body, then).await
     }
 
-    /// Each key once, with its mode, and the terms of all; these have the mode of the first.
+    /// Returns each key once, with its mode, and the terms of all keys, with the mode of the first.
     fn wanted(
         &self,
         keys: impl IntoIterator<Item: IntoLockKey>,
@@ -196,7 +198,7 @@ impl LockManager {
         };
         // Bounded: each round lost a lease while this task waited in the queue of another key, or was not polled.
         loop {
-            // A lease that was lost before they were joined is noticed after the join.
+            // A lease that was lost before the leases were joined is noticed after the join.
             let hold = Hold::joined(self.take_each(keys, &mut each, deadline).await?);
             let leases = hold.leases();
             if terms.renew == AutoRenew::Off {
@@ -212,11 +214,11 @@ impl LockManager {
         }
     }
 
-    /// Ends the renewals by which the leases outlived the wait for the others, with one that gives each its whole ttl from now. A
-    /// lease whose renewal has no reply lasts as long as it did before.
+    /// Stops the renewals that kept the leases during the wait for the other keys. A last renewal gives each lease its whole ttl
+    /// from now. If this renewal has no reply, the lease lasts as long as it did before.
     ///
-    /// Its reply is late or never comes: the store's time-out ends the wait. A pause of the process: the caller looks at the leases
-    /// after this. Dropping the future releases all, since the caller owns the hold.
+    /// If the reply is late or never comes, the store's time-out ends the wait. If the process was paused, the caller finds lost
+    /// leases by its check after this call. Dropping the future releases all leases, since the caller owns the hold.
     async fn renew_once(&self, leases: &Leases) {
         let context = self.context();
         let sent = context.clock.now();
@@ -274,7 +276,7 @@ impl LockManager {
             return Ok(None);
         }
         if let Some(missing) = missing {
-            // Waiting for the rest would break the order: another task may hold it and wait for what is held here.
+            // Waiting for the rest would break the order: another task may hold the rest and wait for what is held here.
             let refused = LockError::invalid(
                 "this task holds other keys of the list already, and not this one: a task that takes them all at once \
                  could hold this one and wait for those, without end. List all of them where the first is taken",
@@ -296,7 +298,7 @@ fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     }
 }
 
-/// Each key once, in the order in which they are written, with its own mode or else the usual one. Never none.
+/// Returns each key once, in the order of the list, with its own mode or else the usual one. Never returns an empty list.
 fn distinct(
     keys: impl IntoIterator<Item: IntoLockKey>,
     usual: Mode,
