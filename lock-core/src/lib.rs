@@ -26,8 +26,8 @@
 //!
 //! A lock is exclusive unless options say otherwise. [`LockOptions::shared`] is for readers: any number of them hold the key at a
 //! time, and none beside an exclusive holder. Readers and writers take turns. [`LockOptions::permits`] admits a limited number of
-//! holders at a time: each has a lease and a number of its own, [`Lease::permit`]. In the attribute they are `mode = shared` and
-//! `permits = 3`. Locks are exclusive only on several independent servers, and for a server's user that may not run scripts.
+//! holders at a time: each has a lease and a number of its own, [`Lease::permit`]. In the attribute, write `mode = shared` or
+//! `permits = 3`. Several independent servers have exclusive locks only, and so has a server's user that may not run scripts.
 //!
 //! # What happens if …
 //!
@@ -44,7 +44,7 @@
 //! # What a lock does not promise
 //!
 //! A process may be paused in the middle of a step until its lease has ended, and then continue. No lock can stop it. The store
-//! that it writes to can refuse the write: pass the [`FencingToken`] to the store, and refuse tokens smaller than the largest seen.
+//! that it writes to can refuse the write: give it the [`FencingToken`], and have it refuse smaller tokens than it has seen.
 //! A server that loses its data has forgotten its locks, but fencing tokens still grow. With several servers
 //! ([`LockManager::redlock`]) locks are forgotten only if a majority loses its data.
 //!

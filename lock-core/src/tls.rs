@@ -62,9 +62,9 @@ impl Tls {
 
     /// Sends this certificate to servers that ask for one. Defaults to none.
     ///
-    /// It takes the PEM of the chain, with the certificate of this process first, and the PEM of its private key. The key is PKCS
-    /// #8, PKCS #1 or SEC 1, and not encrypted. With a certificate, a stolen password alone gives no access. When the certificate
-    /// expires, no connection can be made.
+    /// It takes the PEM of the chain, with the certificate of this process first, and the PEM of its private key. The key is not
+    /// encrypted, and is PKCS #8, PKCS #1 or SEC 1. With a certificate, a stolen password alone gives no access. When the
+    /// certificate expires, no connection can be made.
     pub fn client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,

@@ -153,8 +153,8 @@ impl LockManagerBuilder {
     /// handed over. Defaults to waiting for the answer to the release.
     ///
     /// For services: a lock then costs its caller one round trip. The next acquire of the same key in this process is sent behind
-    /// the release. It waits for the answer where the two may be executed in the other order: on different connections, on several
-    /// servers, without scripts, after a redirect or a broken connection.
+    /// the release. It waits for the answer where the two may be executed in the other order. This is so on different connections,
+    /// on several servers, without scripts, and after a redirect or a broken connection.
     ///
     /// In the background, three things are worse:
     ///
@@ -192,10 +192,10 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long an outage lasts before a new acquire returns [`LockError::Unavailable`] at once instead of waiting. Defaults
-    /// to 5 s for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
+    /// Sets after how long an outage a new acquire returns [`LockError::Unavailable`] at once instead of waiting. Defaults to 5 s
+    /// for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
     ///
-    /// The time counts from the first request that had no reply. Acquires that wait already go on waiting, and new ones with
+    /// The time counts from the first request that failed. Acquires that wait already go on waiting, and new ones with
     /// [`wait_forever`](crate::LockOptions::wait_forever) wait, too. With a short time, requests fail in an outage that would have
     /// ended within their wait. With a long time, each request hangs for its whole wait during an outage, and so does the handler
     /// or thread that made it. `Duration::MAX` is never. Sentinels and clusters replace a primary within a time that is set in
@@ -251,8 +251,9 @@ impl LockManagerBuilder {
     /// a queue, and to 64 where they poll (several servers, server users without scripts).
     ///
     /// Processes have equally many turns if they have equally many waiting tasks, or if each has at least one more than this bound.
-    /// If several tasks of one process wait beside a single task of another, the first process has this many turns more: by default
-    /// two to one. A hand-off inside the process costs no message, so a high bound is fast, but other processes wait for longer.
+    /// If several tasks of one process wait beside a single task of another, the first process has this many turns more. By default
+    /// that is two to one. A hand-off inside the process costs no message, so a high bound is fast, but other processes wait for
+    /// longer.
     pub fn max_handoffs(mut self, most: u32) -> Self {
         self.limits.handoffs = Some(most);
         self
@@ -331,7 +332,7 @@ impl LockManagerBuilder {
     ///
     /// The promise is true of a server that clients reach directly, by an IP address or a name. That address must never be given to
     /// another server while the first one may run. The promise is false with a fail-over behind the address, a DNS record that
-    /// changes, or a proxy or load balancer with several servers. Managed services usually have one of these, and so do services of
+    /// changes, or a proxy or load balancer for several servers. Managed services usually have one of these, and so do services of
     /// Kubernetes.
     ///
     /// With the promise, a fencing token may be the last one plus one, within a second of a token from the server's time. An
