@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls it. A panic ends here: it interrupts no work of this crate, and the other tasks are still woken.
+/// Makes the call, and catches its panic. A panic interrupts no work of this crate, and the other tasks are still woken.
 pub(crate) fn catch_panic(call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
         // The panic hook or a subscriber may panic while it reports the panic.

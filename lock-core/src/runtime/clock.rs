@@ -1,5 +1,4 @@
-//! The clock of a manager, as a seam: the real one also runs while the machine sleeps, the other one follows tokio's
-//! virtual time.
+//! The clock of a manager. The real clock also runs while the machine sleeps; the clock of tests follows tokio's virtual time.
 //!
 //! Which clock runs on through a suspend differs from system to system:
 //!
@@ -10,9 +9,9 @@
 //! | Windows | std's `Instant`, the performance counter | yes, says its documentation |
 //! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not for certain; FreeBSD has no clock that does |
 //!
-//! Where it does not, a machine that was suspended finds out only from the server: at its next renewal, to which the server
-//! replies "not yours". Until then its body may take steps. That concerns laptops; servers are not suspended. A virtual machine
-//! that is stopped by its host cannot notice it by any clock.
+//! Where the clock stops, a process notices a suspend only at its next renewal, to which the server replies "not yours". Until
+//! then its body may take steps. Laptops are suspended; servers are not. If the host stops a virtual machine, no clock in that
+//! machine shows it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// Later than any clock gets.
+    /// Later than any reading of a clock.
     #[cfg(any(feature = "testing", feature = "redlock"))]
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
@@ -33,7 +32,7 @@ impl Moment {
         self.0
     }
 
-    /// Saturates: a moment that the clock cannot reach is as good as never.
+    /// Saturates at the largest moment, which no clock reaches.
     pub(crate) fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(nanos(span)))
     }
@@ -57,7 +56,7 @@ fn nanos(span: Duration) -> u64 {
 /// Where a manager reads the time.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The machine's clock since boot, suspended time included: a laptop that was suspended through its lease must notice.
+    /// The machine's clock since boot, suspended time included: a process must notice that its lease ended during a suspend.
     Boot,
     /// tokio's clock, which tests pause and advance.
     Tokio(tokio::time::Instant),
@@ -77,8 +76,8 @@ impl Clock {
 
     /// Waits until `moment` on the runtime that polls it, which must have a timer.
     ///
-    /// tokio's timer stands still while the machine is suspended, so a long sleep is cut into slices: after a suspend the jump of
-    /// the clock is noticed within one of them.
+    /// tokio's timer stops while the machine is suspended. So a long sleep is cut into slices: within one slice after a suspend,
+    /// the jump of the clock is noticed.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         const SLICE: Duration = Duration::from_millis(250);
         loop {
@@ -119,7 +118,7 @@ fn since_boot() -> u64 {
     timespec_nanos(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
-/// On Apple's systems and OpenBSD this is the one that runs on through a suspend; elsewhere there is none better.
+/// On Apple's systems and OpenBSD this clock runs on through a suspend. The other systems have no better clock.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 fn since_boot() -> u64 {
     timespec_nanos(rustix::time::clock_gettime(
@@ -134,7 +133,7 @@ fn timespec_nanos(time: rustix::time::Timespec) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// Elsewhere std's clock is used. On Windows it is the performance counter.
+/// Reads std's clock. On Windows it is the performance counter.
 #[cfg(not(unix))]
 fn since_boot() -> u64 {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -1,4 +1,4 @@
-//! Where a manager's own work runs, as a seam: on the manager's I/O thread, or with the caller.
+//! Where a manager's own work runs: on the manager's I/O thread, or on the caller's runtime.
 
 use std::{
     future::Future,
@@ -29,7 +29,7 @@ impl Executor {
 }
 
 impl Executor {
-    /// The same for work that may be polled anywhere, which is done here as far as it goes without waiting: a request leaves at once.
+    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request leaves at once.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
             Self::Caller => run_with_caller(Box::pin(work)),
@@ -49,7 +49,7 @@ impl Executor {
         !matches!(self, Self::Caller)
     }
 
-    /// Whether it goes on while the calling thread is blocked. A simulated one does not.
+    /// Whether the manager's work goes on while the calling thread is blocked. A simulated thread does not.
     pub(crate) fn runs_beside(&self) -> bool {
         match self {
             Self::Caller => false,
@@ -74,7 +74,7 @@ impl Executor {
     }
 }
 
-/// Starts a task beside the running one, on the same runtime. It goes on when the task that started it is dropped.
+/// Starts a task on the runtime of the running task. The new task goes on when the one that started it is dropped.
 #[cfg(feature = "redis")]
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
@@ -85,9 +85,9 @@ pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::spawn(work));
 }
 
-/// The in-memory backend replies at once, so nearly all work is done by one poll on the spot, without a task.
+/// Polls the work once on the spot. The in-memory backend replies at once, so nearly all work ends in that poll, without a task.
 fn run_with_caller(mut work: Work) {
-    // Polled inside a runtime only: a timer that is made outside one panics.
+    // The work is polled inside a runtime only: a timer that is made outside one panics.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return run_on_a_thread(work);
     };
@@ -100,7 +100,7 @@ fn run_with_caller(mut work: Work) {
     }
 }
 
-/// The rare rest: a guard that is dropped on a plain thread.
+/// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. That is rare.
 fn run_on_a_thread(work: Work) {
     let started = std::thread::Builder::new()
         .name("lock-core-work".to_owned())

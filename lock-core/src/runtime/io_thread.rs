@@ -1,7 +1,7 @@
 //! The thread of a manager: connections, renewals, clean-ups and timers run here, apart from the user's runtime.
 //!
-//! A handler that blocks its thread stalls every timer of the runtime it runs on, and a runtime that ends (one
-//! `#[tokio::test]`, one worker of actix) takes its tasks with it. Neither may cost a lease, nor leave a lock behind.
+//! A handler that blocks its thread stalls every timer of its runtime. A runtime that ends (one `#[tokio::test]`, one worker of
+//! actix) drops its tasks. Neither may cost a lease or leave a lock behind.
 
 use std::{future::Future, io, sync::mpsc as std_mpsc};
 
@@ -25,7 +25,7 @@ pub(crate) enum IoThread {
 #[derive(Debug)]
 pub(crate) struct Started {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
-    /// cut short. Not bounded by itself: each caller has one piece of work in it at a time, and their number is.
+    /// cut short. The channel has no bound: each caller has one piece of work in it at a time, and the callers are bounded.
     work: mpsc::UnboundedSender<Work>,
     origin: OriginProcess,
 }
@@ -48,7 +48,7 @@ impl IoThread {
                             runtime.block_on(take_over(taken));
                         }
                     }
-                    // The receiver is missing only if the caller was dropped, which needs no result then.
+                    // The receiver is missing only if the caller was dropped, and then no result is needed.
                     Err(error) => drop(built.send(Err(error))),
                 },
             )?;
@@ -64,8 +64,8 @@ impl IoThread {
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
-            // The thread ends only after the last handle, so it exists. It does not exist in a forked child, in which the parent's
-            // thread would be woken.
+            // The thread ends only after the last handle, so it exists. A forked child has no such thread: a send there would wake
+            // the thread of the parent.
             Self::Real(thread) => {
                 if thread.origin.is_here() {
                     drop(thread.work.send(Box::pin(work)));
@@ -78,7 +78,7 @@ impl IoThread {
 }
 
 impl IoThread {
-    /// Whether it is a thread of the system, which runs while others are blocked.
+    /// Whether it is a thread of the system, which runs while other threads are blocked.
     pub(crate) fn is_real(&self) -> bool {
         match self {
             Self::Real(_) => true,
@@ -88,8 +88,8 @@ impl IoThread {
     }
 }
 
-/// Starts the work in the channel, until there is no handle any more. It has a queue of its own, since the runtime's queue for
-/// tasks from outside wakes the thread by a system call for each task, and lets the connection write after each.
+/// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower: it
+/// wakes the thread by a system call for each task. It also lets the connection write after each task.
 async fn take_over(mut taken: mpsc::UnboundedReceiver<Work>) {
     let mut works = Vec::with_capacity(AT_A_TIME);
     while taken.recv_many(&mut works, AT_A_TIME).await > 0 {

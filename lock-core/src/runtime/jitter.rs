@@ -24,8 +24,8 @@ fn random_u64() -> u64 {
     if let Some(number) = crate::runtime::simulation::ask(|world| world.random()) {
         return number;
     }
-    // Processes that were started together differ by their ids, hosts by the start of their clocks, and a forked child from its
-    // parent by the time: they do not call this in the same nanosecond.
+    // Processes that were started together differ by their ids, and hosts by the start of their clocks. A forked child differs from
+    // its parent by the time: they do not call this in the same nanosecond.
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

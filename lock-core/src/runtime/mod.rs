@@ -1,4 +1,4 @@
-//! Time, tasks and random numbers: what the process takes from the machine that it runs on.
+//! Time, tasks and random numbers, which the process takes from its machine.
 
 use std::pin::Pin;
 

@@ -2,8 +2,8 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
-/// No code of the user runs under a mutex of this crate, and no code of this crate panics half way. So the data of a poisoned
-/// mutex is consistent.
+/// Ignores poisoning. No code of the user runs under a mutex of this crate, and no code of this crate panics between two writes
+/// that belong together. So the data of a poisoned mutex is consistent.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -21,7 +21,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Tests in which another thread may run before each lock of a mutex.
+/// Tests in which another thread may run before each call that locks a mutex.
 #[cfg(test)]
 pub(crate) mod interleaved {
     use std::{

@@ -1,7 +1,7 @@
 //! The points at which the process can be simulated: time, tasks, the network and random numbers can come from a simulated world.
 //!
-//! A world belongs to a thread. On a thread that is in none, every one of them behaves as without this feature. In a world, a
-//! manager depends on nothing but the world, so whatever happens there happens again in the same order.
+//! A world belongs to a thread. On a thread that is in no world, each of these points behaves as without this feature. In a world,
+//! a manager depends on nothing but the world, so each run has the same events in the same order.
 
 use std::{cell::RefCell, fmt, io, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// What a manager can notice of the machine that it runs on.
+/// All that a manager can observe of its machine.
 pub trait World {
     /// The time since boot of the machine that the running task is on.
     fn since_boot(&self) -> Duration;
@@ -28,7 +28,7 @@ pub trait World {
     /// A number that looks random, the same in each run.
     fn random(&self) -> u64;
 
-    /// The host and process that the running task is in, for people.
+    /// The host and process that the running task is in, for a reader of the log.
     fn label(&self) -> String;
 
     /// Starts a thread of the running task's process, with a runtime of its own.
@@ -41,7 +41,7 @@ pub trait World {
     fn connect(&self, host: &str, port: u16) -> Connecting;
 }
 
-/// A simulated thread. It ends, and its tasks with it, when this is dropped.
+/// A simulated thread. When this value is dropped, the thread and its tasks end.
 pub trait Thread: fmt::Debug + Send + Sync {
     /// Starts a task there; callable from anywhere in its process.
     fn spawn(&self, work: Work);
@@ -51,16 +51,16 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<dyn World>>> = const { RefCell::new(None) };
 }
 
-/// Shows that this thread is in a world; it leaves the world when this is dropped.
+/// Shows that this thread is in a world. The thread leaves the world when this value is dropped.
 #[must_use = "the thread leaves the world when this is dropped"]
 #[derive(Debug)]
 pub struct Entered(());
 
-/// Has the current thread be in a world.
+/// Puts the current thread into a world.
 ///
 /// # Panics
 ///
-/// If it is in one already.
+/// If the thread is in a world already.
 pub fn enter(world: Rc<dyn World>) -> Entered {
     let before = WORLD.replace(Some(world));
     assert!(before.is_none(), "this thread is in a world already");
@@ -75,7 +75,7 @@ impl Drop for Entered {
 
 /// Asks the world of this thread, if it is in one.
 pub(crate) fn ask<T>(question: impl FnOnce(&dyn World) -> T) -> Option<T> {
-    // Also called while the thread ends, when its thread-local values are gone: then it is in no world.
+    // Also called while the thread ends. Its thread-local values are gone then, and it is in no world.
     let world = WORLD.try_with(|world| world.borrow().clone()).ok()??;
     Some(question(&*world))
 }

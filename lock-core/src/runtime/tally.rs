@@ -1,4 +1,4 @@
-//! Counts what is open, so that a shutdown can wait until it is all closed.
+//! Counts what is open, so that a shutdown can wait until all of it is closed.
 
 use std::{
     pin::pin,
@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Counts what is open and tells when it is all closed.
+/// Counts what is open, and reports when nothing is open any more.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     count: AtomicUsize,
@@ -34,7 +34,7 @@ impl Tally {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing is open, if only for a moment.
+    /// Waits for a moment at which nothing is open.
     pub(crate) async fn emptied(&self) {
         let mut emptied = pin!(self.emptied.notified());
         loop {
@@ -48,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// The same, blocking the thread, at most for this long. Returns whether nothing was open.
+    /// The same, but blocks the thread, for `at_most` this long. Returns whether nothing was open.
     pub(crate) fn block_until_emptied(&self, at_most: Duration) -> bool {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);

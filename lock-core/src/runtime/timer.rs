@@ -1,7 +1,7 @@
 //! Sleeping in a user's future, whatever executor polls it.
 //!
-//! tokio's timers panic in a runtime that was built without one and do not exist under another executor. A manager with
-//! a thread of its own keeps the time there and only wakes the sleeper.
+//! tokio's timers panic in a runtime that was built without a time driver, and do not exist under another executor. A manager with
+//! a thread of its own runs the timers there and only wakes the sleeper.
 
 use std::{
     future::Future,
@@ -18,7 +18,7 @@ use crate::runtime::{
 #[derive(Clone, Debug)]
 pub(crate) struct Timer {
     clock: Clock,
-    /// The sleepers that the manager's thread wakes; `None` where tokio's timers of the caller serve.
+    /// The sleepers that the manager's thread wakes; `None` if the timers of the caller's tokio runtime are used.
     sleepers: Option<Arc<Sleepers>>,
 }
 
@@ -29,7 +29,7 @@ struct Sleepers {
 }
 
 impl Timer {
-    /// Sleeps on the timers of the runtime that polls.
+    /// Sleeps on the timers of the runtime that polls the sleep.
     pub(crate) fn of_the_caller(clock: Clock) -> Self {
         Self {
             clock,

@@ -1,6 +1,6 @@
 //! A timer queue: items with a due time, in order, for one task that waits for the next of them.
 //!
-//! Inserting and removing are cheap, and wake that task only when it would sleep too long. A hot lock sets and clears a timer half
+//! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a timer half
 //! a million times a second, and none of these timers comes due.
 
 use std::{collections::BTreeMap, sync::MutexGuard, time::Duration};
@@ -20,7 +20,7 @@ pub(crate) struct TimerId {
 #[derive(Debug)]
 pub(crate) struct TimerQueue<T> {
     timers: Mutex<Timers<T>>,
-    /// Signalled when an entry was put before the moment that the waiting task sleeps to.
+    /// Signalled when an entry was inserted that is due before the waiting task wakes.
     earlier: Notify,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct TimerQueue<T> {
 struct Timers<T> {
     entries: BTreeMap<TimerId, T>,
     next_number: u64,
-    /// What the waiting task sleeps to; `None` while it is awake or sleeps without end.
+    /// The moment that the waiting task sleeps to; `None` while it is awake, or sleeps because there is no entry.
     sleeps_to: Option<Moment>,
 }
 
@@ -53,8 +53,8 @@ impl<T> TimerQueue<T> {
         timer_id
     }
 
-    /// Inserts an entry. If it is due before the moment that the waiting task sleeps to, the caller has to wake that, when it holds no
-    /// mutex.
+    /// Inserts an entry, and returns whether the waiting task may sleep too long. If so, the caller has to call
+    /// [`wake`](Self::wake) after it has unlocked its mutexes.
     pub(crate) fn insert_quietly(&self, at: Moment, item: T) -> (TimerId, bool) {
         let mut timers = self.lock();
         let timer_id = TimerId {
@@ -71,14 +71,14 @@ impl<T> TimerQueue<T> {
         self.earlier.notify_one();
     }
 
-    /// Takes an entry out; `None` if it came due before.
+    /// Removes an entry; `None` if it came due before.
     pub(crate) fn remove(&self, timer_id: TimerId) -> Option<T> {
         self.lock().entries.remove(&timer_id)
     }
 
-    /// Waits until something is due, and takes it with all that will be within `ahead`; never an empty list.
+    /// Waits until an entry is due, and takes it with all entries that are due within `ahead`; never an empty list.
     ///
-    /// Meant for one waiting task. Dropping it at its only await takes nothing.
+    /// Meant for one waiting task. Dropping the future at its only await takes nothing.
     pub(crate) async fn due(&self, clock: &Clock, ahead: Duration) -> Vec<T> {
         loop {
             let sleeps_to = {
@@ -112,7 +112,6 @@ impl<T> TimerQueue<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Timers<T>> {
-        // No other code runs under this lock, so the data of a poisoned one is still consistent.
         self.timers.lock()
     }
 }
