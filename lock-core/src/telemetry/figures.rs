@@ -1,7 +1,7 @@
 //! Figures for metrics recorders, through the facade of the crate `metrics`.
 //!
-//! Each has the template of the key and the mode as its labels. A template is a text of the program: there are never more series than
-//! three for each of its templates, whatever its keys.
+//! Each figure has the template of the key and the mode as its labels. Templates are literals in the program. So each template has
+//! at most three series of a figure, however many keys there are.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const HANDOFFS: &str = "lock_handoffs_total";
 
 static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
 
-/// The template of keys that were not made from one.
+/// The template of keys that were not made from a template.
 static OTHER: Template = Template::new("other");
 
 pub(super) fn wait_begins(key: &LockKey, mode: LockMode) {
@@ -65,7 +65,7 @@ pub(super) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     match error {
         LockError::Busy { .. } => counter(BUSY, key, mode).increment(1),
         LockError::Unavailable { .. } => counter(UNAVAILABLE, key, mode).increment(1),
-        // A mistake in the program, and a loss that was counted when it happened.
+        // The first two are mistakes in the program. The loss was counted when it happened.
         LockError::Invalid { .. } | LockError::NotConfigured | LockError::Lost { .. } => {}
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
         LeaseLost::MaxHold => "max_hold",
         LeaseLost::Shutdown => "shutdown",
         LeaseLost::OtherKey => "other_key",
-        // The second is reported to the forked child only, and the lease has not ended.
+        // `Forked` is reported to the forked child only, and the lease has not ended.
         LeaseLost::Released | LeaseLost::Forked => return,
     };
     let labels = [
@@ -151,7 +151,7 @@ fn of(name: &'static str, key: &LockKey, mode: LockMode) -> Key {
     Key::from_static_parts(name, &template(key).labels.alone[mode as usize])
 }
 
-// Registered each time: a recorder may be installed at any time, and tests have one each.
+// The counter is registered at each use: a recorder may be installed at any time, and each test has its own.
 fn counter(name: &'static str, key: &LockKey, mode: LockMode) -> Counter {
     counted(&of(name, key, mode))
 }

@@ -1,8 +1,8 @@
-//! What is reported to subscribers: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
+//! Reports to subscribers: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
 //!
 //! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::lock::waiting::WaitFuture) and the
-//! [`LeaseState`](crate::lock::lease_state::LeaseState). Without a subscriber, watching costs one check for a subscriber, and
-//! eight empty bytes.
+//! [`LeaseState`](crate::lock::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber, and
+//! eight bytes.
 //!
 //! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
 //! crate. A subscriber that panics in the middle of a hand-over must not interrupt it: the lock would then have no holder, or two.
@@ -28,7 +28,7 @@ mod figures;
 /// How a lock went from one holder to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HandOff {
-    /// From task to task, without a message.
+    /// From task to task of one process, without a message.
     Local,
     /// By the server, from another process.
     Remote,
@@ -42,7 +42,7 @@ pub(crate) struct WatchedWait(Watched);
 #[derive(Default)]
 pub(crate) struct WatchedHold(Watched);
 
-/// In a box, since thousands may wait: `None` without a subscriber, or when it is over.
+/// In a box, since thousands of tasks may wait. `None` without a subscriber, or after the wait or the hold has ended.
 type Watched = Option<Box<Watch>>;
 
 struct Watch {
@@ -86,7 +86,7 @@ impl WatchedWait {
         })))
     }
 
-    /// For what is polled while it waits.
+    /// The span for futures that are polled during the wait.
     pub(crate) fn span(&self) -> Span {
         span(&self.0)
     }
@@ -128,7 +128,7 @@ impl WatchedWait {
 }
 
 impl Drop for WatchedWait {
-    /// The future was dropped: a time-out of its caller, or a client that disconnected.
+    /// Records that the future was dropped: by a time-out of its caller, or because a client disconnected.
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
             let waited = watch.so_far();
@@ -145,7 +145,7 @@ impl Drop for WatchedWait {
 }
 
 impl WatchedHold {
-    /// For what runs under the lock.
+    /// The span for code that runs under the lock.
     pub(crate) fn span(&self) -> Span {
         span(&self.0)
     }
@@ -160,7 +160,7 @@ impl Drop for WatchedHold {
                     .span
                     .in_scope(|| tracing::debug!(key = %watch.key.shown(), ?held, "released"));
                 figures::hold_ends(&watch.key, watch.mode, held);
-                // The span closes here, and subscribers may be called.
+                // The span closes here, and that may call subscribers.
                 drop(watch);
             });
         }
@@ -185,7 +185,7 @@ pub(crate) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
     catch_panic(|| figures::handed_on(key, mode, how));
 }
 
-/// Describes the figures once, to a recorder that is installed already.
+/// Describes the figures to the recorder, if one is installed already.
 pub(crate) fn describe() {
     figures::describe();
 }
