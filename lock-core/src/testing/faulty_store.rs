@@ -1,4 +1,4 @@
-//! The in-memory backend with faults on demand: what stands behind [`Faults`](crate::Faults).
+//! The in-memory backend with faults on demand, which [`Faults`](crate::Faults) controls.
 //!
 //! A request is refused, or executed when it arrives; only its reply can be late. So requests are executed in the order in which
 //! they were sent, whatever the delays are, as on one connection.
@@ -39,11 +39,11 @@ pub(crate) struct FaultyStore {
 struct Plan {
     unavailable_until: Option<Moment>,
     delay: Duration,
-    /// The keys that a holder elsewhere has, and until when.
+    /// The keys that a holder elsewhere has, and the end of its lease.
     elsewhere: HashMap<Arc<str>, Moment>,
 }
 
-/// The fate of a request that arrives now.
+/// The treatment of a request that arrives now.
 enum Fate {
     Served,
     Late(Duration),
@@ -60,22 +60,22 @@ impl FaultyStore {
         }
     }
 
-    /// The key has no holder any more. Its waiters get it from [`serve`](Self::serve), or when they ask.
+    /// Ends the lease of the key's holder. The waiters of the key get it from [`serve`](Self::serve), or with their next request.
     pub(crate) fn take_away(&self, full_key: &Arc<str>) {
         self.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
     }
 
-    /// Lets the waiters of a key in.
+    /// Grants the key to its waiters.
     pub(crate) fn serve(&self, full_key: &Arc<str>) {
         self.memory.serve(full_key);
     }
 
-    /// A holder elsewhere has the key from now on, whether or not it was held.
+    /// Gives the key to a holder elsewhere, whether or not it was held.
     pub(crate) fn occupy(&self, full_key: &Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
         self.lock().elsewhere.insert(full_key.clone(), until);
-        // The store is told, too: what is released there meanwhile is not granted to those that are in its queue.
+        // The store has to know of that holder, too: it then grants a lock that is released meanwhile to none of its waiters.
         self.memory.evict(full_key, Some(until));
     }
 
@@ -116,7 +116,7 @@ impl FaultyStore {
         }
     }
 
-    /// For how long a holder elsewhere has the key, as it seems now.
+    /// How long a holder elsewhere still has the key, as a server would report it now.
     fn elsewhere(&self, full_key: &str) -> Option<Duration> {
         let until = *self.lock().elsewhere.get(full_key)?;
         let left = until.since(self.clock.now());

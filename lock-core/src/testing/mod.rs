@@ -13,9 +13,9 @@ pub(crate) mod faulty_store;
 
 /// Injects faults into one in-memory manager: for your tests.
 ///
-/// It comes with the manager, from [`LockManager::in_memory_with_faults`](crate::LockManager::in_memory_with_faults). All faults
-/// follow tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server: the same
-/// errors, the same times, bodies dropped in the same way.
+/// [`LockManager::in_memory_with_faults`](crate::LockManager::in_memory_with_faults) returns it with the manager. All faults follow
+/// tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server: the same errors at
+/// the same times, and bodies that are dropped in the same way.
 ///
 /// | fault | a body that runs | an acquire |
 /// | --- | --- | --- |
@@ -26,7 +26,7 @@ pub(crate) mod faulty_store;
 ///
 /// # Examples
 ///
-/// Two functions, and what they do in each of these cases:
+/// Two functions, and how they behave in each of these cases:
 ///
 /// ```
 /// # #[cfg(feature = "macros")]
@@ -194,8 +194,8 @@ impl Faults {
     /// Delays every reply by this much, until [`heal`](Self::heal).
     ///
     /// A reply that takes as long as a command's time-out (1 s, see
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) counts as none, though the request was executed. A renewal
-    /// is waited for longer where replies are slow, up to a third of the ttl: from there on leases run out.
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) counts as missing, although the request was executed. If
+    /// replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer delay, leases expire.
     pub fn delay(&self, by: Duration) {
         self.store.delay(by);
     }
@@ -214,7 +214,8 @@ impl Faults {
             "nobody holds the lock `{key}` through this manager"
         );
         let full_key = self.registry.full_key(key);
-        // Before the holder is notified: then the next waiter finds it free. Those in the queue get it after that: else they lost it, too.
+        // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get it
+        // only after `lose_key`, which would else take it from them, too.
         self.store.take_away(&full_key);
         self.registry.lose_key(key, reason);
         self.store.serve(&full_key);
@@ -222,7 +223,7 @@ impl Faults {
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         self.store.occupy(&self.registry.full_key(key), span);
-        // After the store: a task that took it in between has lost it too.
+        // After the store: a task that acquired the lock between the two calls loses it, too.
         self.registry.lose_key(key, LeaseLost::TakenAway);
     }
 }
