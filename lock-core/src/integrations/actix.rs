@@ -33,9 +33,9 @@ impl Problem {
     }
 }
 
-/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong; with a problem document (RFC 9457) that does not name the key. So `actix_web::Result<T>` is a return type of
-/// annotated functions.
+/// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
+/// program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC 9457) that does not
+/// name the key. So `actix_web::Result<T>` is a return type of annotated functions.
 impl ResponseError for LockError {
     fn status_code(&self) -> StatusCode {
         Problem::of(self).actix_status()
@@ -59,8 +59,8 @@ impl From<LockError> for HttpResponse {
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong. This is actix's own type, not that of the crate `http`.
+/// Converts the failure to 409 if the lock is busy, and to 503 if it is lost or unavailable. A key that is too long becomes 400, a
+/// mistake in the program 500. This is actix's own type, not that of the crate `http`.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).actix_status()
@@ -74,7 +74,7 @@ impl FromLockError for HttpResponse {
     }
 }
 
-/// With the text for the client, in the order that actix knows.
+/// The status with the text for the client, in the order that actix requires.
 #[diagnostic::do_not_recommend]
 impl FromLockError for (String, StatusCode) {
     fn from_lock_error(error: LockError) -> Self {
@@ -83,15 +83,15 @@ impl FromLockError for (String, StatusCode) {
     }
 }
 
-/// What an annotated `-> impl Responder` returns: the body's responder, which needs the request to become a response, or the
-/// responder of a failed lock.
+/// The value that an annotated `-> impl Responder` returns: the responder of the body or of a failed lock. A responder needs the
+/// request to become a response.
 #[derive(Debug)]
 pub enum Responding<R, F> {
-    /// The body's.
+    /// The responder of the body.
     Body(R),
-    /// The same, with the lock until its response has been sent, if that is a stream.
+    /// The responder of the body, with the lock. If its response is a stream, the lock is held until the response has been sent.
     Held(R, LockGuard),
-    /// The one of a failed lock.
+    /// The responder of a failed lock.
     Failed(F),
 }
 
@@ -145,9 +145,9 @@ impl SentLater for HttpResponse {
     }
 }
 
-/// The body of a response that keeps a lock until it has ended.
+/// The body of a response, which keeps a lock until the body has ended.
 struct HeldMessage {
-    /// None after the end.
+    /// `None` after the end.
     held: Option<Held<BoxBody>>,
 }
 
@@ -177,7 +177,7 @@ impl MessageBody for HeldMessage {
     }
 }
 
-/// So that `locks = data` accepts the application's shared state.
+/// Lets `locks = data` accept the application's shared state.
 impl<T: LockSource + ?Sized> LockSource for Data<T> {
     fn lock_manager(&self) -> LockManager {
         (***self).lock_manager()

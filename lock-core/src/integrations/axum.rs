@@ -1,4 +1,4 @@
-//! A failed lock as axum's response. It uses `axum-core`, so that it fits any axum that is built on it.
+//! A failed lock as axum's response. It uses `axum-core`, so it works with each version of axum that is built on that version.
 
 use axum_core::{
     body::Body,
@@ -16,9 +16,9 @@ use crate::{
     },
 };
 
-/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong; with a problem document (RFC 9457) that does not name the key. So `LockError` is an error that handlers can
-/// return.
+/// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
+/// program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC 9457) that does not
+/// name the key. So `LockError` is an error that handlers can return.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         Problem::answering(&self).response().map(Body::from)

@@ -10,9 +10,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{error::LockError, guard::LockGuard, integrations::stream::Held};
 
-/// Ends with `Err` when the lease is lost, so that the client can tell that from the end.
+/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
 pub(super) struct HeldBody<B> {
-    /// None after the end.
+    /// `None` after the end.
     held: Option<Held<B>>,
 }
 
@@ -55,7 +55,7 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A loss may end it at any time.
+        // A loss may end the body at any time.
         SizeHint::new()
     }
 }

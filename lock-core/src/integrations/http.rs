@@ -27,8 +27,8 @@ impl Problem {
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong.
+/// Converts the failure to 409 if the lock is busy, and to 503 if it is lost or unavailable. A key that is too long becomes 400, a
+/// mistake in the program 500.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).status_code()
@@ -43,7 +43,7 @@ impl From<LockError> for (StatusCode, String) {
     }
 }
 
-/// Converts the failure to its status, with `Retry-After` if the lock is busy, and a problem document (RFC 9457).
+/// Converts the failure to its status and a problem document (RFC 9457), with `Retry-After` if a time to try again is known.
 impl From<LockError> for Response<String> {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).response()

@@ -17,9 +17,9 @@ use crate::{
     manager::{LockManager, LockSource},
 };
 
-/// Answers 409 with `Retry-After` if the lock is busy, 503 if it is lost or unavailable, 400 if the key is too long, 500 if the
-/// program is wrong; with a problem document (RFC 9457) that does not name the key. So `poem::Result<T>` is a return type of
-/// annotated functions.
+/// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
+/// program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC 9457) that does not
+/// name the key. So `poem::Result<T>` is a return type of annotated functions.
 impl ResponseError for LockError {
     fn status(&self) -> StatusCode {
         Problem::of(self).status_code()
@@ -47,7 +47,7 @@ impl FromLockError for Response {
     }
 }
 
-/// So that `locks = data` accepts the application's shared state.
+/// Lets `locks = data` accept the application's shared state.
 impl<T: LockSource> LockSource for Data<T> {
     fn lock_manager(&self) -> LockManager {
         self.0.lock_manager()
@@ -56,7 +56,7 @@ impl<T: LockSource> LockSource for Data<T> {
 
 impl SentLater for Body {
     fn rest(&mut self) -> Rest {
-        // A body can be looked at only in this form.
+        // Only this form of a body shows its size.
         let body: BoxBody<_, io::Error> = std::mem::take(self).into();
         let size = body.size_hint().exact();
         *self = body.into();

@@ -1,41 +1,41 @@
-//! What a client is told of a failed lock. Only here does each failure get its status, whatever the framework.
+//! The report of a failed lock to a client. Each failure gets its status here, for every framework.
 
 use std::{error::Error, time::Duration};
 
 use crate::{error::LockError, options::is_too_long};
 
-/// A failed lock, in the form that a client may see: fixed texts. The key is not among them, since parts of it may be another
-/// client's. Nor is the backend's report.
+/// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
+/// client. Nor do they contain the backend's report.
 pub(crate) struct Problem {
     pub(super) status: Status,
     pub(super) detail: &'static str,
-    /// When it is worth to try again.
+    /// The time after which another try is worthwhile.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// The least and the longest pause that a client is told. A renewed lease runs for as long as its holder lives, so what is left of it
-/// says little.
+/// The least and the longest pause that a client is told. A renewed lease runs for as long as its holder lives, so its remaining
+/// time says little.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// The pause for a client whose request failed for an outage.
+/// The pause for a client if its request failed because of an outage.
 const PAUSE_IN_AN_OUTAGE: Duration = Duration::from_secs(5);
 
-/// What a client can do about it.
+/// The status, which tells a client what to do next.
 #[derive(Clone, Copy)]
 pub(super) enum Status {
-    /// Try again when the other holder is done.
+    /// Try again when the other holder has released the lock.
     Conflict,
-    /// Try again later: whether the work was done is unknown.
+    /// Try again later. It is unknown whether the work was done.
     Unavailable,
-    /// Send another request: the key made of this one is too long.
+    /// Send another request: the key made from this one is too long.
     BadRequest,
-    /// Nothing: the server's program or configuration is wrong.
+    /// Nothing can be done: the server's program or configuration is wrong.
     Internal,
 }
 
 impl Problem {
-    /// For a response that does not tell this side what failed. So the failure is logged, unless it is part of normal work, or a loss,
-    /// which the lease has reported already.
+    /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Not logged are
+    /// failures in normal work, and a loss, which the lease has reported already.
     pub(super) fn answering(error: &LockError) -> Self {
         let problem = Self::of(error);
         let is_normal = matches!(problem.status, Status::Conflict | Status::BadRequest);
@@ -45,7 +45,7 @@ impl Problem {
         problem
     }
 
-    // Without a wildcard: a new failure does not compile until it has its line.
+    // The match has no wildcard: a new failure does not compile until it has its line.
     pub(super) fn of(error: &LockError) -> Self {
         let (status, detail) = match error {
             LockError::Busy { .. } => (
@@ -110,14 +110,14 @@ impl Problem {
             Status::Internal => "Internal Server Error",
         };
         let (status, detail) = (self.code(), self.detail);
-        // All texts are fixed here, with nothing to escape.
+        // All texts are fixed, and no character in them needs an escape.
         format!(
             r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#
         )
     }
 
-    /// The header `Retry-After`, in whole seconds: rounded up, or clients would retry too early; and never zero, which would cause
-    /// a busy loop.
+    /// The header `Retry-After`, in whole seconds. It is rounded up, since clients would otherwise retry too early. It is never
+    /// zero, which would cause a busy loop.
     pub(super) fn retry_after_seconds(&self) -> Option<u64> {
         let wait = self.retry_after?;
         let started = u64::from(wait.subsec_nanos() > 0);

@@ -1,7 +1,7 @@
-//! A response whose body is sent after its function has returned, and the lock of that function.
+//! A response with a body that is sent after its function has returned, and the lock of that function.
 //!
-//! A body of a known size is there when the function returns. Any other is made while it is sent, at the pace of the client. So it
-//! keeps the lock until it has ended, if `max_hold` bounds that.
+//! A body of a known size is complete when the function returns. Any other body is made while it is sent, at the pace of the
+//! client. So it keeps the lock until it has ended, if `max_hold` bounds that time.
 
 use std::collections::BTreeSet;
 
@@ -13,22 +13,22 @@ use crate::{
 
 /// A value of a function, of which a part may be sent after the function has returned.
 pub trait SentLater: Sized {
-    /// What is left to be made while it is sent.
+    /// The part that is made while the value is sent.
     fn rest(&mut self) -> Rest;
 
-    /// Keeps the lock until the last part has been made. It ends with an error when the lease is lost.
+    /// Keeps the lock until the last part has been made. The value ends with an error when the lease is lost.
     #[must_use]
     fn hold(self, guard: LockGuard) -> Self;
 }
 
-/// What of a value is made while it is sent.
+/// The part of a value that is made while it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// Nothing: its size is known.
     Nothing,
     /// A stream.
     Stream,
-    /// Known only once it is a response.
+    /// Known only after the value has become a response.
     NotKnownYet,
 }
 
@@ -42,7 +42,7 @@ impl<T: SentLater, E> SentLater for Result<T, E> {
     }
 }
 
-/// Has the value keep the lock, or returns the guard to be released now.
+/// Gives the guard to the value, or returns it to be released now.
 pub(crate) fn until_sent<T: SentLater>(
     mut value: T,
     guard: LockGuard,
@@ -59,7 +59,7 @@ pub(crate) fn until_sent<T: SentLater>(
     (value, Some(guard))
 }
 
-/// Warns of each template once: there are as many as the program has.
+/// Warns once for each template. The set is bounded by the number of templates in the program.
 fn warn(guard: &LockGuard) {
     static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let key = guard.key();

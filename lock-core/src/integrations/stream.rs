@@ -15,32 +15,34 @@ use crate::{
     lease::Lease,
 };
 
-/// A stream that ends with its lock: what [`LockGuard::hold_during`] returns.
+/// A stream that ends with its lock, returned by [`LockGuard::hold_during`].
 ///
-/// It yields the items of the stream in it. When the lease is lost, a task that waits for an item is woken, that stream is
-/// dropped, and the last item is `Err` of [`LockError::Lost`]. While no task polls for an item, the stream stays as it is. When
-/// the stream ends, or this is dropped, the lock is released in the background, within one round trip.
+/// It yields the items of the stream in it. When the lease is lost, a task that waits for an item is woken. The inner stream is
+/// then dropped, and the last item is `Err` of [`LockError::Lost`]. While no task polls for an item, the inner stream is not
+/// dropped. When the inner stream ends, or this value is dropped, the lock is released in the background, within one round trip.
 ///
-/// Like a body of [`LockManager::run`](crate::LockManager::run), the stream is not polled again once the lease has ended, also if
-/// the process was paused through the end of it. A slow reader holds the lock for long; the guard's `max_hold` bounds that.
+/// Like a body of [`LockManager::run`](crate::LockManager::run), the inner stream is not polled again once the lease has ended.
+/// That is so even if the process was paused when the lease ended. A slow reader holds the lock for long; the guard's `max_hold`
+/// bounds that time.
 #[must_use = "the lock is released as soon as the stream is dropped"]
 pub struct HeldStream<S> {
-    /// None after the end.
+    /// `None` after the end.
     held: Option<Held<S>>,
 }
 
-/// What is read under a lock. Dropped in this order: the stream must be gone before the lock is released.
+/// A stream that is read under a lock. The fields are dropped in this order: the stream must be gone before the lock is released.
 pub(super) struct Held<S> {
     pub(super) stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send>>,
     pub(super) lease: Lease,
-    /// Last: releases.
+    /// The last field, since its drop releases the lock.
     _guard: LockGuard,
 }
 
 impl LockGuard {
-    /// Holds the lock until the stream ends or is dropped: for the body of a response, which is sent after its handler has
-    /// returned.
+    /// Holds the lock until the stream ends or is dropped.
+    ///
+    /// This is for the body of a response, which is sent after its handler has returned.
     ///
     /// # Examples
     ///
@@ -76,7 +78,7 @@ impl LockGuard {
 }
 
 impl<S> HeldStream<S> {
-    /// Returns the lease that the stream ends with; none after the end.
+    /// Returns the lease that the stream ends with; `None` after the end.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         self.held.as_ref().map(|held| held.lease.clone())
@@ -133,7 +135,7 @@ where
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let most = self.held.as_ref().map_or(Some(0), |held| {
-            // One more for the loss.
+            // One more item, for the loss.
             held.stream.size_hint().1?.checked_add(1)
         });
         (0, most)
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
     use crate::{LockManager, LockOptions};
 
-    /// Yields without end, and counts.
+    /// Yields items without end, and counts them.
     struct Counting(Arc<AtomicUsize>);
 
     impl Stream for Counting {
@@ -181,7 +183,7 @@ mod tests {
         }
     }
 
-    /// A guard whose lease ends after a second.
+    /// A guard with a lease that ends after a second.
     async fn held() -> LockGuard {
         let options = LockOptions::new(Duration::from_secs(1)).without_renewal();
         let guard = LockManager::in_memory().acquire("k", options).await;
@@ -193,7 +195,7 @@ mod tests {
         let polls = Arc::default();
         let mut stream = held().await.hold_during(Counting(Arc::clone(&polls)));
         assert!(matches!(stream.next().await, Some(Ok(0))));
-        // The clock has not been read since: as after a pause of the whole process.
+        // The clock has not been read since, as after a pause of the whole process.
         tokio::time::advance(Duration::from_secs(2)).await;
         let lost = stream.next().await;
         assert!(matches!(

@@ -7,15 +7,15 @@ use crate::{
     integrations::problem::{self, Problem},
 };
 
-/// With this header a server tells gRPC's own retries how long to wait. Clients with `ABORTED` in their retry policy apply it by
-/// themselves. No client would read a name of our own, or HTTP's. In milliseconds, as a signed number of 32 bits.
+/// The header that tells gRPC's own retries how long to wait, in milliseconds, as a signed number of 32 bits. Clients with
+/// `ABORTED` in their retry policy apply it by themselves. They would not read a header of our own, or `Retry-After`.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Converts the failure to `ABORTED` if the lock is busy, `UNAVAILABLE` if it is lost or unavailable, `INVALID_ARGUMENT` if the key is
-/// too long, `INTERNAL` if the program is wrong; with a message that does not name the key.
+/// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too long
+/// becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. The message does not name the key.
 ///
-/// `grpc-retry-pushback-ms` says when it is worth to try again, unless that is not known: for a busy lock, how long its holders
-/// typically have it. Clients with a retry policy for the code wait that long before they try again.
+/// `grpc-retry-pushback-ms` says when to try again, if that is known. For a busy lock it is the time for which a holder typically
+/// has the lock. Clients with a retry policy for the code wait that long before they try again.
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
         let problem = Problem::answering(&error);
@@ -34,7 +34,7 @@ impl From<LockError> for Status {
 }
 
 impl Problem {
-    /// Rounded up, or clients would retry too early; and never zero, which would cause a busy loop.
+    /// Rounded up, since clients would otherwise retry too early. Never zero, which would cause a busy loop.
     fn pushback_ms(&self) -> Option<i32> {
         let wait = self.retry_after?.as_nanos().div_ceil(1_000_000).max(1);
         Some(i32::try_from(wait).unwrap_or(i32::MAX))
