@@ -28,16 +28,16 @@ pub(crate) struct Args {
     pub(crate) on_error: Option<Expr>,
     pub(crate) lease: Option<Ident>,
     pub(crate) locks: Option<Expr>,
-    /// The path of what the output calls.
+    /// The path of the items that the output calls.
     pub(crate) private: TokenStream,
     /// Each option's name as the user wrote it, known or not.
     pub(crate) names: Vec<Ident>,
-    /// Whether something that was meant to be the key was seen, right or wrong.
+    /// Whether an option that was meant to be the key was found, with or without a mistake.
     key_seen: bool,
 }
 
 impl Args {
-    /// Reads all options, and reports every mistake in any of them. `arguments` are the function's, if it could be read.
+    /// Reads all options, and reports every mistake in any of them. `arguments` are those of the function, if it could be read.
     pub(crate) fn parse(tokens: TokenStream, arguments: Option<&Names>) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let mut args = Self {
@@ -61,7 +61,7 @@ impl Args {
         if let (Some(modes), Some(Ok(keys))) = (&args.modes, &args.key) {
             errors.extend(modes.check(keys).err());
         }
-        // After the other options' mistakes, because it takes most lines.
+        // The mistake of the key comes after those of the other options, because it has the most lines.
         if let Some(Err(error)) = &args.key {
             errors.push(error.clone());
         }

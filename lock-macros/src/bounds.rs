@@ -1,5 +1,5 @@
 //! The bounds of lock-core that a macro can check before the program runs. lock-core depends on this crate, not the other way
-//! round. So these numbers are in both crates: a test compares them.
+//! round. So these numbers are in both crates, and a test compares them.
 
 /// The least milliseconds of a lease.
 pub(crate) const SHORTEST_MS: u64 = 100;

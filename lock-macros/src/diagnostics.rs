@@ -1,4 +1,4 @@
-//! Errors on the words that the user wrote, and what to write instead.
+//! Errors at the words that the user wrote, with the words to write instead.
 
 use proc_macro2::Span;
 use syn::{Error, Result};
@@ -16,7 +16,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a st
     (0..=word.len().max(3) / 3).find_map(close)
 }
 
-/// Whether so many edits make one word of another; swapping two neighbours is one.
+/// Whether at most so many edits turn one word into the other. A swap of two neighbouring letters is one edit.
 fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
     let Some(less) = edits.checked_sub(1) else {
         return one == other;
@@ -24,7 +24,7 @@ fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
     match (one, other) {
         ([x, one @ ..], [y, other @ ..]) if x == y => within(edits, one, other),
         ([x, y, one @ ..], [v, w, other @ ..]) if (x, y) == (w, v) => within(less, one, other),
-        // Replaced, lost or added.
+        // A letter was replaced, lost or added.
         ([_, tail @ ..], [_, end @ ..]) => {
             within(less, tail, end) || within(less, tail, other) || within(less, one, end)
         }

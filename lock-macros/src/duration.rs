@@ -12,7 +12,7 @@ use crate::{
 
 const NO_TEXT: &str = "write a text with a unit, as in `\"10s\"`";
 
-/// A duration literal, checked, or an expression, which is checked when it is run.
+/// Reads a duration literal, which is checked here, or an expression, which is checked when it runs.
 pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
     let Expr::Lit(ExprLit { lit, .. }) = value else {
         return Ok(value.into_token_stream());
@@ -35,7 +35,7 @@ pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
             format!("a number needs a unit: write `\"{number}s\"`")
         }
         Lit::Float(number) if number.suffix().is_empty() => NO_TEXT.to_owned(),
-        // `10s` is a number with a suffix for the compiler.
+        // For the compiler, `10s` is a number with a suffix.
         Lit::Int(_) | Lit::Float(_) => {
             let text = lit.to_token_stream().to_string();
             match milliseconds(&text) {
@@ -49,7 +49,7 @@ pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
     refuse(lit.span(), reason)
 }
 
-/// Reads `1h`, `1m30s` or `500ms`.
+/// Reads a text such as `1h`, `1m30s` or `500ms`.
 fn milliseconds(text: &str) -> std::result::Result<u64, String> {
     if text.is_empty() {
         return Err("it is empty: write a number and a unit, as in `\"10s\"`".to_owned());

@@ -12,7 +12,8 @@ use crate::{
     output::{Answer, answer_in_result, may_be_sent_later},
 };
 
-/// The first words of attributes that the compiler itself understands, so that no other macro will read the signature.
+/// The first words of attributes that the compiler itself understands. If there are no other attributes, no other macro reads the
+/// signature.
 const INERT: &[&str] = &[
     "allow",
     "warn",
@@ -38,10 +39,10 @@ const INERT: &[&str] = &[
     "diagnostic",
 ];
 
-/// Lints are about the name that an argument has in the body.
+/// The attributes of lints. They move with an argument into the body, since lints are about its name there.
 const LINTS: &[&str] = &["allow", "warn", "deny", "forbid", "expect"];
 
-/// Writes the function as it was, after a mistake, with what keeps the mistake from causing others.
+/// Writes the function without a lock, after a mistake. Further statements keep the mistake from causing other errors.
 pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
     let (private, lease) = (&args.private, args.lease.iter());
     let (arguments, bound) = (&item.names.arguments, &item.names.bound);
@@ -63,16 +64,16 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     }
     let private = &args.private;
     let written = item.output();
-    // What says "skipped" is the body's own value.
+    // With `on_busy = skip`, the value that means "skipped" has the body's own type.
     let answer = Answer::of(&written).filter(|_| !args.skip_busy);
-    // Of the body's value; `_` where it is not written, or cannot be.
+    // The type of the body's value; `_` if the type is not written, or cannot be.
     let output = match &written {
         Type::Never(_) => parse_quote!(_),
         other => inferred(other.clone()),
     };
     let [outside, inside, value] = ["outside", "inside", "value"].map(local);
     let arguments = ["manager", "key", "options"].map(local);
-    // By a `return` that never happens the compiler learns the type of the block's value, as from a signature.
+    // A `return` that never runs tells the compiler the type of the block's value, as a signature would.
     let typed = (!matches!(output, Type::Infer(_))).then(|| {
         quote! {
             if let ::core::option::Option::Some(#value) = #private::returns::<#output>() {
@@ -100,15 +101,15 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         #bindings
         #prologue
         #lease #inside.#acquire(#(#arguments),*).await;
-        // In parentheses: the compiler takes the braces of a short body for superfluous.
+        // Without the parentheses, the compiler warns that the braces of a short body are superfluous.
         (#body)
     };
-    // At the body, so that an error is about it that concerns all that the body captures.
+    // The span is that of the body, so that an error about all captures of the body points there.
     let at = item.braces.resolved_at(Span::mixed_site());
     let mut function = quote_spanned!(at=> async #capture { #statements });
     let in_result = answer_in_result(&written).filter(|_| !args.skip_busy);
     if let Some(answer) = answer.as_ref().or(in_result.as_ref()) {
-        // The inner block has all the `return`s of the body, and one type, as the function without the lock.
+        // The inner block has all `return`s of the body, and one type, like the function without the lock.
         let mut answered = answered(args, answer, &value);
         if in_result.is_some() {
             answered = quote!(#value.map(|#value| #answered));
@@ -129,10 +130,10 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     })
 }
 
-/// Makes of a value what the function returns instead of the `impl Trait` of a web framework.
+/// Writes the conversion from the body's value to the value that the function returns as the `impl Trait` of a web framework.
 fn answered(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
     let private = &args.private;
-    // At the trait, so that the compiler points there if the value does not implement it.
+    // The span is that of the trait, so that the compiler points there if the value does not implement it.
     let at = answer.span().resolved_at(Span::mixed_site());
     let mut value = value.clone();
     value.set_span(at);
@@ -142,7 +143,7 @@ fn answered(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
     }
 }
 
-/// How a failure becomes such a value.
+/// Writes the conversion from a failure to such a value.
 fn on_error_answers(args: &Args, answer: &Answer<'_>) -> TokenStream {
     let (private, error) = (&args.private, local("error"));
     let at = answer.span().resolved_at(Span::mixed_site());
@@ -163,7 +164,7 @@ fn on_error_answers(args: &Args, answer: &Answer<'_>) -> TokenStream {
     quote!(|#error| #value)
 }
 
-/// What only an editor sees of the options: each as a documented item. It is the first statement with and without
+/// Writes a statement for an editor only, with each option as a documented item. It is the first statement with and without
 /// mistakes, because an editor completes a name where it finds the same text before it.
 fn options_seen(args: &Args) -> TokenStream {
     let private = &args.private;
@@ -171,14 +172,14 @@ fn options_seen(args: &Args) -> TokenStream {
     quote!(#private::for_editor!(#(#private::option::#names),*);)
 }
 
-/// Builds the key and the options, each in a statement of its own: no borrow and no temporary of an expression lives
-/// on while the function waits.
+/// Builds the key and the options, each in a statement of its own. So no borrow and no temporary of an expression lives on
+/// while the function waits.
 fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     let private = &args.private;
     let keys = args.key.iter().flatten();
     let keys = keys.map(|keys| bind_keys(keys, args.modes.as_ref(), key, private));
     let manager_value = if let Some(locks) = &args.locks {
-        // The reference stands at the expression, so that an error does, too.
+        // The reference has the span of the expression, so that an error points there.
         let source = quote_spanned!(locks.span().resolved_at(Span::mixed_site())=> &#locks);
         quote!(manager_of(#source))
     } else {
@@ -222,8 +223,8 @@ fn bind_keys(
     }
 }
 
-/// How a failure becomes the function's value. A closure is avoided where possible: clippy warns of a closure with a large error,
-/// and not of an `async fn`.
+/// Writes the conversion from a failure to the function's value. A closure is avoided where possible: clippy warns of a closure
+/// with a large error, and not of an `async fn`.
 fn on_error(args: &Args, output: &Type) -> TokenStream {
     let (private, error) = (&args.private, local("error"));
     match (&args.on_error, args.skip_busy) {
@@ -238,8 +239,8 @@ fn on_error(args: &Args, output: &Type) -> TokenStream {
     }
 }
 
-/// The name of a variable. Hygiene keeps it apart from the user's variables, but not from a constant of that name in a pattern,
-/// nor from the unit struct that a framework makes of a handler called `key` or `options`.
+/// The name of a variable, with underscores. Hygiene separates it from the user's variables, but not from a constant of that name
+/// in a pattern. Nor does it separate it from the unit struct that a framework makes of a handler called `key` or `options`.
 fn local(name: &str) -> Ident {
     hidden(&format!("__{name}"))
 }
@@ -251,11 +252,11 @@ fn hidden(name: &str) -> Ident {
 
 /// Moves every argument into the body, where it is dropped as it would be without a lock; returns the statements.
 ///
-/// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has the compiler's own name
-/// for such an argument instead, unless another attribute is still to read the pattern.
+/// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has a name like `__arg0` instead, as
+/// the compiler's own. If another attribute has still to read the pattern, the signature keeps it.
 fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
     let others_read = !item.attrs.iter().all(|attr| begins(attr, INERT));
-    // The key of another lock below this one may be all that uses an argument.
+    // An argument may be used only in the key of another lock below this one.
     let below = item.attrs.iter().filter(|attr| is_a_lock(attr));
     let below: String = below
         .map(|attr| attr.to_token_stream().to_string())
@@ -285,7 +286,7 @@ fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
                 } else if !name.to_string().starts_with('_') {
                     quote!(#attrs let #pat = #name;)
                 } else if others_read {
-                    // Clippy lets an argument be called `_x`, but not a variable that is used or has no effect.
+                    // Clippy accepts the name `_x` for an argument, but not for a variable that is used or has no effect.
                     quote!(#[allow(clippy::used_underscore_binding)] #attrs let #pat = ::core::convert::identity(#name);)
                 } else {
                     name.set_span(unseen);

@@ -15,7 +15,7 @@ use syn::{
 
 use crate::diagnostics::refuse;
 
-/// What cannot be locked: words in front of a function's name, or of another item, and why.
+/// Words in front of a function's name, or of another item, that cannot be locked; and the reasons.
 const REFUSED: [(&[&str], &str); 9] = [
     (
         &["const"],
@@ -56,17 +56,17 @@ pub(crate) struct Item {
     pub(crate) sig: Signature,
     /// `#![…]` at the top of the body.
     inner_attrs: Vec<Attribute>,
-    /// Of the body's braces.
+    /// The span of the body's braces.
     pub(crate) braces: Span,
     /// The statements that are to be locked, in braces.
     pub(crate) body: TokenStream,
-    /// What a function that is not `async` returns: the future of an `async` block, which is empty here.
+    /// The block of a function that is not `async`. It returns the future of an `async` block, which is empty here.
     around: Option<Block>,
-    /// The statements at the top of that block that only give the arguments their names.
+    /// The statements at the top of the `async` block that only give the arguments their names.
     pub(crate) bindings: TokenStream,
     /// `move`, or nothing.
     pub(crate) capture: TokenStream,
-    /// What `async_trait` calls `self`.
+    /// The name that `async_trait` gives to `self`.
     pub(crate) receiver: Option<Ident>,
     pub(crate) names: Names,
 }
@@ -74,11 +74,11 @@ pub(crate) struct Item {
 /// The names that a function gives its arguments.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// What a key may name.
+    /// The names that a key may use.
     all: Vec<Ident>,
-    /// Those of the signature that are there under any `cfg`, without `self`.
+    /// The names of the signature that exist under any `cfg`, without `self`.
     pub(crate) arguments: Vec<Ident>,
-    /// Those that the first statements of an `async` block give.
+    /// The names that the first statements of an `async` block give.
     pub(crate) bound: Vec<Ident>,
 }
 
@@ -89,7 +89,7 @@ impl Item {
         let parsed = (|input: ParseStream| parse_item(input, &mut errors)).parse2(tokens);
         match parsed {
             Ok(item) => (Some(item), errors),
-            // What is no function was refused by its first word.
+            // An item that is no function was refused by its first word.
             Err(_) if !errors.is_empty() => (None, errors),
             Err(error) => (None, vec![error]),
         }
@@ -118,7 +118,7 @@ impl Item {
         quote_spanned!(self.braces=> #(#attrs)* #vis #sig { #(#inner)* #statements })
     }
 
-    /// Finds the `async` block, and takes what is in it.
+    /// Finds the `async` block, and takes its statements.
     fn take_block(&mut self) -> Result<()> {
         let mut block: Block = syn::parse2(self.body.clone())?;
         let Some(found) = async_block(&mut block) else {
@@ -201,7 +201,7 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     impl<'ast> Visit<'ast> for NameSearch {
         fn visit_pat_ident(&mut self, pat: &'ast PatIdent) {
             let marked = pat.by_ref.is_some() || pat.mutability.is_some();
-            // An upper-case name without more is a constant or a unit struct.
+            // An upper-case name without `ref` or `mut` is a constant or a unit struct.
             if marked || !pat.ident.to_string().starts_with(char::is_uppercase) {
                 self.0.push(pat.ident.clone());
             }
@@ -213,7 +213,7 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     search.0
 }
 
-/// Replaces the names for which there is another one, and leaves them in their place.
+/// Replaces each name for which `other` returns one. The new name has the position of the old one.
 pub(crate) fn renamed<'a>(
     tokens: TokenStream,
     other: &dyn Fn(&Ident) -> Option<&'a Ident>,
@@ -281,12 +281,12 @@ fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {
     }
 }
 
-/// Whether a word is one of those.
+/// Whether a word is one of `words`.
 pub(crate) fn is_one_of(word: &Ident, words: &[&str]) -> bool {
     words.iter().any(|one| word == one)
 }
 
-/// `let x = x;`, and the `if let` in front of it by which `async_trait` tells the compiler the return type.
+/// Whether a statement is `let x = x;`, or the `if let` by which `async_trait` tells the compiler the return type.
 fn only_binds(stmt: &Stmt) -> bool {
     match stmt {
         Stmt::Local(local) => {
@@ -300,7 +300,7 @@ fn only_binds(stmt: &Stmt) -> bool {
     }
 }
 
-/// `x`, or `{ let x = x; x }`.
+/// Whether an expression is `x`, or `{ let x = x; x }`.
 fn only_names(expr: &Expr) -> bool {
     match expr {
         Expr::Path(_) => true,
@@ -312,7 +312,7 @@ fn only_names(expr: &Expr) -> bool {
     }
 }
 
-/// Finds the `async` block whose future a block returns.
+/// Finds the `async` block of which a block returns the future.
 fn async_block(block: &mut Block) -> Option<&mut ExprAsync> {
     let Stmt::Expr(expr, None) = block.stmts.last_mut()? else {
         return None;
@@ -353,7 +353,7 @@ fn future_in(ty: &Type) -> Option<Type> {
     search.0
 }
 
-/// Writes `_` for every `impl Trait` inside a type, so that it can stand in a body.
+/// Writes `_` for every `impl Trait` inside a type, so that the type can stand in a body.
 pub(crate) fn inferred(mut ty: Type) -> Type {
     struct Infer;
     impl VisitMut for Infer {

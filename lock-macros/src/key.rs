@@ -21,7 +21,7 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// Reads the option's value. `names` are those that it may use; `None` if they are not known.
+    /// Reads the option's value. `names` are the names that it may use; `None` if they are not known.
     pub(crate) fn parse(value: Expr, names: Option<&Names>) -> syn::Result<Self> {
         match value {
             Expr::Array(list) => Self::list(list, names),
@@ -29,7 +29,7 @@ impl Keys {
         }
     }
 
-    /// Says what is wrong with each key of a list.
+    /// Reads a list, and reports the mistakes of each key in it.
     fn list(list: ExprArray, names: Option<&Names>) -> syn::Result<Self> {
         if list.elems.is_empty() {
             let reason =
@@ -51,7 +51,7 @@ impl Keys {
     }
 }
 
-/// Takes away the invisible group in which a literal stands that comes through `$key:literal` or `$key:expr`.
+/// Removes the invisible group around a literal that comes through `$key:literal` or `$key:expr`.
 pub(crate) fn ungrouped(mut value: Expr) -> Expr {
     while let Expr::Group(group) = value {
         value = *group.expr;
@@ -62,14 +62,14 @@ pub(crate) fn ungrouped(mut value: Expr) -> Expr {
 /// One key, as the call that builds it.
 pub(crate) enum Key {
     Template {
-        /// As it was written.
+        /// The template as it was written.
         text: String,
         /// The calls that make the parts of the key.
         parts: Vec<TokenStream>,
-        /// What an editor is to see.
+        /// The tokens for an editor only.
         seen: TokenStream,
     },
-    /// Any other expression: the key itself.
+    /// Any other expression, which is the key itself.
     Exact(Expr),
 }
 
@@ -121,7 +121,7 @@ impl Key {
         };
         scanner.scan()?;
         let (parts, values) = (scanner.parts, scanner.values);
-        // A format string, if `format_args!` reads the template the same way, or the expressions.
+        // An editor sees a format string if `format_args!` reads the template the same way, and otherwise the expressions.
         let plain = |expr: &TokenStream| syn::parse2::<Ident>(expr.clone()).is_ok();
         let seen = if values.iter().all(plain) && !literal.value().contains("{r#") {
             quote!(::core::format_args!(#literal))
@@ -145,7 +145,7 @@ impl Key {
         }
     }
 
-    /// What an editor is to see of it beside that.
+    /// The further tokens for an editor only.
     pub(crate) fn seen(&self) -> Option<&TokenStream> {
         match self {
             Self::Template { seen, .. } => Some(seen),
@@ -158,7 +158,7 @@ struct Scanner<'a> {
     text: &'a str,
     at: Span,
     names: Option<&'a Names>,
-    /// The text behind the last value.
+    /// The fixed text after the last value.
     pending: String,
     parts: Vec<TokenStream>,
     values: Vec<TokenStream>,
@@ -229,7 +229,7 @@ impl Scanner<'_> {
         let value = self.expression(expr);
         let value = value.or_else(|reason| self.refuse(from..from + expr.len(), &reason))?;
         self.end_of_text();
-        // At the literal, so that an error is, too.
+        // The span is that of the literal, so that an error points there.
         let span = self.at.resolved_at(Span::mixed_site());
         self.parts.push(if spec.is_empty() {
             quote_spanned!(span=> value(&&#value))
@@ -325,7 +325,7 @@ impl Scanner<'_> {
             return Ok(());
         };
         let text = name.unraw().to_string();
-        // A constant is as good as an argument.
+        // A constant may stand for an argument.
         if names.find(name).is_some() || text.starts_with(char::is_uppercase) {
             return Ok(());
         }
@@ -354,8 +354,8 @@ impl Scanner<'_> {
     }
 }
 
-/// Marks the names of fields and methods as generated. Else the compiler, when it knows a better one, offers to write it in place of the
-/// whole template, at which they all are.
+/// Marks the names of fields and methods as generated. All of them have the span of the whole template. Without the mark, a
+/// compiler that knows a better name offers to replace the whole template by it.
 fn members_of_ours(tokens: TokenStream) -> TokenStream {
     let mut follows_dot = false;
     let mark = |tree| {
@@ -380,7 +380,7 @@ fn members_of_ours(tokens: TokenStream) -> TokenStream {
     tokens.into_iter().map(mark).collect()
 }
 
-/// The position of an expression decides which forms it may have.
+/// The position of an expression, which decides which forms it may have.
 #[derive(Clone, Copy)]
 enum Place {
     Value,
@@ -391,7 +391,7 @@ enum Place {
 fn check_spec(spec: &str) -> Result<(), &'static str> {
     let spec = spec.trim_start_matches(':').trim_end();
     let mut chars = spec.chars();
-    // The fill character may be any.
+    // Any character may be the fill.
     let filled = matches!(chars.nth(1), Some('<' | '^' | '>'));
     let rest = if filled { chars.as_str() } else { spec };
     let reason = if rest.ends_with('?') {
@@ -408,8 +408,8 @@ fn check_spec(spec: &str) -> Result<(), &'static str> {
     Err(reason)
 }
 
-/// Whether a format spec, after its fill and alignment, is one that the compiler knows. Else it would point at a wrong place, since
-/// it takes the template for the format string.
+/// Whether the compiler knows a format spec, which is given without its fill. The compiler itself would report an unknown spec at a
+/// wrong place, since it takes the template for the format string.
 fn has_format_trait(rest: &str) -> bool {
     let rest = rest.trim_start_matches(['<', '^', '>']);
     let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);

@@ -39,7 +39,7 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
         }
         let key = Key::template(&input.parse()?, None)?;
         let tokens = key.tokens(&quote!(::lock_core::__private));
-        // In a block of its own: the borrows of the values end here, and not behind an `.await` of the statement around it.
+        // A block of its own ends the borrows of the values here, and not after an `.await` of the statement around it.
         let key = Ident::new("__key", Span::mixed_site());
         Ok(quote!({ let #key = #tokens; #key }))
     };
@@ -63,7 +63,7 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
         None => tokens,
     };
     let errors = errors.iter().map(Error::to_compile_error);
-    // Behind the item, so that an editor finds it where it was.
+    // The errors come after the item, so that an editor finds the item where it was.
     quote!(#item #(#errors)*)
 }
 
@@ -112,7 +112,7 @@ mod tests {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../tests/ui")
             .join(file);
-        // With shorter paths than the real ones, or rustfmt gives up.
+        // The paths are shortened, since rustfmt does not format code with the long ones.
         let expanded = expanded
             .to_string()
             .replace(":: lock_core :: __private ::", "__private::");

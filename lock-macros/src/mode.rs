@@ -11,7 +11,7 @@ use crate::{
 
 const OTHER_OPTION: &str = "; for so many holders at a time, write `permits = 3` instead";
 
-/// Beside which other holders a holder may be.
+/// The mode, which decides which other holders may have the lock at the same time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Exclusive,
@@ -25,7 +25,7 @@ pub(crate) enum Modes {
 }
 
 impl Mode {
-    /// As it is written, and the name of what brings a key into it.
+    /// The mode as it is written. The function that brings a key into the mode has the same name.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -76,7 +76,7 @@ impl Modes {
         all.map_or(Ok(Self::OfEach(modes, list)), Err)
     }
 
-    /// Checks that each key has one.
+    /// Checks that each key has a mode.
     pub(crate) fn check(&self, keys: &Keys) -> Result<()> {
         let Self::OfEach(modes, list) = self else {
             return Ok(());
@@ -97,7 +97,7 @@ impl Modes {
         Err(Error::new_spanned(list, reason))
     }
 
-    /// That of a key of a list, if it has one of its own.
+    /// The mode of a key of a list, if the key has its own.
     pub(crate) fn of(&self, position: usize) -> Option<Mode> {
         match self {
             Self::OfAll(_) => None,
@@ -106,7 +106,7 @@ impl Modes {
     }
 }
 
-/// A literal number of permits, checked, or an expression, which is checked when it is run.
+/// Reads a literal number of permits, which is checked here, or an expression, which is checked when it runs.
 pub(crate) fn permits(value: Expr) -> Result<TokenStream> {
     let (least, most) = PERMITS;
     let reason = match &value {

@@ -59,7 +59,7 @@ impl OptionName {
         }
     }
 
-    /// A value to show.
+    /// An example of a value.
     pub(crate) fn example(self) -> &'static str {
         match self {
             Self::Key => r#""order:{order_id}""#,
@@ -89,7 +89,7 @@ impl OptionName {
         }
     }
 
-    /// Whether other libraries use this word for it, or a user is likely to guess it.
+    /// Whether other libraries use this word for the option, or a user is likely to guess the word.
     pub(crate) fn is_also_called(self, word: &str) -> bool {
         let words = match self {
             Self::Key => "name resource id on lock lock_key lock_name path value keys",

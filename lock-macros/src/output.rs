@@ -1,4 +1,4 @@
-//! What the words of a return type tell a macro, which knows nothing else of the type.
+//! The facts that the words of a return type show. A macro knows nothing else of the type.
 
 use proc_macro2::Span;
 use syn::{
@@ -9,19 +9,19 @@ use syn::{
 
 use crate::item::{Item, is_one_of};
 
-/// Ends in `Stream`, and is a connection.
+/// Names that end in `Stream`, but are connections.
 const CONNECTIONS: &[&str] = &["TcpStream", "UnixStream", "TlsStream", "DuplexStream"];
 
-/// A trait of a web framework that a handler returns as an `impl Trait`, of which a failed lock can make a value, too.
+/// A trait of a web framework that a handler returns as an `impl Trait`. A failed lock can become a value of that trait, too.
 pub(crate) enum Answer<'a> {
-    /// axum's or poem's: it makes a response of any value.
+    /// The trait of axum or poem, which makes a response from the value alone.
     IntoResponse(&'a Path),
-    /// actix's: a response takes the request, too.
+    /// The trait of actix, which makes a response from the value and the request.
     Responder(&'a Path),
 }
 
 impl<'a> Answer<'a> {
-    /// The trait's name.
+    /// The span of the trait's name.
     pub(crate) fn span(&self) -> Span {
         let (Self::IntoResponse(path) | Self::Responder(path)) = self;
         let last = path.segments.last();
@@ -42,7 +42,7 @@ impl<'a> Answer<'a> {
             let last = bound.path.segments.last()?;
             match last.ident.to_string().as_str() {
                 "IntoResponse" => Some(Self::IntoResponse(&bound.path)),
-                // With arguments it is another framework's.
+                // A `Responder` with arguments belongs to another framework.
                 "Responder" if last.arguments.is_none() => Some(Self::Responder(&bound.path)),
                 _ => None,
             }
@@ -50,7 +50,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The trait of `Result<impl IntoResponse, E>`: its value is made a response, so that it is known how the body is sent.
+/// Finds the trait in `Result<impl IntoResponse, E>`. The value is made a response, which shows how the body is sent.
 pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
     let Type::Path(result) = ty else {
         return None;
@@ -71,7 +71,7 @@ pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
     }
 }
 
-/// Whether it is a response, so that its body may be sent after the function has returned, as far as its name says so.
+/// Whether the type names a response. If so, the body of the response may be sent after the function has returned.
 pub(crate) fn may_be_sent_later(ty: &Type) -> bool {
     let is_sent = |segment: &PathSegment| {
         let name = segment.ident.to_string();
@@ -80,8 +80,8 @@ pub(crate) fn may_be_sent_later(ty: &Type) -> bool {
     any_path(ty, &is_sent).is_some()
 }
 
-/// Whether the function can report a failed lock to its caller, as far as the words of its type show, and whether its value is
-/// all that it does. The compiler checks the rest by a trait.
+/// Checks that the function can report a failed lock to its caller, and that it returns no stream, which is read after the release.
+/// Only the words of the type are checked here. The compiler checks the rest by a trait.
 pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
     let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
     if let Some(stream) = stream_in(&output) {
@@ -112,12 +112,12 @@ pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
     Err(Error::new_spanned(output, reason))
 }
 
-/// Finds what is read after the function has returned, if its name says so.
+/// Finds a type that is read after the function has returned, by its name.
 fn stream_in(ty: &Type) -> Option<&Path> {
     any_path(ty, &is_stream)
 }
 
-/// Finds the first path whose last word is meant.
+/// Finds the first path with a last word that is meant.
 fn any_path<'a>(ty: &'a Type, is_meant: &dyn Fn(&PathSegment) -> bool) -> Option<&'a Path> {
     struct PathSearch<'a, 'b>(&'b dyn Fn(&PathSegment) -> bool, Option<&'a Path>);
     impl<'ast> Visit<'ast> for PathSearch<'ast, '_> {
