@@ -1,4 +1,4 @@
-//! What the services among the examples share: how they end.
+//! The end of a service, which all services among the examples share.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -8,13 +8,13 @@ use tokio::{
     sync::watch,
 };
 
-/// How long what is under way may take after the signal.
+/// How long requests under way may take after the signal.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Waits until the process is told to end: Kubernetes and systemd send `SIGTERM`, a terminal sends `SIGINT` at ctrl-c.
 ///
-/// From the first call on, neither signal ends the process by itself. So that none comes before, a service calls this before it
-/// says where it listens. All calls tell of the same signal, also those that come after it.
+/// From the first call on, neither signal ends the process by itself. A service makes that call before it prints its address, so
+/// that no signal comes earlier. All calls report the same signal, also those that come after it.
 ///
 /// # Panics
 ///
@@ -44,8 +44,8 @@ fn listen() -> watch::Receiver<bool> {
     told
 }
 
-/// Waits until the process is told to end, and then ends its locks, beside the server: no new lock from here on. What is still
-/// under way after five seconds loses its lock, and its handler ends with an error.
+/// Waits until the process is told to end, and then shuts the manager down, beside the server: it grants no new lock from here on.
+/// A handler that is still under way after five seconds loses its lock and ends with an error.
 pub fn shut_down_when_told(locks: LockManager) -> impl Future<Output = ()> + Send + 'static {
     let told = told_to_end();
     async move {

@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p examples --bin actix -F actix
 //!
-//! Then pay an order twice at the same time, and hang up in the middle. `LOCK_URL=redis://127.0.0.1` is for more than one
-//! process; without it, locks are in memory. `PORT` is 3000 if unset, `PAYMENT_MS` is 3000.
+//! Then pay an order twice at the same time, and close a connection in the middle. `LOCK_URL=redis://127.0.0.1` is for more than
+//! one process; without it, locks are in memory. `PORT` is 3000 if unset, `PAYMENT_MS` is 3000.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
 use std::{env, time::Duration};
@@ -17,7 +17,7 @@ struct Shop {
     payment_takes: Duration,
 }
 
-/// A second payment of the order is answered with 409 and `Retry-After`; nothing here has to say so.
+/// Pays an order. A second payment gets 409 and `Retry-After`, without any code for it here.
 #[post("/orders/{id}/pay")]
 #[distributed_lock(key = "order:{id}", ttl = "10s", wait = "0s", locks = shop.locks)]
 async fn pay(shop: web::Data<Shop>, id: web::Path<u64>) -> impl Responder {
@@ -32,7 +32,7 @@ async fn pay(shop: web::Data<Shop>, id: web::Path<u64>) -> impl Responder {
 async fn main() -> anyhow::Result<()> {
     let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
     let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
-    // A response does not wait for the answer to the release of its lock; the shutdown at the end does.
+    // A response does not wait for the reply to the release of its lock; the shutdown at the end does.
     let locks = LockManager::builder().release_in_background();
     let locks = locks.connect(&lock_url).await?;
     let shop = web::Data::new(Shop {
@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
         payment_takes: Duration::from_millis(number("PAYMENT_MS", 3000)?),
     });
     let server = HttpServer::new(move || App::new().app_data(shop.clone()).service(pay))
-        // By default, actix goes on with a request whose client has hung up, and with its lock.
+        // By default, actix goes on with a request after its client has disconnected, and keeps the lock.
         .h1_allow_half_closed(false)
         .shutdown_signal(told_to_end())
         .bind(format!("127.0.0.1:{}", number("PORT", 3000)?))?;
@@ -48,7 +48,7 @@ async fn main() -> anyhow::Result<()> {
     let url = format!("http://{}", server.addrs()[0]);
     println!("actix on {url}");
     println!("  curl -i -X POST {url}/orders/1/pay & sleep 1; curl -i -X POST {url}/orders/1/pay");
-    // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
+    // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
     tokio::join!(server.run(), shut_down_when_told(locks)).0?;
     Ok(())
 }

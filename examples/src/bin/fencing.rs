@@ -1,9 +1,9 @@
-//! A holder that sleeps through the end of its lease wakes up and writes, and the database refuses it.
+//! A holder that sleeps through the end of its lease wakes up and writes, and the database refuses the write.
 //!
 //!     cargo run -p examples --bin fencing -F fencing
 //!
-//! No lock can stop a process that is stopped in the middle of a step. The store can refuse what it writes when it wakes up, by
-//! the fencing token. With `-- --unfenced` it does not, and the sleeper overwrites what the next holder wrote.
+//! No lock can keep a process that was paused in the middle of a step from its next write. The store can refuse that write by the
+//! fencing token. With `-- --unfenced` it does not, and the sleeper overwrites the change of the next holder.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl FencedStore for Account {
             println!(
                 "{holder}: has read {balance} cents, and now sleeps for {sleeps:?}; its lease lasts {TTL:?}"
             );
-            // Here the whole process stops: no timer runs, no renewal, nothing that could notice.
+            // This stands for a pause of the whole process: the holder can notice nothing, since no timer of its own runs.
             std::thread::sleep(sleeps);
             println!("{holder}: wakes up and writes");
         }
@@ -64,7 +64,7 @@ impl FencedStore for Account {
     }
 }
 
-/// Both fit in 53 bits, so in any column for large numbers.
+/// A token and a holder's number fit in 53 bits, and so in any column for large numbers.
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -113,7 +113,7 @@ async fn main() -> anyhow::Result<()> {
     while locks.inspect("account").await?.is_none() {
         tokio::task::yield_now().await;
     }
-    // Gets the lock when the sleeper's lease is over, and is done before the sleeper wakes up.
+    // The successor gets the lock when the sleeper's lease has ended, and is done before the sleeper wakes up.
     deposit(locks, account("successor", Duration::ZERO), 25).await?;
     sleeper.await??;
     let balance: i64 = sqlx::query_scalar("SELECT balance FROM account")

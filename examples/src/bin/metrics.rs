@@ -1,12 +1,12 @@
-//! What Prometheus sees of the locks: how long they are waited for and held, who waits now, what was lost.
+//! The figures of the locks for Prometheus: times of waits and holds, the number of waiters now, and lost leases.
 //!
 //! ```text
 //! cargo run -p examples --bin metrics -F metrics
 //! curl http://127.0.0.1:9000/metrics
 //! ```
 //!
-//! Ten workers want three locks, all the time. `LOCK_URL=redis://127.0.0.1` has them share the locks with every other process that
-//! is started so; without it they are inside this one.
+//! Ten workers want three locks, all the time. With `LOCK_URL=redis://127.0.0.1` they share the locks with every other process that
+//! is started so; without it, the locks are in memory.
 
 #![expect(
     clippy::print_stdout,
@@ -21,7 +21,7 @@ use lock_core::{LockError, LockManager, distributed_lock};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
-/// The bounds of the buckets, in seconds: a lock is waited for and held for microseconds or for minutes.
+/// The bounds of the buckets, in seconds: waits and holds take microseconds, or minutes.
 const BUCKETS: [f64; 8] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0];
 
 #[distributed_lock(key = "shelf:{shelf}", ttl = "10s", wait = "500ms")]
@@ -30,7 +30,7 @@ async fn restock(shelf: usize, takes: Duration) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Fills one shelf after the other. Whoever finds it busy for too long goes to the next.
+/// Fills one shelf after the other. If a shelf is busy for too long, the worker goes to the next one.
 async fn work(number: usize) {
     let mut shelf = number;
     loop {
@@ -47,7 +47,7 @@ async fn work(number: usize) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Before the manager is made, so that the figures come with their descriptions.
+    // The recorder is installed before the manager is made, so that the figures come with their descriptions.
     let prometheus = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("seconds".to_owned()), &BUCKETS)?
         .install_recorder()?;
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(told)
         .await?;
-    // The workers give up what they do, and their locks are let go.
+    // The workers are dropped in the middle of their work, and their locks are released.
     workers.shutdown().await;
     shut_down_when_told(locks).await;
     Ok(())

@@ -17,7 +17,7 @@ async fn charge(order_id: u64, cents: u32) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The same lock, for whoever would rather be told than wait.
+/// The same lock, for a caller that wants an error instead of a wait.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s", wait = "0s")]
 async fn charge_at_once(order_id: u64) -> Result<(), LockError> {
     println!("order {order_id}: charged at once");
@@ -36,7 +36,7 @@ async fn by_hand(locks: &LockManager) -> Result<(), LockError> {
     // Another order has another lock.
     charge_at_once(43).await?;
 
-    // A guard that is only dropped is released too, in the background; this waits, and tells how it went.
+    // A guard that is only dropped is released too, in the background. This call waits, and returns the outcome.
     guard.release().await?;
     charge_at_once(42).await
 }
@@ -47,7 +47,7 @@ async fn main() -> Result<(), LockError> {
     let locks = LockManager::connect(&url).await?;
     lock_core::set_global(locks.clone());
 
-    // At the same time, but one after the other.
+    // Both calls start at the same time. Their bodies run one after the other.
     let (first, second) = tokio::join!(charge(42, 1_999), charge(42, 500));
     first.and(second)?;
 

@@ -1,4 +1,4 @@
-//! A catalog that many read at a time, an import that replaces it alone, and exports of which three run at a time.
+//! A catalog with many readers at a time, an import that replaces it alone, and exports, of which three run at a time.
 //!
 //! ```text
 //! cargo run -p examples --bin reports -F reports
@@ -37,7 +37,7 @@ struct App {
     step: Duration,
 }
 
-/// Reads all pages. Any number of reports run at a time, in all processes together, and none beside an import.
+/// Reads all pages. Any number of reports run at a time, in all processes together, but none beside an import.
 #[distributed_lock(key = "catalog", mode = shared, wait = "30s", locks = app.locks)]
 async fn report(State(app): State<App>) -> impl IntoResponse {
     let mut editions = BTreeSet::new();
@@ -47,7 +47,7 @@ async fn report(State(app): State<App>) -> impl IntoResponse {
         editions.extend(edition.fetch_optional(&app.pages).await.map_err(failed)?);
         sleep(app.step).await;
     }
-    // The lock is no transaction: an import whose client hung up, or that was killed, leaves the pages of two.
+    // The lock is no transaction: an import that was killed, or that lost its client, leaves pages of two editions.
     let edition = editions.first().copied().unwrap_or_default();
     let is_whole = editions.len() <= 1;
     let catalog = is_whole.then(|| format!("the catalog of edition {edition}\n"));
@@ -55,7 +55,7 @@ async fn report(State(app): State<App>) -> impl IntoResponse {
 }
 
 /// Writes all pages, alone. The edition is the fencing token. So an import that was stopped for longer than its lease, and then
-/// goes on, is refused at each page that a later one wrote.
+/// goes on, is refused at each page that a later import wrote.
 #[distributed_lock(key = "catalog", wait = "30s", lease = lease, locks = app.locks)]
 async fn import(State(app): State<App>) -> impl IntoResponse {
     let edition = i64::try_from(u64::from(lease.fencing_token())).map_err(failed)?;
@@ -72,18 +72,18 @@ async fn import(State(app): State<App>) -> impl IntoResponse {
     Ok(format!("imported edition {edition}\n"))
 }
 
-/// One of three at a time, in all processes together. A fourth that waits for longer than two seconds is told 409.
+/// Exports the catalog, three times at once at the most, in all processes together. A fourth export gets 409 after two seconds.
 #[distributed_lock(key = "export", permits = 3, wait = "2s", lease = lease, locks = app.locks)]
 async fn export(State(app): State<App>) -> impl IntoResponse {
     for _ in 1..=PAGES {
         sleep(app.step).await;
     }
-    // From 0 to 2, and of no other export at this time: as the name of a working folder, say.
+    // A number from 0 to 2 that no other export has at this time. It could name a working folder.
     let permit = lease.permit().unwrap_or_default();
     format!("exported with permit {permit}\n")
 }
 
-/// The reason is for whoever runs it, not for its clients.
+/// Logs the reason for the operator, and does not show it to clients.
 fn failed(error: impl std::fmt::Display) -> StatusCode {
     eprintln!("reports: {error}");
     StatusCode::INTERNAL_SERVER_ERROR
@@ -118,7 +118,7 @@ async fn main() -> anyhow::Result<()> {
     println!("  seq 20 | xargs -P 20 -I{{}} curl -s {url}/report & curl -X POST {url}/import");
     println!("  seq 5 | xargs -P 5 -I{{}} curl -s -X POST {url}/export");
 
-    // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
+    // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
     let server = axum::serve(listener, router).with_graceful_shutdown(told);
     tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
     Ok(())

@@ -1,12 +1,12 @@
-//! A job that every replica starts by its own clock, and one of them runs.
+//! A job that every replica starts by its own clock, and that only one of them runs.
 //!
 //!     cargo run -p examples --bin scheduled_job
 //!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin scheduled_job -- 1
 //!
-//! Three replicas, whose clocks tick 50 ms apart, are to send one notification. A lock alone is not enough: the job is done
-//! in a moment, and the next replica finds the lock free. `min_hold` keeps it for longer than the clocks are apart. With
-//! `--without-min-hold` the notification is sent three times. With a number it is that replica alone, as on a machine of
-//! its own.
+//! Three replicas, with clocks 50 ms apart, are to send one notification. A lock alone is not enough: the job is done in a
+//! moment, and the next replica finds the lock free. `min_hold` keeps the lock for longer than the clocks are apart. With
+//! `--without-min-hold` the notification is sent three times. With a number, the program runs that replica alone, as on a
+//! machine of its own.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{env, time::Duration};
@@ -17,14 +17,14 @@ use tokio::{task::JoinSet, time::sleep};
 /// How far the clocks of two replicas are apart.
 const APART: Duration = Duration::from_millis(50);
 
-/// Sends, unless another replica has the lock, or had it in the last minute: this round is done then.
+/// Sends, unless another replica has the lock, or had it in the last minute. In both cases this round is done.
 #[distributed_lock(key = "job:{job}", wait = "0s", on_busy = skip, min_hold = "1m")]
 async fn run(job: &str, replica: u32) -> Result<Option<()>, LockError> {
     send(job, replica);
     Ok(Some(()))
 }
 
-/// The same without `min_hold`: right only as long as no replica is later than the job takes.
+/// The same without `min_hold`. It is right only if no replica starts after another one has finished the job.
 #[distributed_lock(key = "job:{job}", wait = "0s", on_busy = skip)]
 async fn run_too_often(job: &str, replica: u32) -> Result<Option<()>, LockError> {
     send(job, replica);
@@ -71,7 +71,7 @@ async fn main() -> anyhow::Result<()> {
     for ended in replicas.join_all().await {
         ended?;
     }
-    // What `min_hold` keeps stays on the server.
+    // A lock that `min_hold` keeps stays on the server.
     locks.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }

@@ -3,8 +3,8 @@
 //!     cargo run -p examples --bin tonic -F tonic
 //!     cargo run -p examples --bin tonic -F tonic -- pay 42
 //!
-//! The first serves, the second is a client. `LOCK_URL=redis://127.0.0.1` is for more than one process that serves; without
-//! it, locks are in memory. `PORT` is 50051 if unset, `PAYMENT_MS` is 3000.
+//! The first command is the server, the second is a client. `LOCK_URL=redis://127.0.0.1` is for more than one server process;
+//! without it, locks are in memory. `PORT` is 50051 if unset, `PAYMENT_MS` is 3000.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
 use std::{env, time::Duration};
@@ -47,7 +47,7 @@ struct Shop {
 
 #[tonic::async_trait]
 impl Payments for Shop {
-    /// A second payment of the order is `ABORTED`, with `grpc-retry-pushback-ms`; nothing here has to say so.
+    /// Pays an order. A second payment gets `ABORTED` and `grpc-retry-pushback-ms`, without any code for it here.
     #[distributed_lock(key = "order:{order.get_ref().id}", wait = "0s", locks = self.locks)]
     async fn pay(&self, order: Request<Order>) -> Result<Response<Receipt>, Status> {
         tokio::time::sleep(self.payment_takes).await;
@@ -75,7 +75,7 @@ async fn main() -> anyhow::Result<()> {
         locks: locks.clone(),
         payment_takes,
     });
-    // No new request and no new lock. What outlasts the grace loses its lock, and ends with an error.
+    // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
     let server = Server::builder()
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, told);

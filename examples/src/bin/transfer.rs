@@ -1,4 +1,5 @@
-//! Two accounts, two locks: transfers in both directions at once, no deadlock, and no cent lost. Without locks most get lost.
+//! Two accounts, two locks: transfers in both directions at once, no deadlock, and no cent lost. Without locks, most transfers are
+//! lost.
 //!
 //!     cargo run -p examples --bin transfer
 //!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin transfer
@@ -17,7 +18,7 @@ use tokio::{task::JoinSet, time::sleep};
 /// How many transfers there are in each direction.
 const TRANSFERS: u32 = 100;
 
-/// A store whose answers take a moment, in which others may read and write too.
+/// A store that takes a moment for each reply. In that moment, other tasks may read and write too.
 #[derive(Clone)]
 struct Bank {
     cents: Arc<Mutex<HashMap<&'static str, i64>>>,
@@ -45,7 +46,7 @@ async fn move_money(bank: &Bank, from: &'static str, to: &'static str, cents: i6
     bank.write(to, balance + cents).await;
 }
 
-/// Takes both locks at once, or none, and in the same order whichever way the money goes.
+/// Takes both locks at once, or none, and in the same order whatever the direction of the transfer.
 #[distributed_lock(key = ["account:{from}", "account:{to}"], ttl = "10s", wait = "2m")]
 async fn move_money_alone(
     bank: &Bank,
@@ -57,7 +58,7 @@ async fn move_money_alone(
     Ok(())
 }
 
-/// Makes all transfers at once, and says what the accounts come to.
+/// Makes all transfers at once, and returns the balances.
 async fn transfer(with_locks: bool) -> Result<String, LockError> {
     let bank = Bank {
         cents: Arc::new(Mutex::new(HashMap::from([("ann", 1_000), ("ben", 1_000)]))),
@@ -87,7 +88,7 @@ async fn main() -> Result<(), LockError> {
     lock_core::set_global(locks.clone());
 
     println!("both begin with 1000 cents; ann pays ben 100 times 7, and he pays her 100 times 2");
-    // Most write back a balance that they read before the others wrote theirs.
+    // Most transfers write back a balance that they read before other transfers wrote theirs.
     println!("without locks: {}", transfer(false).await?);
     println!("with locks: {}", transfer(true).await?);
     locks.shutdown(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! What the page shows.
+//! The data that the page shows.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub(crate) enum Phase {
     Finished,
 }
 
-/// All of it, as of one moment.
+/// All data of the page, as of one moment.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Board {
     pub(crate) phase: Phase,
@@ -32,24 +32,24 @@ pub(crate) struct Board {
     pub(crate) sale_trouble: Option<String>,
 }
 
-/// One side.
+/// The data of one side.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Panel {
     pub(crate) sold: u32,
     pub(crate) oversold: u32,
     pub(crate) waiting: u32,
     pub(crate) gave_up: u32,
-    /// Why the first of those gave up.
+    /// The reason of the first buyer that gave up.
     pub(crate) reason: Option<String>,
-    /// How many were between reading and writing at once, at the most.
+    /// The largest number of buyers that were between reading and writing at once.
     pub(crate) most_inside: u32,
-    /// What the database says is left.
+    /// The number of items left, by the database.
     pub(crate) left: u32,
-    /// Who is between reading and writing, if one is.
+    /// The buyer between reading and writing, if there is exactly one.
     pub(crate) holder: Option<Holder>,
     pub(crate) turns: u32,
     pub(crate) hand_offs_per_second: u32,
-    /// How long each buyer waited for the answer, in milliseconds, and what it was; in the order of the answers.
+    /// For each buyer the wait for the answer, in milliseconds, and the answer; in the order of the answers.
     pub(crate) waits: Vec<(u32, Outcome)>,
 }
 

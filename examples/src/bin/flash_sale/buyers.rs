@@ -1,4 +1,4 @@
-//! The buyers, and the one line between them and an oversold sale.
+//! The buyers, and the one line that keeps the sale from being oversold.
 
 use std::{
     ops::Range,
@@ -10,16 +10,16 @@ use tokio::task::JoinSet;
 
 use crate::shop::{Shop, Side};
 
-/// How many there are in all.
+/// The number of buyers in all.
 pub(crate) const BUYERS: u32 = 500;
 
 /// The lock of the only item on sale.
 pub(crate) const KEY: &str = "sale:ticket";
 
-/// How long a payment takes: the time in which others read the same stock.
+/// How long a payment takes. In that time other buyers read the same stock.
 const PAYMENT: Duration = Duration::from_millis(40);
 
-/// Somebody who wants one item.
+/// A buyer of one item.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buyer {
     pub(crate) number: u32,
@@ -46,7 +46,7 @@ impl From<sqlx::Error> for BuyError {
     }
 }
 
-/// Lets these buyers in, all at once and on both sides, and waits until the last of them has an answer.
+/// Lets these buyers in, all at once and on both sides, and waits until the last buyer has an answer.
 pub(crate) async fn let_in(shop: &Shop, numbers: Range<u32>) -> Result<(), sqlx::Error> {
     let mut crowd = JoinSet::new();
     for number in numbers {
@@ -75,13 +75,13 @@ async fn serve(shop: Shop, buyer: Buyer) -> Result<(), sqlx::Error> {
     }
 }
 
-/// The difference: of all buyers, in all processes together, one at a time is in here.
+/// Buys one item under the lock: of all buyers, in all processes together, one at a time runs this body.
 #[distributed_lock(key = "sale:{item}", ttl = "10s", wait = "2m")]
 async fn buy(shop: &Shop, buyer: Buyer, item: &str) -> Result<(), BuyError> {
     buy_one(shop, buyer).await
 }
 
-/// Read, work, write back: right for one at a time, wrong for two.
+/// Reads the stock, pays, and writes back. This is right for one buyer at a time, and wrong for two.
 async fn buy_one(shop: &Shop, buyer: Buyer) -> Result<(), BuyError> {
     let stock = shop.enter(buyer).await?;
     if stock == 0 {

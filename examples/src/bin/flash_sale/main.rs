@@ -1,13 +1,13 @@
-//! A flash sale to look at: 100 items, 500 buyers at once, without the lock and with it.
+//! A flash sale on a page: 100 items, 500 buyers at once, without the lock and with it.
 //!
 //! ```text
 //! cargo run -p examples --bin flash_sale -F flash_sale
 //! LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin flash_sale -F flash_sale
 //! ```
 //!
-//! Each buyer reads the stock, pays, and writes back what is left. Without the lock they all read the same number, and far
-//! too many items are sold. The one line that makes the difference stands in `buyers.rs`. With Redis the program starts itself
-//! a second time, and each process brings half of the buyers; locks in memory end at the process, so there one brings all.
+//! Each buyer reads the stock, pays, and writes back the new stock. Without the lock all buyers read the same number, and far too
+//! many items are sold. The one line that prevents it is in `buyers.rs`. With Redis the program starts itself a second time, and
+//! each process brings half of the buyers. Locks in memory end at the process, so without Redis one process brings all.
 //!
 //! | variable | says | if unset |
 //! | --- | --- | --- |
@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 
 use self::{sale::Sale, shop::Shop};
 
-/// How long a buyer who has the lock may go on after the signal to end.
+/// How long a buyer with the lock may go on after the signal to end.
 const GRACE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -75,7 +75,7 @@ async fn first(locks: LockManager, alone: bool) -> anyhow::Result<()> {
     let told = told_to_end();
     println!("flash sale on http://{}", listener.local_addr()?);
 
-    // All begin to stop at SIGTERM and at ctrl-c: the page, the second process, and the buyers of this one.
+    // At SIGTERM and at ctrl-c these begin to stop: the page, the second process, and the buyers of this process.
     let server = axum::serve(listener, web::router(sale.clone()));
     let server = server.with_graceful_shutdown(told);
     let shutdown = async {

@@ -1,4 +1,4 @@
-//! One sale after the other, and what is known of the one that runs.
+//! One sale after the other, and the state of the current one.
 
 use std::{
     collections::VecDeque,
@@ -26,27 +26,27 @@ use crate::{
     shop::{Shop, Side},
 };
 
-/// How often the page sees something new.
+/// How often the page is updated.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// How often the backend of the locks is looked at.
+/// How often the backend of the locks is checked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Longer than the longest wait of a buyer, so that not even a second process that hangs is waited for without end.
+/// Longer than the longest wait of a buyer. It bounds the wait for a second process that hangs.
 const LONGEST_SALE: Duration = Duration::from_secs(150);
 
-/// Why a sale did not start.
+/// The reason why a sale did not start.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
     Running,
     Unavailable(String),
 }
 
-/// The sale, as everybody who runs or watches it knows it.
+/// The sale, as a cheap clone for the tasks that run or watch it.
 #[derive(Debug, Clone)]
 pub(crate) struct Sale {
     shop: Shop,
-    /// Where the second process finds the shop, if there is one.
+    /// The file of the shop for the second process, if there is one.
     shared: Option<PathBuf>,
     locks: LockManager,
     board: watch::Sender<Board>,
@@ -55,7 +55,7 @@ pub(crate) struct Sale {
 }
 
 impl Sale {
-    /// Two processes sell from the file, if there is one that they share.
+    /// Creates the sale. If there is a shared file, two processes sell from it.
     pub(crate) fn new(shop: Shop, shared: Option<PathBuf>, locks: LockManager) -> Self {
         let processes = if shared.is_some() { 2 } else { 1 };
         Self {
@@ -84,7 +84,7 @@ impl Sale {
             sale.board.send_modify(|board| {
                 board.phase = Phase::Finished;
                 board.sale_trouble = trouble;
-                // Whoever reads that it is over can start the next one.
+                // Released while the board is written: after a read of `Finished`, the next sale can start at once.
                 drop(running);
             });
         });
@@ -95,7 +95,7 @@ impl Sale {
         self.board.subscribe()
     }
 
-    /// Waits, after the signal to end, until the sale that runs has stopped in order.
+    /// Waits, after the signal to end, until the current sale has stopped in order.
     pub(crate) async fn stopped(&self) -> anyhow::Result<()> {
         if self.running.try_lock().is_ok() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Sale {
         }
     }
 
-    /// Keeps looking whether the locks can be had.
+    /// Checks the backend of the locks again and again.
     pub(crate) async fn watch_backend(&self) -> Infallible {
         loop {
             self.look_at_backend().await;
@@ -116,7 +116,7 @@ impl Sale {
         }
     }
 
-    /// Asks who has the lock, which is bounded by the manager's time-outs, and returns why there was no answer.
+    /// Inspects the lock, within the manager's time-outs, and returns why there was no reply.
     async fn look_at_backend(&self) -> Option<String> {
         let trouble = self.locks.inspect(buyers::KEY).await.err();
         let trouble = trouble.map(|error| error.to_string());
@@ -139,7 +139,7 @@ impl Sale {
                 _ = frames.tick() => self.show(|turns, _| handed_on.per_second(turns)).await?,
             }
         };
-        // What counts in the end is the whole sale.
+        // The last figures are those of the whole sale.
         self.show(|turns, ms| turns * 1_000 / ms.max(1)).await?;
         sold.context("the sale did not come to an end")?
     }
@@ -156,7 +156,7 @@ impl Sale {
         Ok(())
     }
 
-    /// Lets in the buyers of this process; sends all away at the signal to end.
+    /// Lets in the buyers of this process; drops them all at the signal to end.
     async fn let_in(&self, numbers: Range<u32>) -> anyhow::Result<()> {
         tokio::select! {
             sold = buyers::let_in(&self.shop, numbers) => Ok(sold?),
@@ -164,7 +164,8 @@ impl Sale {
         }
     }
 
-    /// Puts on the board what the shop knows; the rate of hand-offs is a matter of the turns and the longest wait so far.
+    /// Copies the figures of the shop to the board. `rate` computes the hand-offs per second from the turns and the longest wait so
+    /// far.
     async fn show(&self, mut rate: impl FnMut(u32, u32) -> u32) -> Result<(), sqlx::Error> {
         for side in [Side::WithoutLock, Side::WithLock] {
             let visits = self.shop.visits(side).await?;
@@ -179,7 +180,7 @@ impl Sale {
     }
 }
 
-/// How many turns there were, one second back.
+/// The numbers of turns in the last second, for their rate.
 #[derive(Debug, Default)]
 struct HandedOn {
     seen: VecDeque<(Instant, u32)>,

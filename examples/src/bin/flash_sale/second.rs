@@ -1,7 +1,7 @@
 //! The second process: the same program again, with the other half of the buyers.
 //!
-//! The two talk through its standard streams. It says when it is ready, and is told when to begin. When its input ends it
-//! stops, and that is also what happens when the first process dies in whatever way.
+//! The two processes talk through the standard streams of the second one. It reports when it is ready, and reads when to begin. It
+//! stops when its input ends, which also happens when the first process dies in any way.
 
 use std::{env, ops::Range, path::Path, process::Stdio};
 
@@ -20,10 +20,10 @@ use crate::{
     shop::Shop,
 };
 
-/// The argument by which the program knows that it is the second one; the database follows.
+/// The argument that makes the program the second process; the database follows.
 pub(crate) const OPTION: &str = "--second";
 
-/// The buyers that it brings.
+/// The buyers of the second process.
 pub(crate) const NUMBERS: Range<u32> = BUYERS / 2 + 1..BUYERS + 1;
 
 /// Runs the second process.
@@ -39,10 +39,10 @@ pub(crate) async fn run(locks: &LockManager, database: &Path) -> anyhow::Result<
     tokio::select! {
         sold = buyers::let_in(&shop, NUMBERS) => sold?,
         _ = input.read(&mut word) => locks.shutdown(GRACE).await,
-        // It comes to both, from whatever ends all processes of a service.
+        // Both processes get this signal if all processes of a service are ended.
         () = told => locks.shutdown(GRACE).await,
     }
-    // The thread that reads the input would keep the runtime from ending.
+    // Without the exit, the thread that reads the input would keep the runtime from ending.
     std::process::exit(0)
 }
 
@@ -59,7 +59,7 @@ impl Second {
             .arg(database)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-c is for the first one, which ends this one in order.
+            // Ctrl-c is for the first process, which ends this one in order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -73,7 +73,7 @@ impl Second {
         Ok(Self { child })
     }
 
-    /// Has its buyers begin, and waits until they are done, or until it has stopped after the signal to end.
+    /// Lets its buyers begin, and waits until they are done, or until the process has stopped after the signal to end.
     pub(crate) async fn sell(mut self) -> anyhow::Result<()> {
         let mut input = self.child.stdin.take().context("piped")?;
         input.write_all(b"!").await?;

@@ -1,4 +1,4 @@
-//! The stock and who came for it, in a SQLite file that both processes reach.
+//! The stock and the visits of the buyers, in a SQLite file that both processes use.
 
 use std::{path::Path, time::Duration};
 
@@ -9,7 +9,7 @@ use sqlx::{
 
 use crate::buyers::Buyer;
 
-/// How many items there are, on each side.
+/// The number of items on each side.
 pub(crate) const STOCK: u32 = 100;
 
 const SCHEMA: &str = "
@@ -26,7 +26,7 @@ const SCHEMA: &str = "
         PRIMARY KEY (side, buyer)
     );";
 
-/// Which of the two sales.
+/// One of the two sales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::Type)]
 #[repr(i32)]
 pub(crate) enum Side {
@@ -34,7 +34,7 @@ pub(crate) enum Side {
     WithLock,
 }
 
-/// What a buyer was told.
+/// The answer to a buyer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, sqlx::Type)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(rename_all = "snake_case")]
@@ -44,12 +44,12 @@ pub(crate) enum Outcome {
     GaveUp,
 }
 
-/// A buyer who has read the stock, or gave up before.
+/// The visit of a buyer that has read the stock, or gave up before.
 #[derive(Debug, FromRow)]
 pub(crate) struct Visit {
     pub(crate) buyer: u32,
     pub(crate) process: String,
-    /// How many were between reading and writing when this one came, this one among them.
+    /// How many buyers were between reading and writing when this one came, this one included.
     pub(crate) inside: u32,
     /// `None` as long as the buyer is inside.
     pub(crate) outcome: Option<Outcome>,
@@ -70,10 +70,10 @@ impl Shop {
             .filename(file)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            // Nobody needs the sale after a power cut.
+            // The sale need not survive a power cut.
             .synchronous(SqliteSynchronous::Off)
             .busy_timeout(Duration::from_secs(30));
-        // One connection a process: SQLite has one writer at a time, and the pool is the fairer queue.
+        // One connection for each process: SQLite has one writer at a time, and the pool is the fairer queue.
         let pool = SqlitePoolOptions::new()
             .max_connections(1)
             .acquire_timeout(Duration::from_mins(2));
@@ -82,7 +82,7 @@ impl Shop {
         Ok(Self { database, process })
     }
 
-    /// Fills the shelves of both sides and forgets who came.
+    /// Fills the stock of both sides, and deletes the visits.
     pub(crate) async fn refill(&self) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("DELETE FROM visits; DELETE FROM stock")
             .execute(&self.database)
@@ -103,7 +103,7 @@ impl Shop {
         visit.fetch_one(&self.database).await
     }
 
-    /// Sells an item, and writes back what is left: both or none.
+    /// Sells an item, and writes back the new stock: both or none.
     pub(crate) async fn sell(&self, buyer: Buyer, left: u32) -> Result<(), sqlx::Error> {
         let mut both = self.database.begin().await?;
         let write = sqlx::query("UPDATE stock SET items = ? WHERE side = ?");
@@ -135,7 +135,7 @@ impl Shop {
         stock.fetch_one(&self.database).await
     }
 
-    /// Returns everybody who came, in the order of the answers.
+    /// Returns all visits, in the order of the answers.
     pub(crate) async fn visits(&self, side: Side) -> Result<Vec<Visit>, sqlx::Error> {
         let visits = sqlx::query_as("SELECT * FROM visits WHERE side = ? ORDER BY place");
         visits.bind(side).fetch_all(&self.database).await

@@ -1,4 +1,4 @@
-//! The page, and what it asks for.
+//! The page, and the routes that it uses.
 
 use axum::{
     Json, Router,
@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) fn router(sale: Sale) -> Router {
     let file = |kind: &'static str, text: &'static str| {
-        // Nothing from elsewhere, and no script or style but these.
+        // The page loads nothing from another host, and no script or style except these files.
         let policy = "default-src 'self'; img-src data:";
         let headers = [
             (header::CONTENT_TYPE, kind),

@@ -1,15 +1,15 @@
-//! What a client is told when something goes wrong. For a lock that it did not get, the feature `axum` of lock-core answers.
+//! The response to a client when something goes wrong. For a failed lock, the feature `axum` of lock-core makes the response.
 
 use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 
-/// Why a request failed that had its lock, or needed none.
+/// The reason why a request failed that had its lock, or needed none.
 #[derive(Debug)]
 pub(crate) enum ApiError {
     NoSuchOrder,
-    /// The lease ended, the lock went to somebody else, and that one has claimed the order.
+    /// The lease ended, another holder got the lock, and that holder has claimed the order.
     Overtaken,
     Database(sqlx::Error),
 }
@@ -29,7 +29,7 @@ impl IntoResponse for ApiError {
                 (StatusCode::CONFLICT, text).into_response()
             }
             Self::Database(error) => {
-                // For whoever runs the shop, not for its clients.
+                // For the operator of the shop, not for its clients.
                 eprintln!("the database: {error}");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }

@@ -1,4 +1,4 @@
-//! What the shop answers.
+//! The handlers of the shop.
 
 use axum::{
     Json,
@@ -15,7 +15,7 @@ use crate::{
     store::{Order, Orders},
 };
 
-/// What every handler needs.
+/// The state that every handler needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Shop {
     pub(crate) orders: Orders,
@@ -54,27 +54,29 @@ pub(crate) async fn show(
 /// Pays an order. All instances of the shop together run this once at a time for each order.
 ///
 /// A lock alone cannot stop an instance that was frozen for longer than its lease and then goes on
-/// where it was. The fencing token can: it grows with each holder of the lock, goes along with each
-/// write, and the database refuses one that is smaller than what it has seen.
+/// where it was. The fencing token can: it grows with each holder of the lock, and each write has it.
+/// The database refuses a token that is smaller than the largest one that it has seen.
 ///
-/// Nothing here answers for a lock that is busy, lost or unavailable: the client is told 409 or 503, and when to come back.
+/// If the lock is busy, lost or unavailable, the client gets 409 or 503 and `Retry-After`, without any code for it here.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s", lease = lease)]
 pub(crate) async fn pay(State(shop): State<Shop>, Path(order_id): Path<i64>) -> impl IntoResponse {
     let fencing_token = u64::from(lease.fencing_token());
     charge_if_open(&shop, order_id, fencing_token).await
 }
 
-/// Pays an order as [`pay`] does, but for the lock: two at the same time charge it twice.
+/// Pays an order as [`pay`] does, but without the lock: two payments at the same time charge it twice.
 pub(crate) async fn pay_without_lock(
     State(shop): State<Shop>,
     Path(order_id): Path<i64>,
 ) -> Result<Json<Order>, ApiError> {
-    // The smallest token there is, so the database has nothing to compare.
+    // All calls have the smallest token, so the database refuses none.
     charge_if_open(&shop, order_id, 0).await
 }
 
-/// A lost lease, or a client that hangs up, drops this wherever it waits, even between the charge and
-/// the write. So a real provider is also given a key by which it knows a charge that it made before.
+/// Charges an order that is not paid yet.
+///
+/// If the lease is lost or the client disconnects, this future is dropped at any await, even between the
+/// charge and the write. So a real provider also gets a key by which it knows a charge that it made before.
 async fn charge_if_open(
     shop: &Shop,
     order_id: i64,

@@ -1,4 +1,4 @@
-//! A web shop whose orders are charged once, however often and wherever they are paid.
+//! A web shop that charges each order once, however often and wherever it is paid.
 //!
 //! ```text
 //! cargo run -p examples --bin orders -F orders
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Paying an order reads it, asks a slow payment provider for the money, and writes it back. Two
-//! payments at the same time both read an open order, and both charge it, unless a lock keeps them
-//! apart: see `pay` in `handlers.rs`. With `--without-lock` you can watch it go wrong.
+//! payments at the same time both read an open order, and both charge it, unless a lock separates
+//! them: see `pay` in `handlers.rs`. With `--without-lock` you can watch both charge it.
 //!
 //! | variable | says | if unset |
 //! | --- | --- | --- |
@@ -54,7 +54,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let settings = Settings::read()?;
 
     // Every annotated handler of the process takes its locks here. A response does not wait for the
-    // answer to the release of its lock; the shutdown at the end does.
+    // reply to the release of its lock; the shutdown at the end does.
     let locks = LockManager::builder().release_in_background();
     let locks = locks.connect(&settings.lock_url).await?;
     lock_core::set_global(locks.clone());
@@ -68,8 +68,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let told = told_to_end();
     print_what_to_try(&listener, settings.with_lock)?;
 
-    // Both begin to stop at SIGTERM and at ctrl-c: no new request, and no new lock. A payment that is
-    // still under way after five seconds loses its lock, and its handler ends with an error.
+    // The server and the manager begin to stop at SIGTERM and at ctrl-c: no new request, and no new lock.
+    // A payment that is still under way after five seconds loses its lock, and its handler ends with an error.
     let app = router(shop, settings.with_lock);
     let server = axum::serve(listener, app).with_graceful_shutdown(told);
     tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
@@ -121,7 +121,7 @@ fn print_what_to_try(listener: &TcpListener, with_lock: bool) -> io::Result<()> 
     Ok(())
 }
 
-/// An error says what failed, and its sources say why.
+/// Prints an error, which says what failed, with its sources, which say why.
 fn report(error: &dyn Error) {
     eprint!("orders: {error}");
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! A payment provider: slow, and it charges as often as it is asked.
+//! A payment provider: it is slow, and charges as often as it is asked.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::store::Order;
 
 /// Stands for a service on the other side of the internet.
 ///
-/// Its books are in the shop's database for one reason: all instances of the shop see the same.
+/// Its books are in the shop's database, so that all instances of the shop see the same.
 #[derive(Debug, Clone)]
 pub(crate) struct PaymentProvider {
     books: SqlitePool,

@@ -1,4 +1,4 @@
-//! What whoever starts the shop can choose.
+//! The settings that an operator can choose at the start.
 
 use std::{env, io, str::FromStr, time::Duration};
 
@@ -12,7 +12,7 @@ pub(crate) struct Settings {
     pub(crate) database_url: String,
     pub(crate) payment_takes: Duration,
     pub(crate) port: Option<u16>,
-    // Holds the database if no other was chosen, and is removed with this.
+    // Holds the database if no other was chosen. It is removed when this value is dropped.
     _folder: Option<TempDir>,
 }
 

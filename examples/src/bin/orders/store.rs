@@ -1,4 +1,4 @@
-//! The orders, in a database that refuses a holder of the lock who comes too late.
+//! The orders, in a database that refuses a write by an earlier holder of the lock.
 
 use std::{str::FromStr, time::Duration};
 
@@ -36,11 +36,11 @@ pub(crate) struct Orders {
     database: SqlitePool,
 }
 
-/// Opens the database, creating what is missing.
+/// Opens the database, and creates the file and the tables that are missing.
 pub(crate) async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
     let options = SqliteConnectOptions::from_str(url)?
         .create_if_missing(true)
-        // Several instances share the file: readers do not wait for a writer, and writers queue up.
+        // Several instances share the file. In this mode readers do not wait for a writer, and writers wait for each other.
         .journal_mode(SqliteJournalMode::Wal)
         .busy_timeout(Duration::from_secs(10));
     let database = SqlitePool::connect_with(options).await?;
@@ -65,10 +65,10 @@ impl Orders {
         order.ok_or(ApiError::NoSuchOrder)
     }
 
-    /// Reads an order and announces who is going to write it.
+    /// Reads an order, and announces the holder that is going to write it.
     ///
-    /// From here on the database refuses every earlier holder, so that what is read now can only be
-    /// changed by this one.
+    /// From here on the database refuses every earlier holder. So only this holder, or a later one, can
+    /// change the order that was read.
     pub(crate) async fn claim(&self, id: i64, fencing_token: u64) -> Result<Order, ApiError> {
         let update = "UPDATE orders SET fencing_token = ?2 WHERE id = ?1 AND fencing_token <= ?2
             RETURNING id, cents, paid";
@@ -92,7 +92,7 @@ impl Orders {
         let order = sqlx::query_as(update).bind(id).bind(token);
         match order.fetch_optional(&self.database).await? {
             Some(order) => Ok(order),
-            // No row: either there is none with this id, or its token is larger.
+            // No row was changed: either there is none with this id, or its token is larger.
             None => self.find(id).await.and(Err(ApiError::Overtaken)),
         }
     }

@@ -42,7 +42,7 @@ function status() {
   return `Without the lock: ${words(board.without_lock)}. With it: ${words(board.with_lock)}.`;
 }
 
-// A screen reader speaks what changes, so nothing is written that has not.
+// A screen reader speaks each text that is written, so a text that is the same is not written again.
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -69,7 +69,7 @@ function showPanel(id) {
 const sorted = (waits) => waits.map(([ms]) => ms).sort((a, b) => a - b);
 const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
 
-// One line a buyer, in the order of their answers; both charts on the same scale.
+// Draws one line for each buyer, in the order of the answers. Both charts have the same scale.
 function drawChart(svg, waits) {
   const width = svg.clientWidth, height = svg.clientHeight;
   const [left, right, top, bottom] = [34, 14, 24, 38];
@@ -92,7 +92,7 @@ function drawChart(svg, waits) {
   });
   marks.push(line(x(board.stock), 0, x(board.stock), y(0), "stock"), text(x(board.stock) + 6, 11, "start", `${board.stock} in stock`));
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  // They overlap a little, or there would be gaps where they do not meet the pixels.
+  // The lines overlap a little. Otherwise there would be gaps where the lines do not meet the pixels.
   svg.setAttribute("stroke-width", (width - left - right) / board.buyers + 0.7);
   svg.setAttribute("aria-label", waits.length
     ? `${waits.length} buyers have an answer. The first waited ${seconds(waits[0][0])}, the last ${seconds(waits.at(-1)[0])}.`
@@ -113,7 +113,7 @@ const line = (x1, y1, x2, y2, name = "grid") => element("line", { x1, y1, x2, y2
 byId("start").addEventListener("click", async () => {
   byId("start").disabled = true;
   try {
-    // What it answers is on the board, which comes by itself.
+    // The response needs no reader: the board shows its content, and the server sends the board.
     await fetch("/start", { method: "POST" });
   } catch {
     connected = false;
