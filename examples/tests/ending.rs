@@ -4,7 +4,7 @@ use std::{process::Command, time::Duration};
 
 use lock_tests::{Process, RedisServer, eventually_blocking};
 
-/// Longer than any grace, on a machine busy with a build.
+/// Longer than any grace, also on a machine that is busy with a build.
 const SOON: Duration = Duration::from_secs(30);
 
 const SERVICES: [&str; 6] = [
@@ -16,7 +16,7 @@ const SERVICES: [&str; 6] = [
     env!("CARGO_BIN_EXE_tonic"),
 ];
 
-/// A signal that comes right after the first line is the earliest that anyone can send on purpose.
+/// The signal is sent right after the first line. That is the earliest time at which an operator can send it on purpose.
 fn assert_ends(lock_url: &str, signal: &str) {
     for service in SERVICES {
         let variables = [("LOCK_URL", lock_url), ("PORT", "0")];

@@ -1,4 +1,4 @@
-//! The example of a store that refuses a holder that slept.
+//! The example of a store that refuses a holder after a pause.
 
 use std::process::Command;
 

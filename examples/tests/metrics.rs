@@ -1,4 +1,4 @@
-//! The example that shows Prometheus' text.
+//! The example that shows the text for Prometheus.
 
 use std::time::Duration;
 

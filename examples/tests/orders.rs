@@ -1,7 +1,7 @@
 //! The application as its users run it: real processes, a real Redis, one database file.
 //!
-//! The test stands in this package, not beside those of the libraries, because cargo builds a binary
-//! for the integration tests of its own package only, and tells them where it is.
+//! The test is in this package, and not beside those of the libraries. The reason is that cargo builds a
+//! binary only for the integration tests of its own package, and tells only those where it is.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -9,7 +9,7 @@ use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-/// A lock that was not let go is renewed, and so stays held for longer than this.
+/// A lock that was not released is renewed, and so stays held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 /// One instance of the shop.
@@ -55,7 +55,7 @@ impl Instance {
     }
 }
 
-/// Two instances on one Redis and one database file, as two machines on one database.
+/// Two instances on one Redis and one database file, like two machines on one database.
 struct Shop {
     first: Instance,
     second: Instance,
@@ -68,7 +68,7 @@ impl Shop {
         Self::open_with(&[], "200")
     }
 
-    /// Opens a shop whose first instance has a payment provider that takes so long.
+    /// Opens a shop. In its first instance, the payment provider takes `payment_ms`.
     fn open_with(arguments: &[&str], payment_ms: &str) -> Self {
         let redis = RedisServer::start();
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -81,7 +81,7 @@ impl Shop {
         }
     }
 
-    /// Sends a payment to the first instance and waits until a lock was granted. The fencing counter tells so, also after a
+    /// Sends a payment to the first instance and waits until a lock was granted. The fencing counter shows the grant, also after a
     /// short payment.
     async fn begin_payment(&self) -> HttpRequest {
         let url = format!("{}/orders/1/pay", self.first.url);
@@ -90,7 +90,7 @@ impl Shop {
             self.redis.get("__lock_core__:fence").is_some()
         })
         .await;
-        // The server grants before the shop knows. The shop has read that answer by the time it has answered this.
+        // The server grants the lock before the shop knows it. When the shop has answered the next request, it has read the grant.
         self.first.charges().await;
         payment
     }
@@ -137,7 +137,7 @@ async fn without_the_lock_they_charge_it_more_than_once() {
 
 #[tokio::test]
 async fn a_client_that_hangs_up_releases_the_lock_at_once() {
-    // Without the hang-up, the first instance would still hold the lock when the test is over.
+    // If the client stayed connected, the first instance would still hold the lock at the end of the test.
     let shop = Shop::open_with(&[], "600000");
     shop.first.create_order().await;
     let payment = shop.begin_payment().await;

@@ -12,7 +12,7 @@ fn assert_told(told: &str) {
     let [began, ended, then_began, then_ended, rest @ ..] = &lines[..] else {
         panic!("{told}");
     };
-    // One after the other, whoever was first.
+    // One charge after the other. Either of them may be the first.
     for (began, ended) in [(began, ended), (then_began, then_ended)] {
         let cents = began.strip_prefix("order 42: asking for ").expect(told);
         assert_eq!(*ended, format!("order 42: {cents} charged"), "{told}");

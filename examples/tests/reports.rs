@@ -6,7 +6,7 @@ use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// A lock that was not let go is renewed, and so stays held for longer than this.
+/// A lock that was not released is renewed, and so stays held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 struct Instance {
@@ -64,9 +64,9 @@ impl Service {
         }
     }
 
-    /// How many leases hold the key, in all processes.
+    /// Returns the number of leases of the key, in all processes.
     fn holders(&self, key: &str) -> usize {
-        // One member is no holder.
+        // One member of the set is no holder.
         let holders = format!("__lock_core__:holders:lock:{key}");
         self.redis.queue(&holders).len().saturating_sub(1)
     }

@@ -7,7 +7,7 @@ fn told(lock_url: &str) -> String {
     Process::spawn(program, &[], &[("LOCK_URL", lock_url)]).join()
 }
 
-/// What a hundred transfers of 7 cents in one direction, and of 2 in the other, come to.
+/// The balances after a hundred transfers of 7 cents in one direction, and of 2 in the other.
 const RIGHT: &str = "ann has 500 cents, ben has 1500";
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lock_tests::{HttpRequest, Process, RedisServer, eventually};
 
-/// A lock that was not let go is renewed, and so stays held for longer than this.
+/// A lock that was not released is renewed, and so stays held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Starts one that tells where it listens, and takes so long for a payment.
+/// Starts an example that takes so long for a payment, and returns the address that it prints.
 fn start(program: &str, lock_url: &str, payment_ms: &str) -> (Process, String) {
     let variables = [
         ("LOCK_URL", lock_url),

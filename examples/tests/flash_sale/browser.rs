@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-/// Many times what Chromium needs to start, for a machine busy with a build.
+/// Many times the time that Chromium needs to start, for a machine that is busy with a build.
 const READY_WITHIN: Duration = Duration::from_mins(1);
 
-/// Both processes are children of the test, and end with it. One that `ChromeDriver` started would outlive it.
+/// Both processes are children of the test, and end with it. A browser that `ChromeDriver` started would outlive the test.
 pub(crate) struct Browser {
     session: String,
     _driver: Process,
@@ -40,7 +40,7 @@ impl Browser {
         let mut debugger = String::new();
         eventually(READY_WITHIN, "chromium listens", async || {
             let text = fs::read_to_string(&file).unwrap_or_default();
-            // The port, and a line after it: then it is all there.
+            // The file is complete when there is a line after the port.
             text.lines()
                 .next()
                 .unwrap_or_default()
@@ -67,26 +67,26 @@ impl Browser {
         self.post("url", &json!({"url": url})).await;
     }
 
-    /// Clicks what this CSS selector finds, as a user would.
+    /// Clicks the element that this CSS selector finds, as a user would.
     pub(crate) async fn click(&self, selector: &str) {
         let element = self.find(selector).await;
         self.post(&format!("{element}/click"), &json!({})).await;
     }
 
-    /// Returns the text that a user sees there: none, if it is hidden.
+    /// Returns the text that a user sees in an element: an empty one, if the element is hidden.
     pub(crate) async fn text(&self, selector: &str) -> String {
         let element = self.find(selector).await;
         let text = self.get(&format!("{element}/text")).await;
         text.as_str().expect("text").to_owned()
     }
 
-    /// Returns what a JavaScript function body returns.
+    /// Runs the body of a JavaScript function, and returns its value.
     pub(crate) async fn script(&self, body: &str) -> Value {
         let call = json!({"script": body, "args": []});
         self.post("execute/sync", &call).await
     }
 
-    /// Has the page record from now on each text that it shows there, for texts that may be gone at the next look.
+    /// Lets the page record each text that it shows in an element from now on. Such a text may be gone at the next query.
     pub(crate) async fn record(&self, selector: &str) {
         let body = format!(
             "window.shown ??= {{}};
@@ -105,7 +105,7 @@ impl Browser {
         serde_json::from_value(texts).expect("texts")
     }
 
-    /// Makes the page this large, in a light or dark scheme.
+    /// Sets the size of the page, and its light or dark scheme.
     pub(crate) async fn look(&self, (width, height): (u32, u32), scheme: &str) {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
@@ -115,7 +115,7 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", features).await;
     }
 
-    /// Writes what is to be seen into a PNG file.
+    /// Writes a picture of the page into a PNG file.
     pub(crate) async fn screenshot(&self, file: &Path) {
         let picture = self.get("screenshot").await;
         let picture = from_base64(picture.as_str().expect("text"));
@@ -154,14 +154,14 @@ impl Browser {
     }
 }
 
-/// Debian's Chromium, or what stands in for it elsewhere.
+/// Debian's Chromium, or its replacement on other systems.
 fn program() -> &'static str {
     let search = env::var_os("PATH").unwrap_or_default();
     let is_there = |name: &str| env::split_paths(&search).any(|folder| folder.join(name).is_file());
     let found = ["chromium", "google-chrome"]
         .into_iter()
         .find(|name| is_there(name));
-    // If there is none, it is missed by this name.
+    // If there is none, the error names this program.
     found.unwrap_or("chromium")
 }
 

@@ -1,6 +1,6 @@
 //! The flash sale, as a process and in a browser.
 //!
-//! The picture in the README is taken by the last test:
+//! The last test takes the picture in the README:
 //!
 //! ```text
 //! FLASH_SALE_SCREENSHOT=docs/flash_sale.png cargo test -p examples --test flash_sale page
@@ -25,10 +25,10 @@ use browser::Browser;
 /// A sale takes five seconds, and ends by itself after two and a half minutes.
 const OVER_WITHIN: Duration = Duration::from_mins(3);
 
-/// Many times what anything else needs, for a machine busy with a build.
+/// Many times the time of any other step, for a machine that is busy with a build.
 const SOON: Duration = Duration::from_mins(1);
 
-/// A sale is a thousand tasks and two processes. All tests at once would be a test of load, and of nothing else.
+/// A sale is a thousand tasks and two processes. All tests at once would test only the load.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 /// The example, started.
@@ -59,7 +59,7 @@ impl Sale {
         answer.expect("an answer")
     }
 
-    /// Starts a sale. It is refused while the backend is too slow with an answer, as on a busy machine, and for no other reason.
+    /// Starts a sale. It may be refused only because the backend is too slow with a reply, as on a busy machine.
     async fn start(&self) {
         eventually(SOON, "the sale starts", async || {
             let answer = self.ask("POST", "/start").await;
@@ -82,7 +82,7 @@ impl Sale {
         self.board().await
     }
 
-    /// The one process that it has started, which stays while a [`Hold`] keeps its buyers waiting.
+    /// Returns the one process that the example has started. It stays while a [`Hold`] keeps its buyers waiting.
     fn second(&self) -> u32 {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("it runs");
         let children = threads.map(|thread| {
@@ -109,7 +109,7 @@ impl Hold {
         Self::wait(locks.expect("the server is up")).await
     }
 
-    /// The ttl is longer than any test, so that the lease outlives a server that is stopped for a while.
+    /// Takes the lock with a ttl that is longer than any test, so that the lease outlives a server that is stopped for a while.
     async fn wait(locks: LockManager) -> Self {
         let options = LockOptions::new(2 * OVER_WITHIN).wait(SOON);
         let guard = locks.acquire(Self::KEY, options).await;
@@ -117,7 +117,7 @@ impl Hold {
         Self { locks, guard }
     }
 
-    /// Waits until both processes wait for the lock. The sale is under way then, and stays so for the buyers' wait of two minutes.
+    /// Waits until both processes wait for the lock. The sale is under way then, and stays so for two minutes, the buyers' wait.
     async fn is_waited_for(&self) {
         self.has_waiters(2).await;
     }
@@ -136,7 +136,7 @@ impl Hold {
     async fn has_waiters(&self, processes: usize) {
         eventually(SOON, "so many processes wait", async || {
             let seen = self.locks.inspect(Self::KEY).await;
-            // A busy server may be late with an answer.
+            // A busy server may be late with a reply.
             seen.is_ok_and(|seen| seen.is_some_and(|seen| seen.waiters == processes))
         })
         .await;
@@ -151,7 +151,7 @@ impl Hold {
 
 fn is_running(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    // A dead one that nobody has asked for yet is still listed.
+    // A dead process is still listed until its parent has read its status.
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
@@ -194,7 +194,7 @@ async fn one_process_oversells_without_the_lock_alone_however_often_it_is_run() 
     }
 }
 
-/// One that is under way, its buyers waiting for a lock that the test holds.
+/// Starts a sale, and waits until its buyers wait for a lock that the test holds.
 async fn a_sale_that_waits() -> (RedisServer, Sale, Hold) {
     let redis = RedisServer::start();
     let sale = Sale::open(&redis.url()).await;
@@ -238,7 +238,7 @@ async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() 
     let with = figures(&board["with_lock"]);
     assert_eq!(with["sold"], 100, "{with}");
     assert_eq!(with["waiting"], 0, "{with}");
-    // The example asks the server twice a second, so the board may be half a second behind.
+    // The example checks the server twice a second, so the board may be half a second late.
     eventually(SOON, "the trouble is over", async || {
         sale.board().await["backend_trouble"].is_null()
     })
@@ -281,7 +281,7 @@ async fn ctrl_c_ends_both_processes_in_order() {
     assert_eq!(redis.get("lock:sale:ticket"), None);
 }
 
-/// As when all processes of a container are told to end.
+/// A container that ends sends the signal to all of its processes.
 #[tokio::test]
 async fn sigterm_to_both_processes_ends_them_in_order() {
     let (redis, sale, hold) = a_sale_that_waits().await;
@@ -425,7 +425,7 @@ async fn shows(browser: &Browser, selector: &str, text: &str) {
     eventually(SOON, text, async || browser.text(selector).await == text).await;
 }
 
-/// Takes a picture of a step, for whoever works on the page and wants to see them all.
+/// Takes a picture of a step, for developers of the page.
 async fn shoot(browser: &Browser, step: &str) {
     if let Ok(folder) = env::var("FLASH_SALE_SCREENSHOTS") {
         let file = Path::new(&folder).join(format!("{step}.png"));
