@@ -1,38 +1,41 @@
--- Takes a lock exclusively if it is free or holds this very owner token; else takes a place in its queue, or checks on that place.
+-- Takes a lock exclusively if it is free or holds this very owner token. Otherwise takes a place in its queue, or checks on it.
 --
 -- The keys are those of queue.lua.
 --
--- ARGV[1]  the owner token
--- ARGV[2]  the ttl in milliseconds
--- ARGV[3]  the largest fencing token that the asking process knows
--- ARGV[4]  how many fencing tokens it would like; 0: one, which may be counted up without looking at the time
--- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time, and the
---          place that it was told; 0: none yet
--- ARGV[6]  its entry but for the owner token: the channel of the asking process, a number, the ttl, and x
+-- ARGV[1]  the owner token.
+-- ARGV[2]  the ttl in milliseconds.
+-- ARGV[3]  the largest fencing token that the asking process knows.
+-- ARGV[4]  how many fencing tokens it would like; 0: one, which may be counted up without asking for the time.
+-- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
+--          The number is the place that the last reply told; 0: none yet.
+-- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and x.
 --
--- A word costs the server as much as a comparison, so there are few.
+-- Each word that is sent costs the server as much as a comparison, so there are few.
 --
--- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up;
--- {0, remaining milliseconds, place, ours} if another's: remaining -1: without an expiry, -2: not asked for; place 0: not
--- known yet; ours 1: the holder is a process like this, so that a grant is to be expected, 0: it is not. But for the first reply
--- to 'wait', three more. next 1: the entry is the first exclusive one of the queue, 0: it is not. The fencing counter: the message
--- of a grant that was sent before has a token up to it, and is over. The holder's label; empty if it has none.
--- An error LOCKMODE if the lock or its queue is one of permits.
+-- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up.
+-- Returns {0, remaining milliseconds, place, ours} if the lock is another's.
+-- Remaining -1: without an expiry, -2: not asked for. Place 0: not known yet.
+-- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.
+-- The replies to 'try' and to a number have three more values: next, the fencing counter and the label.
+-- Next 1: the entry is the first exclusive one of the queue, 0: it is not.
+-- A grant message that was sent before this reply has a token up to the counter, and is out of date.
+-- The label is the holder's; empty if it has none.
+-- Returns an error LOCKMODE if the lock or its queue is one of permits.
 --
 -- `holder` is what the key holds, as acquire_short.lua has read it.
 --
--- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
--- lock: a lock without a larger counter would be a lock without a fencing token.
+-- A script is not rolled back, so all that can fail comes before the first write. The counter is written before the lock:
+-- a lock without a larger counter would be a lock without a fencing token.
 local lock, queue, beats = KEYS[1], KEYS[3], KEYS[4]
 local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local own = ARGV[6] .. ' ' .. token
 local marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 
 if holder == token then
-  -- Granted meanwhile, or by a request whose answer was lost.
+  -- Granted meanwhile, or by an earlier request of which the reply was lost.
   leave(own)
 elseif marker or not holder and redis.call('EXISTS', queue) == 1 then
-  -- Those that wait come first: no request barges in.
+  -- The waiters come first: no newcomer overtakes the queue.
   holder = advance(known, own, marker and settle(holder))
   marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 end
@@ -52,15 +55,15 @@ end
 local ours = (marker or string.sub(holder, 1, 4) == 'lc1:') and 1 or 0
 local is_shared = marker and string.sub(holder, 5, 5) == 's'
 if marker or ours == 0 then
-  -- Nothing is found in what is no queue.
+  -- A key of another type is no queue: then nothing is found.
   local first = redis.pcall('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
   if marker and not is_shared or first and string.find(first, '^%S+ %d+ %d+ %d+ ') then
     return refuse_mode(known, own, holder)
   end
 end
 
--- Asks the processes of a shared phase to admit no further task to their shares. It is a hint: each of them learns it from its
--- next renewal, too. So a part of them is enough, those first that renew last.
+-- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
+-- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
 local function ask_to_yield()
   local body = string.format('yield %.0f', microseconds())
   for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, PART)) do
@@ -84,18 +87,18 @@ local added
 if place == 0 then
   added = redis.pcall('ZADD', queue, 'NX', now + BAND, own)
 else
-  -- After the clock was set back, a place ahead of it would let all that come later overtake.
+  -- If the clock was set back, a place ahead of it would let all later requests overtake this one.
   place = math.min(place, now)
   added = redis.pcall('ZADD', queue, place + BAND, own)
 end
 if type(added) == 'table' then
-  -- A key of another type under the queue's name is no queue: its waiters ask again and again, until somebody deletes it.
+  -- A key of another type under the queue's name is no queue: the waiters poll until it is deleted.
   return {0, redis.call('PTTL', lock), 0, 0}
 end
 redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
 if is_shared then
-  -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue all the time, the cut was lost
-  -- with the beats, since all waiters were silent: then those are behind it that are placed behind it.
+  -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue already, the cut was lost
+  -- with the beats, since all waiters were silent. Then the place of this entry is the cut.
   local cut = added == 1 and now + BAND or redis.call('ZSCORE', queue, own)
   redis.pcall('ZADD', beats, 'NX', cut, '#')
   redis.pcall('PEXPIRE', beats, '2200')

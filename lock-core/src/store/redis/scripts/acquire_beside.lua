@@ -1,24 +1,26 @@
--- Takes a lock beside others, shared or as one of its permits, if it may enter now or has entered already; else takes a place in the
--- queue, or checks on that place.
+-- Takes a lock beside others, shared or as one of its permits, if it may enter now or has entered already. Otherwise takes a place
+-- in the queue, or checks on that place.
 --
 -- The keys are those of queue.lua.
 --
--- ARGV[1]  the owner token
--- ARGV[2]  the ttl in milliseconds
--- ARGV[3]  the largest fencing token that the asking process knows
--- ARGV[4]  not used
--- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time, and the
---          place that it was told; 0: none yet
--- ARGV[6]  its entry but for the owner token: the channel of the asking process, a number, the ttl, and s or the number of permits
+-- ARGV[1]  the owner token.
+-- ARGV[2]  the ttl in milliseconds.
+-- ARGV[3]  the largest fencing token that the asking process knows.
+-- ARGV[4]  not used.
+-- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
+--          The number is the place that the last reply told; 0: none yet.
+-- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and s or the number of permits.
 --
--- Returns {1, fencing token, stamp, contended, seat, more} if taken. The stamp: shared: the time in microseconds; permits: the
--- fencing token. Contended 1: shared: an exclusive entry is queued; permits: any entry is. The seat; 0 if shared. More 1: the
--- next part of a batch waits for any call of release_beside.lua, renew_beside.lua or this one.
--- {0, remaining milliseconds, place, ours} if busy, and but for the first reply to 'wait' three more: next, stamp and label. They are
--- as in acquire.lua, with these differences. Remaining: of permits, until the first of the leases ends. Next 1: no entry of its
--- own kind is before it. The stamp: shared: the time in microseconds; permits: the fencing counter. The message of a grant that
--- was sent before has a stamp up to it, and is over.
--- An error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
+-- Returns {1, fencing token, stamp, contended, seat, more} if taken.
+-- The stamp: shared: the time in microseconds; permits: the fencing token.
+-- Contended 1: an exclusive entry is queued, or, for permits, any entry. The seat is 0 if shared.
+-- More 1: the next part of a batch waits for any call of release_beside.lua, renew_beside.lua or this one.
+-- Returns {0, remaining milliseconds, place, ours} if busy. The replies to 'try' and to a number have three more values: next,
+-- stamp and label. All values are as in acquire.lua, with these differences.
+-- Remaining: of permits, until the first of the leases ends. Next 1: no entry of its own kind is before it.
+-- The stamp: shared: the time in microseconds; permits: the fencing counter. A grant message that was sent before this reply has
+-- a stamp up to it, and is out of date.
+-- Returns an error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
 local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
 local own = ARGV[6] .. ' ' .. token
@@ -36,7 +38,7 @@ local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 if is_marker and string.sub(holder, 1, 5) == mark then
   local ends = redis.call('ZSCORE', holders, own)
   if ends and tonumber(ends) > now_ms then
-    -- Granted meanwhile, or by a request whose answer was lost. The lease may be longer: never shorten it.
+    -- Granted meanwhile, or by an earlier request of which the reply was lost. The lease may be longer: never shorten it.
     local fencing, seat, stamp = string.match(holder, '(%d+):$'), 0, now
     if n then
       local taken
@@ -53,11 +55,11 @@ if is_marker and string.sub(holder, 1, 5) == mark then
   end
 end
 
--- A request that has a place takes it before the others are served: it may have been taken out as silent, and it is no newcomer.
--- A newcomer comes after them: a holder that crashed may have left the lock to others that wait.
+-- A request that has a place takes it before the others are served: its entry may have been taken out as silent.
+-- A newcomer is served after the others: a holder that crashed may have left the lock to waiters.
 local added
 if place > 0 then
-  -- After the clock was set back, a place ahead of it would let all that come later overtake.
+  -- If the clock was set back, a place ahead of it would let all later requests overtake this one.
   place = math.min(place, now)
   added = redis.pcall('ZADD', queue, place + band, own)
 end
@@ -77,7 +79,7 @@ local is_ours = holder and string.find(holder, '^lc[01][:+]')
 if is_ours and (n or string.sub(holder, 1, 5) == 'lc1+p') and string.sub(holder, 1, 5) ~= mark then
   return refuse_mode(known, own, holder)
 end
--- The queue, too: each mode has its band, but permits share theirs with exclusive requests.
+-- The queue may be in another mode, too. Shared requests have a band of their own, and permits are in that of exclusive requests.
 local first = redis.pcall('ZRANGEBYSCORE', queue, n and 0 or BAND, '+inf', 'LIMIT', 0, 1)[1]
 if first and first ~= own then
   local _, _, _, first_kind = string.match(first, ENTRY)
@@ -106,12 +108,12 @@ if place == 0 then
   added = redis.pcall('ZADD', queue, 'NX', now + band, own)
 end
 if type(added) == 'table' then
-  -- A key of another type under the queue's name is no queue: its waiters ask again and again, until it is deleted.
+  -- A key of another type under the queue's name is no queue: the waiters poll until it is deleted.
   return {0, remaining(), 0, 0}
 end
 redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
 if holder and not string.find(holder, '^lc1%+') then
-  -- The phase is an exclusive one, also if its holder came past the queue.
+  -- The phase is an exclusive one, also if its holder took the lock without the queue.
   redis.pcall('ZREM', beats, '#')
 end
 if mode == 'wait' then

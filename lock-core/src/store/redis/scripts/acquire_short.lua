@@ -1,8 +1,8 @@
--- The short ways of acquire.lua, which stands behind it with all that it needs, and goes on with `holder`.
+-- The short paths of acquire.lua. That script follows, with all that it needs, and goes on with `holder`.
 
 local holder = redis.call('GET', KEYS[1])
 
--- The lock is free, nobody waits for it, and one more than the counter is a token that is larger than all others.
+-- If the lock is free and has no queue, the counter plus one is the fencing token, unless the counter was lost.
 if not holder and ARGV[4] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
   local token = redis.pcall('INCR', KEYS[2])
   if type(token) == 'number' and token > tonumber(ARGV[3]) and token < 9007199254740992 then
@@ -11,7 +11,7 @@ if not holder and ARGV[4] == '0' and redis.call('EXISTS', KEYS[3]) == 0 then
   end
 end
 
--- Another process like this holds it: its release will grant the lock to the queue.
+-- If the holder is another process like this one, its release will grant the lock to the queue.
 if holder and holder ~= ARGV[1] and ARGV[5] == 'wait' and string.sub(holder, 1, 4) == 'lc1:' then
   local time = redis.call('TIME')
   local place = time[1] * 1000000 + time[2]

@@ -1,11 +1,11 @@
--- Letting requests in, in all modes but the commonest way, which is release_next.lua. It stands behind queue.lua.
+-- Lets requests in, in all modes. It follows queue.lua. The most frequent case has a file of its own, release_next.lua.
 
 -- How many are granted by one call. More of them would stop the server for milliseconds.
 local PART = 64
 local QUEUE_EXPIRY = '30000'
 
--- Takes out holders whose lease has ended, and sets the marker's expiry to the latest end of the others. Returns the marker; nothing
--- if it was deleted, since no holder is left.
+-- Takes out holders with a lease that has ended, and sets the marker's expiry to the latest end of the others. Returns the marker;
+-- nothing if it was deleted, since no holder is left.
 local function settle(marker)
   local lock, holders, seats = KEYS[1], KEYS[5], KEYS[6]
   local now_ms = math.floor(microseconds() / 1000)
@@ -21,7 +21,7 @@ local function settle(marker)
   end
   local last = redis.call('ZREVRANGE', holders, 0, 1, 'WITHSCORES')
   if last[1] ~= '#' then
-    -- The set was evicted: holders that are not in it may count on the marker, which is never shortened any more.
+    -- The set was evicted: holders that are not in it may count on the marker, so the marker's expiry is never shortened any more.
     if last[1] and redis.call('PTTL', lock) < tonumber(last[2]) - now_ms then
       redis.call('PEXPIREAT', lock, last[2])
     end
@@ -39,30 +39,30 @@ local function settle(marker)
   return marker
 end
 
--- Lets those of the queue in that may enter now, in any mode. Returns what the lock holds then, nothing if it is free; and
--- what the asking process got, if it got in: {fencing token, stamp, contended, seat, more}. Or nothing twice, and the error, if no
--- fencing token can be given.
+-- Lets the entries of the queue in that may enter now, in any mode. Returns three values. The first is what the lock holds then,
+-- nothing if it is free. The second is what the asking process got, if it got in: {fencing token, stamp, contended, seat, more}.
+-- The third is the error, if a fencing token could not be given.
 --
--- known     the largest fencing token that the asking process knows
--- own       its entry, if it has one: it enters without a message. Of an exclusive one, only the entry is taken out, and the lock
---           left free for it
--- holder    what the lock holds; a marker only behind settle()
--- was_held  the asking process held the lock until now, exclusively
--- kind      if there: `own` may enter without having been in the queue, in this mode
--- own_ttl   for how long `own` enters, in milliseconds: its entry has the ttl of the request that joined the queue
+-- `known`     the largest fencing token that the asking process knows.
+-- `own`       its entry, if it has one: it enters without a message. An exclusive one is only taken out, and the lock is left free
+--             for it.
+-- `holder`    what the lock holds. A marker was settled before, unless the queue is empty.
+-- `was_held`  the asking process held the lock until now, exclusively.
+-- `kind`      if there: the mode in which `own` may enter without having been in the queue.
+-- `own_ttl`   how long the lease of `own` lasts, in milliseconds: its entry has the ttl of the request that joined the queue.
 --
 -- Phases are fair. Exclusive phases alternate with shared ones while both kinds wait. A shared phase has a cut, which is the time
 -- of its beginning, or that of the first exclusive entry that came later. Shared entries placed before the cut belong to the phase,
 -- also if all its first holders have left before they were granted. Behind them an exclusive entry comes first. The cut is
--- in the beats and not in the marker, since it has to outlive that. It expires with the beats only when no exclusive entry
--- was checked for so long that all of them are silent.
+-- in the beats and not in the marker, since it has to outlive the marker. The cut expires with the beats, when no entry was checked
+-- for so long that all of them are silent.
 --
--- Taking entries out is the first write, so that a server that is out of memory lets the others pass.
+-- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
 local function advance(known, own, holder, was_held, kind, own_ttl)
   local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local waiting = redis.pcall('ZCARD', queue)
   if type(waiting) ~= 'number' then
-    -- A key of another type under the queue's name is no queue: it keeps no lock from being let go. Any other error is one.
+    -- A key of another type under the queue's name is no queue, and must not prevent a release. Any other error is raised.
     waiting = string.find(waiting.err, 'WRONGTYPE', 1, true) and 0 or redis.call('ZCARD', queue)
   end
   holder = holder or nil
@@ -70,7 +70,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     return holder
   end
   if waiting == 0 and not kind then
-    -- The cut has nothing to cut any more.
+    -- Without waiters, no cut is needed.
     redis.pcall('ZREM', beats, '#')
     return holder
   end
@@ -78,7 +78,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
   local now_ms = math.floor(now / 1000)
   local left, mine, refused, unsettled = PART, nil, nil, false
 
-  -- The first exclusive or permits entry. Silent ones before it go, and what was not written by us.
+  -- Returns the first exclusive or permits entry. Takes out the silent ones before it, and what was not written by us.
   local function first_other()
     while true do
       local found = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
@@ -92,8 +92,8 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     end
   end
 
-  -- Lets shared entries in, which are out of the queue. Returns whether a fencing token could be given. `more`: others wait behind
-  -- the last of them.
+  -- Lets shared entries in that were taken out of the queue. Returns whether a fencing token could be given. `more`: others wait
+  -- behind the last of them.
   local function enter_shared(entries, contended, more)
     local fencing = holder and string.match(holder, '(%d+):$')
     local adds, latest = {}, 0
@@ -125,7 +125,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
       return true
     end
     if holder then
-      -- A copy of an acquire may be a holder already: never shorten.
+      -- A copy of the acquire may have entered already: never shorten its lease.
       redis.call('ZADD', holders, 'GT', unpack(adds))
       unsettled = true
     else
@@ -150,7 +150,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     for i, entry in ipairs(all) do
       local beat = tonumber(known_beats[i] or 0) or 0
       local heard = math.max(tonumber(found[2 * i]), beat)
-      -- What is no shared entry was not written by us, and is passed over.
+      -- A member that is no shared entry was not written by us, and is passed over.
       local _, _, _, kind_there = string.match(entry, ENTRY)
       if entry == own or kind_there == 's' and heard > now - SILENT then
         alive[#alive + 1] = entry
@@ -161,8 +161,9 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     return enter_shared(alive, contended, more)
   end
 
-  -- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n seats is free, whatever the n
-  -- of the others. If the seats or the holders were evicted, their numbers differ, and nothing enters until the marker has ended.
+  -- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n seats is free, even if
+  -- others have another n. If the seats or the holders were evicted, their numbers differ, and nothing enters until the marker
+  -- has ended.
   local function has_room(n)
     local seated = redis.call('ZCARD', seats)
     return seated < n and redis.call('ZCARD', holders) == seated + 1
@@ -174,7 +175,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     if high == 0 or redis.call('ZCOUNT', seats, 0, high - 1) == high then
       return high
     end
-    -- One below the number of seats that are taken is free.
+    -- A seat below the number of taken seats is free.
     high = high - 1
     while low < high do
       local middle = math.floor((low + high) / 2)
@@ -187,7 +188,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     return low
   end
 
-  -- Lets a permits entry in, which is out of the queue. Returns whether a fencing token could be given.
+  -- Lets a permits entry in that was taken out of the queue. Returns whether a fencing token could be given.
   local function enter_permits(entry)
     local channel, number, ttl, _, token = string.match(entry, ENTRY)
     local fencing
@@ -220,7 +221,8 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     return true
   end
 
-  -- Gives the lock, which is free, to an exclusive entry, which is out of the queue. Returns whether the lock has its holder.
+  -- Grants the free lock to an exclusive entry that was taken out of the queue. Returns false if its process is gone: then the next
+  -- entry is tried.
   local function enter_exclusive(entry)
     local channel, number, ttl, _, token = string.match(entry, ENTRY)
     if entry ~= own then
@@ -260,7 +262,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
         redis.pcall('ZREM', beats, '#')
       end
       if other and not cut and holder then
-        -- It was evicted with the beats: then the phase is not to go on.
+        -- The cut was evicted with the beats: then nothing more enters the phase.
         break
       end
       local limit = string.format('(%.0f', other and cut or BAND)
@@ -271,7 +273,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
           break
         end
         if other and not cut and was_free and holder then
-          -- The rest of a batch, if it is larger than a part, is placed before now.
+          -- The cut is now: the rest of a batch that is larger than a part is placed before it.
           redis.pcall('ZADD', beats, BAND + now, '#')
           redis.pcall('PEXPIRE', beats, SILENT / 1000)
         end
@@ -310,15 +312,15 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
   return holder, mine, refused
 end
 
--- Refuses an entry whose mode does not go with that of the others. Those that stood behind it may enter then.
+-- Refuses an entry in a mode that excludes that of the others. The entries behind it may enter then.
 local function refuse_mode(known, own, holder)
   leave(own)
   advance(known, nil, holder)
   return redis.error_reply('LOCKMODE this key is held or waited for in another mode')
 end
 
--- Notes a check of an entry: it shows that the process is alive. What was not checked for too long goes, so that the beats do not
--- outgrow the queue.
+-- Notes a check of an entry: it shows that the process is alive. Entries that were not checked for too long are taken out of the
+-- beats, which would outgrow the queue otherwise.
 local function note_check(own)
   local beats, now = KEYS[4], microseconds()
   if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
@@ -341,7 +343,7 @@ local function label_of(holder)
   return ''
 end
 
--- Whether others wait that a holder beside others is to know of: an exclusive request for a shared one, any for one of permits.
+-- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit.
 local function is_contended(marker)
   if string.sub(marker, 5, 5) == 's' then
     return redis.call('ZCOUNT', KEYS[3], OTHERS, '+inf') > 0 and 1 or 0

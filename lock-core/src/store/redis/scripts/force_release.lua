@@ -1,9 +1,9 @@
--- Takes a lock from whatever holds it, in any mode, and gives it to those that wait. A key of another type than a string is no
--- lock: reading it fails, and it stays.
+-- Takes a lock from its holders, in any mode, and grants it to the waiters. A key of another type than a string is no lock:
+-- reading it fails, and it stays.
 --
 -- The keys are those of queue.lua.
 --
--- ARGV[1]  the largest fencing token that the asking process knows
+-- ARGV[1]  the largest fencing token that the asking process knows.
 --
 -- Returns 1 if it was held, 0 if not.
 local holder = redis.call('GET', KEYS[1])
@@ -13,7 +13,7 @@ elseif holder then
   -- An exclusive phase ends.
   redis.pcall('ZREM', KEYS[4], '#')
 end
--- The key is deleted last: while its slot is being moved, a node refuses to make one that is gone.
+-- The key is deleted last: while its slot is being moved, a node refuses to create a missing key.
 if not advance(tonumber(ARGV[1])) then
   redis.call('DEL', KEYS[1])
 end

@@ -4,10 +4,11 @@
 --
 -- ARGV[1]  how many holders and how many waiting requests are named, at most
 --
--- Returns {holder, remaining milliseconds, waiting requests, holders, labels, queue}. Holder: the owner token of an exclusive one, or
--- the marker of those beside each other; remaining: of the longest lease, -1: without an expiry; holders: those whose lease has not
--- ended; labels: of the holders beside each other; queue: the kinds and labels of the requests, in the order of joining. Nothing if it
--- is free.
+-- Returns {holder, remaining milliseconds, waiting requests, holders, labels, queue}; nothing if the lock is free.
+-- Holder: the owner token of an exclusive holder, or the marker of holders beside each other.
+-- Remaining: of the longest lease; -1: without an expiry.
+-- Holders: the number of leases that have not ended. Labels: of the holders beside each other, an empty one if it has none.
+-- Queue: the kind and the label of each waiting request, in the order of joining.
 local function process_of(entry)
   local _, _, _, kind, token = string.match(entry, ENTRY)
   return string.match(token or '', '^lc[01]:(.*):') or '', kind
@@ -40,7 +41,7 @@ local holder = redis.call('GET', KEYS[1])
 if not holder then
   return {}
 end
--- Nothing waits in what is no queue.
+-- A key of another type is no queue: then nothing waits.
 local waiting = KEYS[3] and redis.pcall('ZCARD', KEYS[3])
 waiting = type(waiting) == 'number' and waiting or 0
 local remaining = redis.call('PTTL', KEYS[1])

@@ -1,14 +1,14 @@
--- Goes on with the marker of one of several servers, which says for how long clients have watched it with its data.
+-- Updates the marker of one of several servers. The marker says for how long clients have watched the server with its data.
 --
--- KEYS[1]  the marker: the server's run id, a random name, and milliseconds, with colons between them; without an expiry
--- ARGV[1]  the run id of this server
--- ARGV[2]  the random name of a marker that is made anew
--- ARGV[3]  what the marker that the client has watched begins with; empty: it has not seen one
--- ARGV[4]  for how many milliseconds it has been watched
+-- KEYS[1]  the marker: the server's run id, a random name, and milliseconds, with colons between them; without an expiry.
+-- ARGV[1]  the run id of this server.
+-- ARGV[2]  the random name of a marker that is made anew.
+-- ARGV[3]  what the marker that the client has watched begins with; empty: it has not seen one.
+-- ARGV[4]  for how many milliseconds it has been watched.
 --
 -- Returns the marker; empty if none can be written.
 --
--- A marker of another run came from a file, which may lack the last locks. What was watched counts only if the marker has been
+-- A marker of another run came from a file, which may lack the last locks. The watched time counts only if the marker has been
 -- here all the time.
 local run = ARGV[1] .. ':'
 local name, watched = string.match(redis.call('GET', KEYS[1]) or '', '^(.+:)(%d+)$')

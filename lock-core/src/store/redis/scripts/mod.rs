@@ -1,4 +1,4 @@
-//! The scripts, and running them: by their hash, or by their text where the server does not know it (any more).
+//! The scripts, and running them: by their hash, or by their text if the server does not know the hash (any more).
 
 use std::{
     sync::{Arc, LazyLock},
@@ -22,7 +22,7 @@ use crate::{
 
 pub(crate) mod replies;
 
-/// A script of these files, one after the other.
+/// Joins files into one script.
 macro_rules! script {
     ($($file:literal),+) => {
         LazyLock::new(|| Lua::new(concat!($(include_str!($file)),+)))
@@ -60,7 +60,7 @@ pub(super) static PROPOSE: LazyLock<Lua> = script!("propose.lua");
 #[cfg(feature = "redlock")]
 pub(super) static MARK: LazyLock<Lua> = script!("mark.lua");
 
-/// One script. Keys and values reach it as arguments only, never as text of it.
+/// One script. Keys and values reach it as arguments only, never as part of its text.
 pub(super) struct Lua {
     text: &'static str,
     hash: String,
@@ -79,7 +79,7 @@ pub(super) enum NodeRole {
     /// The node that has the slot.
     SlotOwner,
     #[cfg(feature = "cluster")]
-    /// The node that the slot is being moved to, and which has the key already.
+    /// The node that the slot is being moved to, and that has the key already.
     MigrationTarget,
 }
 
@@ -132,7 +132,7 @@ impl Lua {
                 return Ok(sent);
             }
         }
-        // The server was restarted, or its scripts were flushed: after the text was sent, it knows the hash again.
+        // The server was restarted, or its scripts were flushed. After the text was sent, the server knows the hash again.
         let left = within.saturating_sub(Clock::Boot.now().since(started));
         let commands = calls.iter().map(|call| command_of("EVAL", self.text, call));
         send_to(connection, node_role, commands, left, in_flight).await
@@ -152,7 +152,7 @@ fn is_unknown(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
-/// Sends commands in one message to a node that has their keys, or to which these are being moved; one reply each.
+/// Sends commands in one message to a node that has their keys, or to which the keys are being moved; one reply each.
 pub(super) async fn send_to(
     connection: &Arc<ReconnectingConnection>,
     node_role: NodeRole,

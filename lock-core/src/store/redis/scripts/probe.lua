@@ -1,13 +1,12 @@
--- Tells which of the commands that the other scripts call this user may not call.
+-- Finds out which of the commands that the other scripts call are forbidden to this user.
 --
--- ARGV[1]  a key of the reserved name space that nobody uses; no key is declared, so that it does not matter in a cluster
---          which server is asked
--- ARGV[2]  the channel of the asking process; empty if this is not the connection by which grants are found out
+-- ARGV[1]  an unused key of the reserved name space. No key is declared, so that any server of a cluster can be asked.
+-- ARGV[2]  the channel of the asking process; empty: PUBLISH is not checked.
 --
 -- Returns their names; none if all may be called.
 --
--- A server before Redis 7 tells it only by doing it. What is written is gone again before anybody sees it, and so that it
--- is, deleting comes first.
+-- A server before Redis 7 can only execute a command to check it. What is written is deleted before the script ends, and no other
+-- client sees it. So the right to delete is checked first.
 local key, channel = ARGV[1], ARGV[2]
 local missing = {}
 
@@ -34,7 +33,7 @@ for _, call in ipairs({
     end
   end
 end
--- A script may not ask an older server for this one.
+-- On an older server, a script cannot check this one.
 if redis.acl_check_cmd and not redis.acl_check_cmd('EVALSHA', '', 0) then
   missing[#missing + 1] = 'evalsha'
 end

@@ -1,25 +1,26 @@
 -- Proposes a fencing token for a lock to one of several servers. The client has the lock if a majority accepts the same one.
 --
--- KEYS[1]  the lock: a string that holds the owner token, with an expiry
--- KEYS[2]  the fencing counter: the largest fencing token accepted or given out, without an expiry
--- KEYS[3]  the mark of those who ask for the lock while another has it: the name of the last one, with an expiry
--- KEYS[4]  the marker, which is lost with the server's data; see mark.lua
--- ARGV[1]  the owner token
--- ARGV[2]  the ttl in milliseconds
--- ARGV[3]  the proposal: the last of the fencing tokens
--- ARGV[4]  how many fencing tokens, one after the other
--- ARGV[5]  'free': for a lock that is free or the asking one's own; 'own': for one that must be its own
--- ARGV[6]  the name of the asking process
--- ARGV[7]  for how many milliseconds its mark lasts; 0: it does not wait
--- ARGV[8]  what the marker has to begin with; empty: anything
+-- KEYS[1]  the lock: a string that holds the owner token, with an expiry.
+-- KEYS[2]  the fencing counter: the largest fencing token accepted or given out, without an expiry.
+-- KEYS[3]  the mark of processes that ask for the lock while another has it: the name of the last one, with an expiry.
+-- KEYS[4]  the marker, which is lost with the server's data; see mark.lua.
+-- ARGV[1]  the owner token.
+-- ARGV[2]  the ttl in milliseconds.
+-- ARGV[3]  the proposal: the last of the fencing tokens.
+-- ARGV[4]  how many fencing tokens, one after the other.
+-- ARGV[5]  'free': the lock must be free or hold this owner token; 'own': it must hold this owner token.
+-- ARGV[6]  the name of the asking process.
+-- ARGV[7]  for how many milliseconds its mark lasts; 0: it does not wait.
+-- ARGV[8]  what the marker has to begin with; empty: anything.
 --
--- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does;
--- {0, the larger of the counter and the server's time, server's time} if refused for its number;
--- {-1, the larger of them, remaining milliseconds} if the lock is another's: remaining -1: without an expiry, -2: nobody has it, and it
--- had to be the own; {-2} if the marker is not that one: the server may have forgotten locks.
+-- Returns {1, server's time, contended} if accepted: contended 1: another process asks for the lock, 0: none does.
+-- Returns {0, the larger of the counter and the server's time, server's time} if refused for its number.
+-- Returns {-1, the larger of them, remaining milliseconds} if the lock is another's.
+-- Remaining -1: without an expiry, -2: the lock is free, but had to hold this owner token.
+-- Returns {-2} if the marker is another one: the server may have forgotten locks.
 --
--- A number far from the server's time is refused: far above, it would drag the counter along; far below, it may be smaller
--- than one that was accepted before a loss of data. Times are in microseconds.
+-- A number far from the server's time is refused. Far above, it would drag the counter along. Far below, it may be smaller than
+-- one that was accepted before a loss of data. Times are in microseconds.
 --
 -- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted
 -- any number up to the bound for its time. So that bound is its counter from then on.
@@ -36,8 +37,8 @@ local function write(counter)
   redis.call('SET', fence, string.format('%.0f', counter))
 end
 
--- A script is not rolled back, so all that can fail comes before the first write, and the counter is written before the
--- lock: a lock without a larger counter would be a lock without a fencing token.
+-- A script is not rolled back, so all that can fail comes before the first write. The counter is written before the lock:
+-- a lock without a larger counter would be a lock without a fencing token.
 local holder = redis.call('GET', lock)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

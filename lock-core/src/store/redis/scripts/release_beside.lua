@@ -1,18 +1,18 @@
--- Lets go of a lock that is held beside others, and lets those in that wait. Takes an entry out of the queue, too.
+-- Releases a lock that is held beside others, and lets waiters in. Takes an entry out of the queue, too.
 --
 -- The keys are those of queue.lua.
 --
--- ARGV[1]  the owner token
--- ARGV[2]  the largest fencing token that the asking process knows
--- ARGV[3]  for how many milliseconds to keep the holder, and its seat; 0: let go now
--- ARGV[4]  its entry but for the owner token
+-- ARGV[1]  the owner token.
+-- ARGV[2]  the largest fencing token that the asking process knows.
+-- ARGV[3]  for how many milliseconds to keep the holder, and its seat; 0: release now.
+-- ARGV[4]  its entry without the owner token.
 --
--- Returns 1 if let go, 0 if it was no holder.
+-- Returns 1 if released, 0 if it was no holder.
 local holders, seats = KEYS[5], KEYS[6]
 local own = ARGV[4] .. ' ' .. ARGV[1]
 leave(own)
 local holder = redis.pcall('GET', KEYS[1])
--- A key of another type is another's. Any other error is one.
+-- A key of another type is another's. Any other error is returned.
 if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end
@@ -30,7 +30,7 @@ if is_marker then
     end
     local keep = tonumber(ARGV[3] or 0)
     if held == 1 and keep > 0 then
-      -- It is no lease any more: a renewal, or a copy of the acquire, that comes behind must not prolong it.
+      -- The entry no longer has the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it.
       redis.call('ZADD', holders, now_ms + keep, own .. '.')
       if seat then
         redis.call('ZADD', seats, seat, own .. '.')

@@ -1,10 +1,10 @@
--- The commonest way of release.lua, which stands behind it: the lock goes from one exclusive holder to the next. Where
--- that is not the next step, it goes on with `holder`.
+-- The most frequent case of release.lua, which follows: the lock goes from one exclusive holder to the next. In all other cases
+-- release.lua goes on with `holder`.
 --
--- `first` is the first entry, which release_short.lua took out. After an exclusive phase the first one is the next in any case: shared
--- ones come first, if there are any.
+-- `first` is the first entry, which release_short.lua took out. After an exclusive phase the first entry is always the next one:
+-- shared ones come first, if there are any.
 --
--- Taking an entry out is the first write, so that a server that is out of memory lets the others pass.
+-- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
 
 -- Bounded by the queue: each round takes an entry out.
 while first do
@@ -13,7 +13,7 @@ while first do
     redis.call('ZADD', KEYS[3], first[2], first[1])
     break
   end
-  -- What is no entry was not written by us, and is passed over, too.
+  -- A member that is no entry was not written by us, and is passed over, too.
   if token and not is_silent(first[1], first[2] - BAND) then
     local fencing = next_token(tonumber(ARGV[2]), not ARGV[3])
     if not fencing then

@@ -1,18 +1,18 @@
--- Renews a lease that is held beside others. Lets those in that wait, if they may enter: the next part of a batch, for one.
+-- Renews a lease that is held beside others. Lets waiters in, if they may enter: the next part of a batch, for example.
 --
 -- The keys are those of queue.lua.
 --
--- ARGV[1]  the owner token
--- ARGV[2]  the ttl in milliseconds
--- ARGV[3]  the largest fencing token that the asking process knows
--- ARGV[4]  its entry but for the owner token
+-- ARGV[1]  the owner token.
+-- ARGV[2]  the ttl in milliseconds.
+-- ARGV[3]  the largest fencing token that the asking process knows.
+-- ARGV[4]  its entry without the owner token.
 --
 -- Returns {1, contended} if the lease lasts for the ttl at least: contended as in acquire_beside.lua. {0} if it is no holder.
 --
--- Never shortens: a renewal that was delayed on its way must not cut a later one's lease.
+-- Never shortens: a renewal that was delayed on its way must not cut the lease of a later one.
 local holders = KEYS[5]
 local holder = redis.pcall('GET', KEYS[1])
--- A key of another type is another's, too. Any other error is one.
+-- A key of another type is another's, too. Any other error is returned.
 if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
   return holder
 end

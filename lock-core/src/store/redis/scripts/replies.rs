@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Reads the replies to taking a key by plain commands. Unless they are a plain success, the script is sent next.
+/// Reads the replies to taking a key by plain commands. If the key is busy, the script is sent next.
 pub(crate) fn read_plain(
     [set, counter, queue]: [Value; 3],
     connection: ConnectionId,
@@ -36,7 +36,7 @@ pub(crate) fn read_plain(
         _ => None,
     };
     let is_larger = |token: &FencingBlock| u64::from(token.last()) > floor;
-    // Otherwise it is released, and granted to the first waiter.
+    // Otherwise the key is released, and granted to the first waiter.
     Ok(Acquired {
         outcome: outcome
             .filter(is_larger)
@@ -80,8 +80,8 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
     if let Value::Int(token) = answer {
         return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?.into()));
     }
-    // The last word of a reply but a waiter's first one is the holder's label. That one does not say whether the waiter is the next,
-    // or what the counter is, either.
+    // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
+    // is the next, or what the counter is, either.
     let (numbers, holder) = match answer {
         Value::Array(words) => match &words[..] {
             [numbers @ .., holder @ Value::BulkString(_)] => {
@@ -95,7 +95,7 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         [1, first, count] => {
             return Some(AcquireOutcome::Granted(read_fencing(first, count)?.into()));
         }
-        // Of a lock that is not exclusive. A reply to a request needs no stamp.
+        // Of a lock that is not exclusive. The stamp orders messages only; a reply needs none.
         [1, fencing, _, contended, permit, more] => {
             return Some(AcquireOutcome::Granted(Grant {
                 tokens: read_fencing(fencing, 1)?,
@@ -147,7 +147,7 @@ pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
     }
 }
 
-/// One token at least, and none beyond what an honest server reaches: every later one would have to be larger.
+/// Accepts one token at least, and none beyond what an honest server reaches: every later token would have to be larger.
 pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
     (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
