@@ -24,14 +24,14 @@ use crate::store::{
     },
 };
 
-/// How often a change is tried that other clients disturb.
+/// How often a change is tried while other clients disturb it.
 pub(super) const MOST_TRIES: u32 = 8;
 
 /// A change of one key.
 #[derive(Clone, Copy)]
 pub(super) struct Change<'a> {
     pub(super) key: &'a str,
-    /// Otherwise the key is left alone.
+    /// The value that the key must hold: otherwise it is left alone.
     pub(super) holds: &'a str,
     pub(super) becomes: Becomes<'a>,
 }
@@ -170,8 +170,8 @@ impl Changes {
         Ok(all)
     }
 
-    /// Called by the holder of the connection. `None` if one transaction cannot contain all the keys: they have several slots, or
-    /// some keys of their slot are being moved to another node.
+    /// Called with `turn` locked. Returns `None` if one transaction cannot contain all the keys: they have several slots, or some
+    /// keys of their slot are being moved.
     async fn together(
         &self,
         by: Compare,
@@ -197,7 +197,7 @@ impl Changes {
                     .connection
                     .send_all_on(looked.connection, commit, within);
                 match commit.await?.pop() {
-                    // A key that it watched was changed.
+                    // A key that the transaction watched was changed.
                     Some(Value::Nil) => continue,
                     Some(Value::Array(answers)) => answers,
                     Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
@@ -215,7 +215,7 @@ impl Changes {
         Err(Failure::not_now("others changed the keys all the time"))
     }
 
-    /// Looks at keys, and begins a transaction about them if that is what compares.
+    /// Looks at keys. With [`Compare::Watch`], begins a transaction about them, too.
     async fn look(
         &self,
         by: Compare,

@@ -2,8 +2,8 @@
 //!
 //! There is no queue. An acquire takes the lock first, and then a fencing token, since the other order could hand out tokens that
 //! decrease. Each token is the server's time, or more: the counter is changed by comparing. A key that is held is changed by a
-//! command that compares, or in a transaction: three round trips for each release, two for each batch of renewals. Changes have
-//! connections of their own, where a transaction begins and ends. Renewals have one that nothing else delays.
+//! command that compares, or in a transaction. A release by a transaction takes three round trips; a batch of renewals takes two.
+//! Changes have connections of their own, where a transaction begins and ends. Renewals have one that nothing else delays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ use crate::{
 
 mod change;
 
-/// A token that no honest process knows lies more than this ahead of the server's clock.
+/// A token that lies more than this ahead of the server's clock is wrong: no honest process knows one.
 const LARGEST_LEAD: u64 = 3_600_000_000;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Commands {
     changes: Changes,
     /// Hundreds of releases, one after the other, must not let a lease run out.
     renewals: Changes,
-    /// Held while a fencing counter is moved: one request at a time, since each move makes those of others fail.
+    /// Held while a fencing counter is moved, by one request at a time: each move makes concurrent ones fail.
     raising: Mutex<()>,
 }
 
@@ -106,7 +106,7 @@ impl Commands {
         if !is_ours {
             return busy(left, connection);
         }
-        // Set by an earlier request whose reply was lost: then its time counts from there.
+        // An earlier request set the key, and its reply was lost. The ttl counts from that request, so the lease is renewed.
         if !is_set
             && self
                 .prolong(by, &request.full_key, token, request.ttl)
@@ -141,7 +141,7 @@ impl Commands {
         })
     }
 
-    /// All in two messages, however many leases there are.
+    /// Renews all leases in two messages, however many there are.
     pub(super) async fn renew(
         &self,
         by: Compare,
@@ -227,7 +227,7 @@ impl Commands {
         Ok(())
     }
 
-    /// For a lock that is being taken or handed on. Not on the connection of the renewals, which it must not delay.
+    /// Renews a lock that is being taken or handed on. It does not use the connection of the renewals, which it would delay.
     async fn prolong(
         &self,
         by: Compare,
@@ -242,8 +242,8 @@ impl Commands {
     /// The fencing token of a lock that was just taken: the server's time, or more where the counter or the process is ahead. The
     /// counter is moved there.
     async fn fencing(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
-        // This client has the key already. A token that comes when less than half of the ttl is left has the grant confirmed, or
-        // given up. If this ends here, the release of the dropped acquire gives the key back.
+        // This client has the key already. If the token comes when less than half of the ttl is left, the grant is confirmed or
+        // given up. If this future is dropped here, the release of the dropped acquire gives the key back.
         let _turn = self.raising.lock().await;
         for _ in 0..MOST_TRIES {
             let answers = self
@@ -313,7 +313,7 @@ fn is_renewed(held: bool) -> Renewed {
     }
 }
 
-/// As a script answers. `left`: the reply to PTTL, or that the key was free for a moment.
+/// Makes the reply that a script would give. `left`: the reply to PTTL, or 0 if the key is free by now.
 fn busy(left: Value, connection: ConnectionId) -> Result<Acquired, Failure> {
     let left = match left {
         Value::Int(-2) => Value::Int(0),
