@@ -121,8 +121,8 @@ impl RedisStore {
     }
 }
 
-/// Takes a key for which no contention is expected: the lock first, and then its fencing token, since another order could hand
-/// out tokens that decrease. Last of all, whether a waiter is in the queue: no acquire may overtake it.
+/// Takes a key for which no contention is expected. The lock comes first, and then its fencing token: another order could hand
+/// out tokens that decrease. The length of the queue is read last: no acquire may overtake a waiter.
 fn plain_acquire(location: &KeyLocation, request: &Acquire) -> Outgoing {
     let [_, fence, queue, ..] = location.keys(&request.full_key);
     pipeline([

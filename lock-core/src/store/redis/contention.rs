@@ -16,7 +16,7 @@ const MARKS: usize = 1024;
 #[cfg(not(feature = "simulation"))]
 type Hasher = std::hash::RandomState;
 
-/// In a simulation it is the same each time.
+/// In a simulation, the marks are the same each time.
 #[cfg(feature = "simulation")]
 type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
@@ -43,7 +43,7 @@ impl Contention {
     /// Notes whether others wanted the key.
     pub(super) fn note(&self, full_key: &str, others: bool) {
         let mark = self.mark(full_key);
-        // Mostly it stays as it is, and a write would remove it from the caches of other threads.
+        // The mark mostly stays as it is, and a write would remove it from the caches of other threads.
         if mark.load(Ordering::Relaxed) != others {
             mark.store(others, Ordering::Relaxed);
         }

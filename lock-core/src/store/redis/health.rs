@@ -32,8 +32,8 @@ use crate::{
 /// A server's clock may differ from this process's by this much before it is mentioned.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
-/// Tries a lock on each server, and reads the settings that can hurt locks: five commands a server
-/// where scripts run, and three more if it has forgotten them.
+/// Tries a lock on each server, and reads the settings that can hurt locks. That is five commands a server where scripts run,
+/// and three more if the server has forgotten the scripts.
 pub(super) async fn check(store: &RedisStore, known_fencing: u64) -> Result<Health, Failure> {
     let mut health = Health {
         round_trip: Duration::ZERO,

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// About how many keys the server looks at for one page. It answers others in between.
+/// About how many keys the server looks at for one page. Between pages it answers other clients.
 const LOOKED_AT: &str = "100";
 
 /// `SCAN` returns each key that is there all the time at least once, and another one perhaps. That holds for one process of a server:
@@ -61,7 +61,7 @@ pub(super) async fn page(
     for (key, seen) in keys.into_iter().zip(seen) {
         match seen {
             Ok(Some(sighting)) => locks.push((key, sighting)),
-            // It was released meanwhile, or is something else by now.
+            // The lock was released meanwhile, or the key holds something else by now.
             Ok(None) | Err(Failure::Invalid(_)) => {}
             Err(failure) => return Err(failure),
         }
@@ -91,7 +91,7 @@ async fn scan(
     within: Duration,
 ) -> Result<(ConnectionId, Value), Failure> {
     let number = from.map_or(0, |cursor| cursor.number).to_string();
-    // Keys of other types are no locks. Strings that are not locks cannot be told from those of other libraries.
+    // Keys of other types are no locks. Strings that are not locks cannot be told from the locks of other libraries.
     let words = [
         Text("SCAN"),
         Text(&number),
@@ -105,7 +105,7 @@ async fn scan(
     connection.send(&[&words], within, None).await
 }
 
-/// A glob that matches what begins so.
+/// A glob that matches all texts with this prefix.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::with_capacity(prefix.len() + 1);
     for character in prefix.chars() {
@@ -135,7 +135,7 @@ fn read(answer: &Value) -> Option<(u64, Vec<String>)> {
     Some((cursor, keys.collect()))
 }
 
-/// Polls all together, so that they leave together. Bounded by a page.
+/// Polls all requests together, so that they leave together. Their number is bounded by a page.
 async fn all(
     mut asked: Vec<StoreFuture<Option<Sighting>>>,
 ) -> Vec<Result<Option<Sighting>, Failure>> {

@@ -100,7 +100,7 @@ enum Acked {
 }
 
 impl RedisStore {
-    /// Whether no other server can take its place behind our back: neither sentinels nor a cluster name one.
+    /// Whether no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
     pub(crate) fn is_one_server(&self) -> bool {
         match &self.0.servers {
             RedisServers::One(server, _) => server.connection.sentinels().is_none(),
@@ -117,7 +117,7 @@ impl RedisStore {
     async fn let_go(&self, request: &Release, is_plain: bool) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);
         let release = |location: KeyLocation| {
-            // What left for the redirecting node, on the same connection, has been executed or refused there.
+            // Requests that left for the redirecting node on the same connection have been executed or refused there.
             if !is_first {
                 passed = passed.or_else(|| request.in_flight.only_connection());
             }
@@ -365,7 +365,7 @@ impl Store for RedisStore {
                     Err(failure) => may_have_it = !failure.is_definite(),
                 }
             }
-            // It could not be sent at once, it takes more than one reply, or the reply did not come. A retry is safe.
+            // The request could not be sent at once, takes more than one reply, or its reply did not come. A retry is safe.
             let (here, in_flight) = (store.clone(), request.in_flight.clone());
             let left_on = in_flight.only_connection();
             let reply = here
@@ -409,7 +409,7 @@ impl Store for RedisStore {
     fn release(&self, request: Release) -> StoreFuture<Released> {
         let store = self.clone();
         Box::pin(async move {
-            // Read before this one is noted there, too.
+            // Read before this release is noted there, too.
             let is_plain = request.in_flight.is_empty();
             if let Some(reply) = store.release_at_once(&request, is_plain) {
                 match reply.await {
@@ -459,7 +459,7 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let mut health = health::check(&store, known_fencing).await?;
-            // Of several servers, it is said once for all.
+            // With several servers, this warning is given once for all of them.
             if !store.0.usage.is_one_of_several {
                 health.warnings.extend(store.0.usage.scope.warning());
             }

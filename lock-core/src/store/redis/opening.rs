@@ -104,7 +104,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Verifies, if it was reached, that its user has the rights that locks need; names all missing ones, if that is why it was not.
+    /// Verifies that the user of a server that was reached has the rights that locks need. If the server was not reached because
+    /// rights are missing, names all of them.
     pub(crate) async fn try_out(
         &self,
         reached: Result<(), Failure>,

@@ -41,7 +41,7 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
             }
         });
         let here = groups.next();
-        // At the same time: a node that does not reply must not cost the leases at another one.
+        // All nodes are asked at the same time: one that does not reply must not cost the leases at another one.
         let mut asked: JoinSet<_> = groups.collect();
         let mut answered = Vec::new();
         if let Some(here) = here {
@@ -66,7 +66,7 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
     renewals
 }
 
-/// One group for each server, and for each key with a location elsewhere: the indexes in the batch, and each one's key location.
+/// Makes one group for each server, and one for each key of a slot in migration: the indexes in the batch, with the key locations.
 fn grouped(open: Vec<(usize, KeyLocation)>) -> Vec<Vec<(usize, KeyLocation)>> {
     let mut groups: Vec<Vec<(usize, KeyLocation)>> = Vec::new();
     for member in open {

@@ -2,9 +2,9 @@
 //!
 //! The line grants all that a deployment needs, since granting a right twice does no harm. There is one exception: a server refuses
 //! a pattern for a user that has all keys, or all channels, already. So the words are in a selector, which is independent of the
-//! user's other rights. Two cases are left. A server before Redis 7 has no selectors. And where not all keys under the prefix are
-//! granted, a selector would not go together with the user's own patterns: all keys of one command must be in one selector. There
-//! it is tried on random names whether the user has all keys, and all channels.
+//! user's other rights. Two cases are left. A server before Redis 7 has no selectors. And if the line does not grant all keys under
+//! the prefix, locks need the user's own patterns, too. A selector excludes those: all keys of one command must be in one selector.
+//! In both cases, random names are tried to find out whether the user has all keys, and all channels.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     pub(crate) prefix: String,
-    /// With the prefix.
+    /// Includes the prefix.
     pub(crate) check_key: Option<String>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Scope {
 #[derive(Clone, Debug)]
 pub(crate) struct Usage {
     pub(crate) scope: Scope,
-    /// Whether it is one of the servers that vote: by scripts only, and without grants.
+    /// Whether the server is one of several that vote: by scripts only, and without grants.
     pub(crate) is_one_of_several: bool,
     /// Whether the servers are those of a cluster.
     pub(crate) are_several: bool,
@@ -113,7 +113,7 @@ pub(super) async fn explained(
     )
 }
 
-/// What a user without the right to run scripts does without, and how to get it.
+/// The warning for a user without the right to run scripts: what is missing, and the line that grants it.
 pub(super) async fn without_scripts(
     usage: &Usage,
     location: &KeyLocation,
@@ -174,10 +174,10 @@ async fn line(
     format!("ACL SETUSER {} {words}", name.unwrap_or("default"))
 }
 
-/// What is known of a user, as far as it decides on the form of the line.
+/// What is known of a user, as far as the form of the line depends on it.
 #[derive(Default)]
 struct Account {
-    /// On the server, if the user may ask for it.
+    /// The user's name on the server, if the user may ask for it.
     name: Option<String>,
     /// Whether the server has no selectors: before Redis 7.
     is_old: bool,
@@ -217,7 +217,7 @@ impl Account {
             && let [keys @ .., channel] = &answers[..]
         {
             account.has_all_keys = keys.iter().any(|answer| refusal(answer).is_none());
-            // If it may not publish, either: before Redis 7 a new user has all channels, and no keys.
+            // A refusal of the command itself says nothing about channels: before Redis 7 a new user has all channels, and no keys.
             account.has_all_channels = account.is_old
                 && refusal(channel).is_none_or(|details| !details.contains("channel"));
         }
@@ -225,7 +225,7 @@ impl Account {
     }
 }
 
-/// What a server says if it is for lack of rights.
+/// The details of a refusal for lack of rights.
 fn refusal(answer: &Value) -> Option<&str> {
     match answer {
         Value::ServerError(error) if error.code() == "NOPERM" => Some(errors::details_of(error)),
@@ -262,7 +262,7 @@ fn literally(text: &str) -> String {
         match c {
             '*' | '?' | '[' | ']' | '\\' => pattern.extend(['\\', c]),
             '"' | '\'' => pattern.push('?'),
-            // A pattern counts in bytes.
+            // A `?` matches one byte.
             c if c.is_whitespace() || c.is_control() => {
                 pattern.extend(std::iter::repeat_n('?', c.len_utf8()));
             }

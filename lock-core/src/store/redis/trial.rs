@@ -61,7 +61,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
     Ok(())
 }
 
-/// All at the same time; returns the first permanent failure.
+/// Tries all servers at the same time; returns the first permanent failure.
 async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLocation, Failure)> {
     let mut trials = homes
         .iter()

@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// The prefix before the full key, for the name of the process that asked last while another had the lock.
+/// The prefix before the full key, for the name of the last process that asked while another had the lock.
 const ASKED: &str = "__lock_core__:asked:";
 
 /// The key of the server's marker.
@@ -63,9 +63,9 @@ pub(crate) enum LockCondition {
 pub(crate) enum Vote {
     /// The asking process has the lock, with this number.
     Accepted { clock: u64, wanted: bool },
-    /// The number was not above the counter, or far from the clock; the larger of the two, and the clock.
+    /// The number was not above the counter, or was far from the clock. `least`: the larger of counter and clock.
     Refused { least: u64, clock: u64 },
-    /// Another process has it, for this long (`None`: without an expiry), or it is free though the asking process was to have it.
+    /// Another process has the lock, for this long (`None`: without an expiry). Or the lock is free, but had to be ours.
     Held { least: u64, left: Option<Duration> },
 }
 
@@ -98,7 +98,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// All keys are there.
+    /// The location of all keys.
     fn place(&self) -> KeyLocation {
         self.0.servers.any()
     }
@@ -138,8 +138,8 @@ impl RedisStore {
         read_greeting(connection, &text, counter).ok_or_else(|| errors::no_redis(self.shown()))
     }
 
-    /// Writes to the server's marker that the client watched it for so long, if it is this one. Returns the marker that is there
-    /// then: a new one, if it has none about this run.
+    /// Writes to the server's marker for how long the client watched the server, if `marker` is still its beginning. Returns the
+    /// marker that is there then: a new one, if there was none about this run.
     pub(crate) async fn mark(
         &self,
         run_id: &str,
@@ -165,7 +165,8 @@ impl RedisStore {
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
-    /// Returns no vote if the server's marker does not begin so. `in_flight` notes the connection before the first byte leaves.
+    /// Returns the server's vote; none if its marker does not begin with `marker`. `in_flight` notes the connection before the
+    /// first byte leaves.
     pub(crate) async fn propose(
         &self,
         proposal: &Proposal,
