@@ -32,7 +32,7 @@ impl BackOff {
         asked.last.insert(full_key.clone(), now);
     }
 
-    /// Whether another process is to be let in first; once for each time that one asked.
+    /// Whether another process is to be let in first. True once for each time that one asked.
     pub(super) fn is_due(&self, full_key: &str, now: Moment) -> bool {
         let noted = self.0.lock().last.remove(full_key);
         noted.is_some_and(|at| now.since(at) < FRESH)

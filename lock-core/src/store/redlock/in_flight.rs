@@ -10,9 +10,9 @@ use crate::{
 
 /// The requests that left for one of several servers with one owner token, and whether they have been undone.
 ///
-/// A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may take the key there after
-/// a release has its reply, unless the release knows of them. So each request that may take a key is a [`PendingRequest`]: none
-/// begins once the release has begun, and the release is repeated where one was not over.
+/// A voting round ends with the majority's reply. Requests to the other servers stay in flight. Unless a release knows of them,
+/// they may take the key there after the release has its reply. So each request that may take a key is a [`PendingRequest`]. None
+/// begins once the release has begun, and the release is repeated at each server with a request that was not over.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInFlight {
     pub(crate) in_flight: InFlight,
@@ -36,7 +36,7 @@ pub(crate) struct PendingRequest<'a>(&'a ServerInFlight);
 /// What a release has to do at one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseDuty {
-    /// Nothing: it was released, for good, or no request ever left for it.
+    /// Nothing: the key was released, for good, or no request ever left for this server.
     Over(ReleaseOutcome),
     /// To send a release. Its reply is final, if it comes on the right connection.
     ReleaseOnce,
@@ -99,11 +99,11 @@ impl ServerInFlight {
 }
 
 impl PendingRequest<'_> {
-    /// It has a reply. That settles earlier requests on the same connection, too.
+    /// Notes that the request has a reply. The reply settles earlier requests on the same connection, too.
     pub(crate) fn answered(self, connection: ConnectionId) {
         let mut pending = self.0.pending.lock();
         pending.left = true;
-        // Another one that is in flight has its own reply to wait for.
+        // Another request that is in flight waits for its own reply.
         if pending.open == 1 && self.0.in_flight.is_settled_by(connection) {
             self.0.in_flight.note_all_answered();
         }

@@ -80,7 +80,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
     Err(failures.into_iter().find(invalid).unwrap_or_else(none))
 }
 
-/// A server whose clock is far from the others' refuses what they accept.
+/// A server with a clock far from the others' refuses what they accept.
 fn clock_warnings(servers: &RedlockServers) -> Vec<String> {
     let ahead: Vec<i64> = servers
         .servers

@@ -1,8 +1,8 @@
 //! Locks on several independent primaries, of which a majority has to agree (Redlock, by Salvatore Sanfilippo), with fencing
 //! tokens that grow.
 //!
-//! Every request goes to all servers at the same time, and is decided as soon as a majority has replied: a server that is down or
-//! hangs delays no caller. Requests still in flight then go on. They are noted in the in-flight record of the request, so that a
+//! Every request goes to all servers at the same time, and is decided as soon as a majority has replied. So a server that is down
+//! or hangs delays no caller. Requests still in flight then go on. They are noted in the in-flight record of the request, so that a
 //! release knows what it has to undo. There is no queue: waiters poll.
 //!
 //! - `ballot`: which fencing token to propose, and what the votes add up to;
@@ -88,7 +88,7 @@ impl RedlockStore {
     }
 }
 
-/// Which url of the list an error is about.
+/// Adds to an error which url of the list it is about.
 fn in_place(place: usize, error: LockError) -> LockError {
     match error {
         LockError::Invalid { key: None, reason } => {
@@ -98,7 +98,7 @@ fn in_place(place: usize, error: LockError) -> LockError {
     }
 }
 
-/// The same server twice is found out when it replies; the same url here.
+/// Verifies the number of servers, and that no url is listed twice. One server behind two urls is found out when it replies.
 fn check_list(named: &[Named]) -> Result<(), LockError> {
     let count = named.len();
     if count < 3 {

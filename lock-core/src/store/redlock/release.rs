@@ -34,7 +34,7 @@ pub(super) async fn release(
             request.in_flight.note_sent_on(ConnectionId::ALL);
         }
     }
-    // The caller has its result: this is for the servers without a reply.
+    // The caller has its result already: this repetition is for the servers without a reply.
     let was_decided = tally.verdict().is_some();
     let mut answers = servers.ask_all(|server, member| {
         let (request, duty) = (request.clone(), duties[server]);
@@ -79,7 +79,7 @@ async fn release_at(
         return None;
     }
     let acquired = request.acquire_in_flight.clone();
-    // The connection of this request does not matter: releasing the key is what it may have done.
+    // The connection of this request need not be recorded: a late copy of it can only release the key.
     let request = Release {
         may_be_queued: false,
         in_flight: Arc::default(),

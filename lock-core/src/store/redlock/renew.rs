@@ -1,4 +1,4 @@
-//! Keeping a lock on several servers.
+//! Renewing leases on several servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::store::{
     },
 };
 
-/// Reports the majorities' results as soon as there is one for each; then restores the keys at servers that have lost them.
+/// Reports the majorities' results as soon as there is one for each lease; then restores the keys at servers that have lost them.
 pub(super) async fn renew(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
@@ -62,8 +62,8 @@ pub(super) async fn renew(
     }
 }
 
-/// A majority has just renewed it, so no other client can have it. A server that lost it, or was not reached before, counts for
-/// it from the next renewal on.
+/// Restores a key at a server that lost it, or was not reached before. A majority has just renewed the lease, so no other client
+/// can have the lock. The server counts for it from the next renewal on.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) {
     let record = &of_servers(&request.acquire_in_flight, servers.servers.len())[server];
     // Not after its release has begun: the restored key would never be released.

@@ -2,12 +2,13 @@
 //!
 //! A server that restarts without its data, or is flushed, has forgotten in which locks it had a part. Its vote, with those of
 //! servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may have had a
-//! part in has ended: one lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
+//! part in has ended. A lease lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
 //!
-//! No server can say how long that is: its uptime is the difference of two times of a clock that may be set. So clients watch it,
-//! each by its own boot clock, and write down for how long on the server itself. This marker is lost with the data, and names the
-//! process that it is about, so it does not count after a restart with old data. A client goes on from what the marker says, so
-//! processes that live shorter than a quarantine add up, and one that finds a whole quarantine in it need not wait.
+//! No server can say for how long it has had its data: its uptime is the difference of two times of a clock that may be set. So
+//! clients watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
+//! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A client
+//! goes on from what the marker says. So the watched times of short-lived processes add up. A client that finds a whole quarantine
+//! in the marker need not wait.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,12 +30,12 @@ pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
 pub(crate) struct Watch {
     /// What the marker begins with: the server's run id, which ends with a restart, and a random name, which is lost with the data.
     pub(crate) name: Arc<str>,
-    /// By then it will have been watched for the whole quarantine.
+    /// By then the server will have been watched for the whole quarantine.
     pub(crate) votes_from: Moment,
 }
 
 impl Watch {
-    /// What a server's marker says, which was read before `now`, about this run of it; and for how long it was watched.
+    /// What a server's marker, read before `now`, says about this run of the server; and for how long the server was watched.
     pub(crate) fn read(
         marker: &str,
         run_id: &str,
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(less.with(Some(&fresh)), fresh);
         let (more, _) = read("run:name:125000", at(1100)).expect("whole");
         assert_eq!(more.with(Some(&fresh)).votes_from, at(1100));
-        // A machine that was started after the server.
+        // The client's machine was started after the server.
         let (old, _) = read("run:name:125000", at(7)).expect("whole");
         assert_eq!(old.votes_from, at(7));
     }

@@ -55,7 +55,7 @@ pub(super) struct RedlockServer {
 struct VotingRight {
     connection: ConnectionId,
     watch: Watch,
-    /// When it has to be asked again: never once its marker says that it may vote.
+    /// When the server has to be asked again: never, if its marker says that it may vote.
     ask_again: Moment,
 }
 
@@ -102,11 +102,10 @@ impl RedlockServer {
         self.timing.connect_timeout + self.timing.command_timeout
     }
 
-    /// Has it vote, if its vote counts.
+    /// Asks the server to vote, if its vote counts.
     ///
-    /// A vote counts only on a connection on which the server was identified, before or after, as one that may vote: the process
-    /// at the other end of a connection is the same from its begin to its end. Whether it still has its data is found out with the
-    /// vote.
+    /// A vote counts only on a connection on which the server was identified, before or after, as one that may vote. A connection
+    /// leads to the same process from its beginning to its end. The vote itself tells whether the server still has its data.
     ///
     /// # Cancel safety
     ///
@@ -159,7 +158,7 @@ impl RedlockServer {
         match vote {
             Vote::Accepted { clock, .. } => self.set_clock(clock, proposal.number),
             Vote::Refused { least, clock } => self.set_clock(clock, least),
-            // Which of the two it tells of is not known.
+            // It is not known whether `least` is the clock or the counter.
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
@@ -268,7 +267,7 @@ impl RedlockServer {
         Err(Failure::not_now(self.forgetful(votes_from.since(at))))
     }
 
-    /// Says that it does not vote for so long.
+    /// The message that the server does not vote for so long.
     pub(super) fn forgetful(&self, waits: Duration) -> String {
         format!(
             "{} was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
@@ -277,7 +276,7 @@ impl RedlockServer {
         )
     }
 
-    /// Unless a newer one was learnt meanwhile. What was watched is known still.
+    /// Makes the next vote ask for the voting right, unless a newer one was learnt meanwhile. The watched time stays known.
     fn forget_voting_right(&self, old: &VotingRight) {
         let mut voting_right = self.voting_right.lock();
         if let Some(voting_right) = &mut *voting_right

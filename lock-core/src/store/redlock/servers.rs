@@ -128,7 +128,7 @@ impl RedlockServers {
         })
     }
 
-    /// Waits for all servers, of which a majority must do it. A request that one of them finds to be wrong fails at once.
+    /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds to be wrong fails at once.
     pub(super) async fn have_done<F>(
         &self,
         question: impl Fn(Arc<RedlockServer>) -> F,
@@ -146,8 +146,8 @@ impl RedlockServers {
         self.ask_until(question, decide).await?
     }
 
-    /// The first number to propose: the time at which the servers will receive it, but above all numbers that this process knows
-    /// or has proposed, for the last of `count` tokens.
+    /// The first number to propose, for the last of `count` tokens. It is the time at which the servers will receive it, but above
+    /// all numbers that this process knows or has proposed.
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|member| member.clock());
         let time = reached_by_majority(self.servers.len(), clocks.collect())
@@ -175,8 +175,8 @@ impl RedlockServers {
         reached_by_majority(self.servers.len(), known).unwrap_or_default()
     }
 
-    /// How long one server may take to reply about a lock with this ttl: a small part of the ttl, but time enough for a few round
-    /// trips.
+    /// How long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but time enough for a few
+    /// round trips.
     pub(super) fn patience(&self, ttl: Duration) -> Duration {
         let enough = (self.round_trip() * 4).max(Duration::from_millis(20));
         (ttl / 10)

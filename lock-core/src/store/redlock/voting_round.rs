@@ -24,7 +24,7 @@ pub(super) struct RoundWon {
     pub(super) contended: Contended,
 }
 
-/// Why there was no majority, and what each server said that did not vote.
+/// Why there was no majority, and what the servers without a vote reported.
 pub(super) struct RoundLost {
     pub(super) loss: NoMajority,
     /// Whether a majority said that the asking client, which had to have the lock, does not have it.
@@ -34,7 +34,7 @@ pub(super) struct RoundLost {
     pub(super) leaves_traces: bool,
 }
 
-/// Proposes until it is decided. Later replies are noted in the in-flight record, and have no other effect.
+/// Proposes until the round is decided. Later replies are noted in the in-flight record, and have no other effect.
 ///
 /// # Cancel safety
 ///
@@ -90,7 +90,7 @@ pub(super) async fn run_voting_round(
                     failures.push(failure);
                     ballot.miss(server, place)
                 }
-                // The sender is here, in `tell`.
+                // This cannot happen: `tell` keeps the channel open.
                 None => break NoMajority::Silence,
             },
             // A majority with clocks far behind would give out a number that is no larger than an earlier one.
@@ -116,7 +116,7 @@ pub(super) async fn run_voting_round(
     let traces = |in_flight: &Arc<InFlight>| {
         // A request without a reply may not even have left, and will leave unless the release forbids it.
         let records = of_servers(in_flight, count);
-        // An earlier round with this token, or this one.
+        // A request of an earlier round with this token, or of this one.
         !in_flight.is_empty()
             || accepted
             || unanswered > 0
@@ -131,14 +131,14 @@ pub(super) async fn run_voting_round(
     })
 }
 
-/// The fencing tokens that a number stands for, of which it is the last. They were proposed as one number is, so the counters of a
-/// majority are past all of them before any of them is used.
+/// The fencing tokens that an accepted number stands for; the number is the last of them. A majority accepted all of them together,
+/// so its counters are past all of them before any of them is used.
 fn block(number: u64, count: u32) -> FencingBlock {
     FencingBlock::new(number + 1 - u64::from(count), count)
 }
 
 impl RoundLost {
-    /// As a failure. If some server may have taken the lock, the outcome is unknown.
+    /// The failure to report. If some server may have taken the lock, the outcome is unknown.
     pub(super) fn failure(&self, servers: &RedlockServers) -> Failure {
         let what = match self.loss {
             NoMajority::Overtaken => {

@@ -76,7 +76,7 @@ impl Change<'_> {
 
     fn is_due(&self, left: u64) -> bool {
         match self.becomes {
-            // Never shortened: a check asks for the shortest possible time.
+            // Never shortened: a renewal that only verifies the lease asks for the remaining time.
             Becomes::Same(ttl) => left < ttl,
             Becomes::Nothing | Becomes::Other(..) => true,
         }

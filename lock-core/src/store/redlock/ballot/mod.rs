@@ -1,7 +1,7 @@
-//! The client's side of a vote on a fencing token: which number to propose, and what the replies add up to. Without any I/O.
+//! The client's side of a vote on a fencing token, without I/O: which number to propose, and what the replies add up to.
 //!
 //! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
-//! accepts nothing that is not above what it accepted before. So a client that asks after another was granted the lock gets a
+//! accepts only numbers above those that it accepted before. So a client that asks after another was granted the lock gets a
 //! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks just this, with this very code.
 
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub(crate) enum BallotStep {
 /// Why there can be no majority any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMajority {
-    /// Too many servers have another client's token in the lock; when enough of these end.
+    /// Too many servers have another client's token in the lock. With the time until enough of these locks end.
     Busy(Expiry),
     /// Too many servers gave no reply that counts.
     Silence,

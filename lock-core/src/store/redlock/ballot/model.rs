@@ -1,11 +1,11 @@
-//! All that can happen to two acquisitions on three servers, the second begun after the first was granted: with every order of
-//! messages, each of them lost, late, or delivered again and again; and, in a world of its own, with a server that loses its data
-//! at any moment. The clients' rule is the shipped one. The servers' rule is that of `propose.lua`, without the lock itself. A
-//! server that has another client's lock accepts nothing, which is the same as a lost message; and larger tokens do not depend on
-//! mutual exclusion.
+//! All that can happen to two acquisitions on three servers. The second one begins after the first was granted. Messages are
+//! delivered in every order, and each may be lost, late or repeated. In a world of its own, a server loses its data at any moment.
 //!
-//! A message that was sent can be delivered from then on, any number of times: that is late, overtaken, and repeated. One that is
-//! never delivered is lost; the time-out that follows can only end a ballot without a token.
+//! The clients' rule is the shipped one. The servers' rule is that of `propose.lua`, without the lock itself. A server that has
+//! another client's lock accepts nothing, which is the same as a lost message. Larger tokens do not depend on mutual exclusion.
+//!
+//! A message that was sent can be delivered at any time from then on, and more than once: so it is late, overtaken or repeated. A
+//! message that is never delivered is lost; the time-out that follows can only end a ballot without a token.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -83,7 +83,7 @@ struct Proposing {
 struct World {
     /// The largest number that a server accepts now.
     bound: u64,
-    /// How often that grows by one.
+    /// How often the bound grows by one.
     ticks_left: usize,
     /// How often a server loses its data.
     losses_left: usize,
@@ -108,7 +108,7 @@ impl World {
     };
 }
 
-/// This many proposals a client: each further one only repeats what the second one is to the first.
+/// This many proposals a client: a further one is to the one before what the second is to the first.
 const PROPOSALS: usize = 2;
 
 impl Proposing {
@@ -182,7 +182,8 @@ impl Proposing {
         Ok(())
     }
 
-    /// The client has its token: the second one begins, with any estimate of the time, or it is over.
+    /// The client has its token. After the first client, the second one begins, with any estimate of the time. After the second, the
+    /// tokens are compared.
     fn end(self, token: u64, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         if self.client == Client::Second {
             return if token > self.first_token {
@@ -222,7 +223,7 @@ impl ModelServer {
     }
 }
 
-/// Counters that an earlier request has left, in every combination up to the order of the servers.
+/// Begins with the counters that an earlier request may have left, in every combination up to the order of the servers.
 fn proposing(rule: Rule, world: World) -> (usize, Option<Counterexample>) {
     let counters = [[0, 0, 0], [0, 0, 1], [0, 1, 1]];
     let start = counters.map(|counters| Proposing::start(counters.map(Some), 1, world));
@@ -246,7 +247,7 @@ fn servers_that_accept_a_number_again_are_found_out() {
     assert!(found.is_some());
 }
 
-/// Of the majority that accepted the first token, the only server that the second majority has in common with it forgets.
+/// The two majorities may have only one server in common: the one that lost its counter.
 #[test]
 fn a_later_acquisition_has_a_larger_token_though_a_server_lost_its_counter() {
     let (states, found) = proposing(SHIPPED, World::WITH_A_LOSS);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::store::{Failure, redis::voting_server::SeenLock};
 
-/// How many are more than half.
+/// The smallest number of servers that is more than half.
 pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
@@ -69,8 +69,8 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
     known.get(majority(servers) - 1).copied()
 }
 
-/// The holder of a lock, by what `seen` servers reported and `silent` ones did not; for how long a majority has it. `None` while
-/// more replies may decide, or if they never will.
+/// The holder of a lock by the reports in `seen`, and for how long a majority has it. `silent` servers gave no report. `None`
+/// while more replies may decide, or if they never will.
 #[expect(clippy::option_option, reason = "undecided, or nobody has it")]
 pub(crate) fn whose(
     servers: usize,
@@ -96,7 +96,7 @@ pub(crate) fn whose(
             )));
         }
     }
-    // The state of the silent servers may make a majority of it.
+    // The silent servers may have the same token, and so make a majority.
     (most + open + silent < needed).then_some(None)
 }
 
