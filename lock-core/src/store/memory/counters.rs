@@ -9,7 +9,7 @@ pub(super) struct MemoryCounters {
 }
 
 impl MemoryCounters {
-    /// Grows with the wall clock, so that it also grows from one run of the program to the next: a database that outlives the
+    /// Grows with the wall clock, so that it also grows from one run of the program to the next. So a database that outlives the
     /// process accepts the tokens of the next run. As on a server, no more tokens are given out than the clock is ahead.
     pub(super) fn take_fencing(&mut self, known: u64, count: u32) -> FencingBlock {
         let since_epoch = wall_clock();
@@ -21,8 +21,8 @@ impl MemoryCounters {
         FencingBlock::new(self.last_token + 1 - u64::from(count), count)
     }
 
-    /// A place in a queue, the cut of a phase, or the stamp of a shared grant: what a server takes from its time. Never the same twice,
-    /// for whatever key.
+    /// A place in a queue, the cut of a phase, or the stamp of a shared grant: what a server takes from its time. Never the same
+    /// twice, for whatever key.
     pub(super) fn next_place(&mut self) -> u64 {
         self.last_place += 1;
         self.last_place

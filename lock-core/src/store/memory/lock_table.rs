@@ -12,11 +12,11 @@
 //! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest seat that is free. The first entry
 //!   is not overtaken, whatever its `n` is. Permits and the other modes refuse each other.
 //!
-//! What a server needs because messages can be lost is not here: entries have no beats, and a batch is not granted in parts. An entry
-//! that its process gave up is released. One whose owner token is gone without that is passed over.
+//! What a server needs because messages can be lost is not here: entries have no beats, and a batch is not granted in parts. An
+//! entry that its process gave up is released. An entry that lost its owner without a release is passed over.
 //!
-//! There is no timer. Each operation first takes out the holders whose lease has ended, and lets those in that may enter then. A
-//! waiter checks when its holder's lease must have ended.
+//! There is no timer. Each operation first takes out the holders with a lease that has ended, and lets the entries in that may
+//! enter then. A waiter checks when its holder's lease must have ended.
 
 use std::{num::NonZeroU64, slice, time::Duration};
 
@@ -59,7 +59,7 @@ pub(super) struct TableUpdate<'a> {
     pub(super) notices: Vec<Notice>,
 }
 
-/// What is told to an entry: what comes by a message from a server.
+/// What is told to an entry; with a server, it comes by a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     Granted(EntryNumber, PushedGrant),
@@ -88,7 +88,7 @@ struct EntryHolder {
     expires: Moment,
     /// The number of its permit.
     seat: u16,
-    /// For `min_hold`. It has no owner any more: a later renewal must not prolong it.
+    /// For `min_hold`. The holder has no owner any more: a later renewal must not prolong it.
     is_kept: bool,
 }
 
@@ -111,7 +111,7 @@ impl LockTable {
             return Ok(AcquireOutcome::Granted(grant));
         }
         if let QueueMode::CheckPosition(Some(place)) = request.queue_mode {
-            // A grant that has ended may have taken it out, and it is no newcomer.
+            // A grant that has ended may have taken the entry out of the queue. The entry is no newcomer.
             self.join(request, Some(place.get()), update);
         }
         let mut granted = self.advance(Some(request), update);
@@ -124,7 +124,7 @@ impl LockTable {
         }
         if self.is_in_other_mode_than(own) {
             self.leave(own.number);
-            // Others may have stood behind it.
+            // The entries behind it may enter now.
             self.advance(None, update);
             return Err(Failure::Invalid(OTHER_MODE.into()));
         }
@@ -143,7 +143,7 @@ impl LockTable {
         }
     }
 
-    /// Only exclusive leases have it.
+    /// Only exclusive leases prefetch.
     pub(super) fn prefetch(
         &mut self,
         request: &Prefetch,
@@ -193,7 +193,7 @@ impl LockTable {
         outcome
     }
 
-    /// Takes the lock from whatever holds it, in any mode.
+    /// Takes the lock from its holders, in any mode.
     pub(super) fn force_release(&mut self, update: &mut TableUpdate<'_>) {
         self.occupancy = Occupancy::Free;
         self.sweep(update.now, update.is_alive);
@@ -223,7 +223,7 @@ impl LockTable {
         })
     }
 
-    /// Takes out the holders whose lease has ended, and the waiters that have no owner. All operations begin with it.
+    /// Takes out the holders with a lease that has ended, and the waiters that have no owner. All operations begin with it.
     pub(super) fn sweep(&mut self, now: Moment, is_alive: &dyn Fn(EntryNumber) -> bool) {
         self.retain_holders(|holder| holder.expires > now);
         self.queue.retain(|queued| is_alive(queued.entry.number));
@@ -233,7 +233,7 @@ impl LockTable {
         matches!(self.occupancy, Occupancy::Free) && self.queue.is_empty()
     }
 
-    /// Has no holder any more, or one elsewhere until then. Lets no entry in.
+    /// Takes out all holders. With `elsewhere_until`, a holder elsewhere has the lock until then. Lets no entry in.
     #[cfg(feature = "testing")]
     pub(super) fn evict(&mut self, elsewhere_until: Option<Moment>) {
         self.occupancy = elsewhere_until.map_or(Occupancy::Free, |expires| {
@@ -248,7 +248,7 @@ impl LockTable {
         });
     }
 
-    /// Has no holder elsewhere any more, and lets those in that may enter now.
+    /// Takes out a holder elsewhere, and lets the entries in that may enter now.
     #[cfg(feature = "testing")]
     pub(super) fn serve(&mut self, update: &mut TableUpdate<'_>) {
         self.sweep(update.now, update.is_alive);
@@ -256,7 +256,7 @@ impl LockTable {
         self.advance(None, update);
     }
 
-    /// For a holder that asks again: an earlier request whose reply was lost, or a grant whose notice has not been read.
+    /// The grant for a holder that asks again: the reply to an earlier request was lost, or the notice of a grant is not read.
     fn grant_again(&mut self, request: &Acquire, update: &mut TableUpdate<'_>) -> Option<Grant> {
         let own = request.entry;
         let holder = self.holder_mut(|holder| holder.number == own.number)?;
@@ -271,7 +271,7 @@ impl LockTable {
         Some(self.grant(own.mode, tokens, seat))
     }
 
-    /// Lets those of the queue in that may enter now. The asking entry gets its grant, if it is among them, without a notice.
+    /// Lets the entries of the queue in that may enter now. The asking entry, if it is among them, gets its grant without a notice.
     fn advance(&mut self, own: Option<&Acquire>, update: &mut TableUpdate<'_>) -> Option<Grant> {
         if matches!(self.occupancy, Occupancy::Exclusive(_)) {
             return None;
@@ -283,7 +283,7 @@ impl LockTable {
         // Bounded by the queue: each round takes an entry out.
         while let Some(at) = self.next_to_enter() {
             let QueuedEntry { entry, token, .. } = self.queue.remove(at);
-            // The lease of the asking one is as long as it asks for now.
+            // The lease of the asking entry is as long as it asks for now.
             if let Some(own) = own.filter(|own| own.entry.number == entry.number) {
                 mine = Some(self.enter(entry, token, own.ttl, own.tokens, update));
                 continue;
@@ -303,7 +303,7 @@ impl LockTable {
     fn next_to_enter(&self) -> Option<usize> {
         let shared = self.queue.iter().position(QueuedEntry::is_shared);
         let other = self.queue.iter().position(|queued| !queued.is_shared());
-        // Without a cut the last phase was an exclusive one, or no exclusive entry waits: all belong to the shared phase.
+        // Without a cut the last phase was an exclusive one, or no exclusive entry waits: all shared entries belong to the phase.
         let belongs = |at: &usize| self.cut.is_none_or(|cut| self.queue[*at].place < cut);
         match self.occupancy {
             Occupancy::Free => shared.filter(belongs).or(other),
@@ -358,7 +358,7 @@ impl LockTable {
         if entry.mode != Mode::Shared {
             self.cut = None;
         } else if self.is_contended(Mode::Shared) {
-            // The rest of those that belong to the phase is placed before now.
+            // The cut is now: the other entries that belong to the phase are placed before it.
             self.cut.get_or_insert_with(|| update.counters.next_place());
         }
         self.grant(entry.mode, tokens, seat)
@@ -423,7 +423,7 @@ impl LockTable {
                 Mode::Shared => update.counters.last_place(),
                 Mode::Exclusive | Mode::Permits(_) => update.counters.last_token(),
             }),
-            // It is of this process, which knows it.
+            // The holder is in this process, which knows the label.
             holder: None,
         }
     }
@@ -438,7 +438,7 @@ impl LockTable {
         end.map_or(Expiry::Unknown, |end| Expiry::In(end.since(now)))
     }
 
-    /// Whether others wait that a holder beside others is to know of: an exclusive request for a shared one, any for one of permits.
+    /// Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit.
     fn is_contended(&self, mode: Mode) -> bool {
         match mode {
             Mode::Exclusive => false,
@@ -467,14 +467,14 @@ impl LockTable {
         }
     }
 
-    /// The lowest seat that is free; the first one but for permits.
+    /// The lowest seat that is free; the first one in modes without permits.
     fn lowest_seat(&self) -> u16 {
         let Occupancy::Permits(holders) = &self.occupancy else {
             return 0;
         };
         let mut seats = (0..).zip(holders);
         let gap = seats.find(|(seat, holder)| holder.seat != *seat);
-        // A request for one of at most 1,000 permits was let in for each of them.
+        // The number fits: each holder was let in by a request for one of at most 1,000 permits.
         gap.map_or(
             u16::try_from(holders.len()).unwrap_or(u16::MAX),
             |(seat, _)| seat,

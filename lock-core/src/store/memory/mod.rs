@@ -63,13 +63,13 @@ impl MemoryStore {
         }
     }
 
-    /// The key has no holder any more; or one elsewhere has it until then, whatever becomes of others. Lets no waiter in.
+    /// Takes the key from its holders. With `elsewhere_until`, a holder elsewhere has it until then. Lets no waiter in.
     #[cfg(feature = "testing")]
     pub(crate) fn evict(&self, full_key: &Arc<str>, elsewhere_until: Option<Moment>) {
         self.update(full_key, 0, |table, _| table.evict(elsewhere_until));
     }
 
-    /// The key has no holder elsewhere any more. Lets those in that may enter now.
+    /// Takes the key from a holder elsewhere. Lets the waiters in that may enter now.
     #[cfg(feature = "testing")]
     pub(crate) fn serve(&self, full_key: &Arc<str>) {
         self.update(full_key, 0, LockTable::serve);
@@ -87,7 +87,7 @@ impl MemoryStore {
             table.acquire(request, update)
         });
         if outcome.is_err() {
-            // It was not executed, and each one before has its reply.
+            // The request was not executed, and each earlier one has its reply.
             request.in_flight.note_all_answered();
         }
         Ok(Acquired {
@@ -107,7 +107,7 @@ impl MemoryStore {
         }
     }
 
-    /// One operation on the table of a key, and the notices that come of it. A table with nothing in it is not kept.
+    /// Makes one operation on the table of a key, and delivers its notices. A table with nothing in it is not kept.
     fn update<T>(
         &self,
         full_key: &Arc<str>,
@@ -115,7 +115,7 @@ impl MemoryStore {
         operation: impl FnOnce(&mut LockTable, &mut TableUpdate<'_>) -> T,
     ) -> T {
         let now = self.clock.now();
-        // Under the mutex of the tables: that of the entries is held by nothing that takes another one.
+        // Called with the mutex of the tables locked. This cannot deadlock: code with the mutex of the entries locks no other one.
         let is_alive = |number| self.grants.is_alive(number);
         let mut locks = self.locks.lock();
         locks.sweep(now, &is_alive);
@@ -152,15 +152,15 @@ impl MemoryStore {
         result
     }
 
-    /// Tells entries what became of them, by calls into their state machines, with no mutex held: the registry carries its actions out
-    /// without its own, and a request is executed before its future is polled. A notice that comes while its request has not read its
-    /// reply is kept for after that, as a message of a server would be, and is told apart by its stamp.
+    /// Tells entries what became of them, by calls into their state machines. No mutex is locked: the registry carries its actions
+    /// out without its own, and a request is executed before its future is polled. A notice may come while its request has not read
+    /// its reply. Then it is kept until the reply is read, as a message of a server would be, and is told apart by its stamp.
     ///
-    /// A state that is told may make requests of its own, within the call. That ends. A grant takes an entry out of the queue, and a
-    /// state with a waiter for it keeps the lock. One without a waiter gives it back, and asks again only when a task polls. One
-    /// whose first waiter asks for another ttl or number of permits gives it back, and asks again once, for what that waiter wants. A
-    /// share that is told that it is contended is closed, once. So a chain has at most two grants for each of the three states of
-    /// the key, and one release for each share.
+    /// A state that is told may make requests of its own, within the call. The chain of such requests ends. A grant takes an entry
+    /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again only
+    /// when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then it asks
+    /// again once, for what that waiter wants. A share that is told that it is contended is closed, once. So a chain has at most two
+    /// grants for each of the three states of the key, and one release for each share.
     fn deliver(&self, notices: Vec<Notice>) {
         for notice in notices {
             match notice {
@@ -232,7 +232,7 @@ impl Store for MemoryStore {
         let named = locks.tables.iter();
         let named = named.filter(|(key, _)| key.starts_with(&*full_prefix));
         let held = named.filter_map(|(key, table)| Some((key.to_string(), table.inspect(now, 0)?)));
-        // All are in one page, since there is no order to go on in.
+        // All locks are in one page, since the map has no order in which a second page could go on.
         at_once(Ok(Page {
             locks: held.collect(),
             next: None,

@@ -25,10 +25,10 @@ const TTLS: [Duration; 3] = [
     Duration::from_secs(1),
 ];
 
-/// Each may be asked of an actor.
+/// What an actor may do.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// Asks, checks or asks again, whatever it is at.
+    /// Asks, checks or asks again, in any state.
     Acquire(usize, Wait, usize),
     Renew(usize, usize),
     Release(usize, Keep),
@@ -371,7 +371,7 @@ impl World {
         self.nothing_waits_in_vain();
     }
 
-    /// Grants come in the order of the places. That of the asking entry, which has no notice, is among them.
+    /// Grants come in the order of the places. The grant of the asking entry, which has no notice, is among them.
     fn read(&mut self, notices: &[Notice], mine: Option<(Entry, Grant, Duration, Option<Seen>)>) {
         let mut grants = Vec::new();
         for notice in notices {
