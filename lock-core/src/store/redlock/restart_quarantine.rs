@@ -4,7 +4,7 @@
 //! servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may have had a
 //! part in has ended. A lease lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
 //!
-//! No server can say for how long it has had its data: its uptime is the difference of two times of a clock that may be set. So
+//! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So
 //! clients watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
 //! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A client
 //! goes on from what the marker says. So the watched times of short-lived processes add up. A client that finds a whole quarantine

@@ -128,7 +128,7 @@ impl RedlockServers {
         })
     }
 
-    /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds to be wrong fails at once.
+    /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds wrong fails at once.
     pub(super) async fn have_done<F>(
         &self,
         question: impl Fn(Arc<RedlockServer>) -> F,

@@ -182,8 +182,8 @@ impl Proposing {
         Ok(())
     }
 
-    /// The client has its token. After the first client, the second one begins, with any estimate of the time. After the second, the
-    /// tokens are compared.
+    /// The client has its token. After the first client, the second one begins, with any estimate of the time. After the second
+    /// client, the tokens are compared.
     fn end(self, token: u64, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         if self.client == Client::Second {
             return if token > self.first_token {
