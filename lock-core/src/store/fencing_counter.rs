@@ -1,7 +1,7 @@
 //! When a fencing token may be taken by incrementing the counter, instead of from the server's time.
 //!
 //! Asking the server for its time, and comparing it, costs as much as the rest of an acquire. The counter plus one is enough, as
-//! long as the counter is at least as large as every token that was given out. A server that lost data may have it behind. A
+//! long as the counter is at least as large as every token that was given out. On a server that lost data, it may be smaller. A
 //! process that knows a recent token notices this, since the new one is not larger. A process that knows none does not notice. So
 //! incrementing is allowed only for a short while after a token from the time, on the connection that it came on. A server that
 //! lost data was away, and then the connection broke. Behind a proxy that hides this, it was away for longer than that while.
@@ -16,7 +16,7 @@ use std::{sync::MutexGuard, time::Duration};
 use crate::runtime::mutex::Mutex;
 use crate::{fencing::FencingToken, runtime::clock::Moment, store::in_flight::ConnectionId};
 
-/// For how long after a token from the time.
+/// For how long incrementing is allowed after a token from the time.
 const WHILE: Duration = Duration::from_secs(1);
 
 /// Beyond it, a script cannot tell a number from the next one.
@@ -35,7 +35,7 @@ pub(crate) struct LastToken {
 }
 
 impl FencingCounter {
-    /// For a server whose address leads to no other server while it lives.
+    /// For a server with an address that leads to no other server while it lives.
     pub(crate) fn while_connected() -> Self {
         Self(Some(Mutex::default()))
     }
@@ -77,7 +77,7 @@ impl LastToken {
         self.token.into()
     }
 
-    /// A token that is counted up on this connection now must be larger than this; `None`: it must come from the time.
+    /// A token that is counted up on this connection now must be larger than this. `None`: the token must come from the time.
     pub(crate) fn floor(self, connection: ConnectionId, now: Moment) -> Option<u64> {
         let may_count = self.connection == connection && now.since(self.sent) < WHILE;
         may_count.then_some(self.token.into())

@@ -100,7 +100,7 @@ impl MessageContent {
 pub(crate) enum MessageKind {
     /// It is a grant.
     Grant,
-    /// It is a reason to ask.
+    /// It is only a reason to ask the server.
     Hint,
 }
 
@@ -130,8 +130,8 @@ impl Grants {
         self.listener.get_or_init(|| listener);
     }
 
-    /// That of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need, or check
-    /// once a second.
+    /// The scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need,
+    /// or check once a second.
     pub(crate) fn scheme(&self) -> Scheme {
         if self.gives.load(Ordering::Relaxed) {
             Scheme::Grants
@@ -169,8 +169,8 @@ impl Grants {
         }
     }
 
-    /// A message has arrived. If its entry is gone, nothing is done: giving up an entry makes the server take the grant back, and
-    /// the lock is granted to the next waiter.
+    /// Handles a message that has arrived. If its entry is gone, nothing is done: giving up an entry makes the server grant the
+    /// lock to the next waiter.
     ///
     /// A message that the server's scripts did not write, or that came before, is dropped: it costs no command, however often it
     /// comes.
@@ -285,13 +285,13 @@ impl QueueEntry {
         self.number
     }
 
-    /// It is about to join a queue with this ttl, or was before with another, which it keeps.
+    /// The entry for joining a queue with this ttl. An entry that joined before keeps its first ttl.
     pub(crate) fn join(&self, ttl: Duration) -> Entry {
         self.ttl.get_or_init(|| ttl);
         self.in_queue()
     }
 
-    /// As it is in the queue, if it is there at all.
+    /// The entry as it is in the queue, if it is there at all.
     pub(crate) fn in_queue(&self) -> Entry {
         Entry {
             number: self.number,

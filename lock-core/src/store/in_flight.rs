@@ -16,11 +16,11 @@ impl ConnectionId {
     /// The only "connection" of a backend inside this process.
     pub(crate) const LOCAL: Self = Self(1);
 
-    /// Those to all servers of a backend that has several: each has replied on its own, and no copy is astray.
+    /// The connections to all servers of a backend that has several: each server has replied on its own, and no copy is in flight.
     #[cfg(feature = "redlock")]
     pub(crate) const ALL: Self = Self(u64::MAX - 1);
 
-    /// Those to some of the servers: on the others a request may still be in flight, or have been executed.
+    /// The connections to some of the servers: on the others a request may still be in flight, or have been executed.
     #[cfg(feature = "redlock")]
     pub(crate) const SOME: Self = Self(u64::MAX - 2);
 
@@ -45,7 +45,7 @@ impl ConnectionId {
         true
     }
 
-    /// `number` must not be zero, and small.
+    /// `number` must be small, and not zero.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) const fn new(number: u64) -> Self {
         Self(number)
@@ -120,7 +120,7 @@ impl InFlight {
         in_flight == NONE || in_flight == connection.0
     }
 
-    /// What the store records beside, of which there is one kind.
+    /// The record of a store with several servers. A store has one type of record.
     #[cfg(feature = "redlock")]
     pub(crate) fn beside<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let beside = self.beside.get_or_init(|| Box::new(make()));

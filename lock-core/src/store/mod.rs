@@ -2,8 +2,8 @@
 //!
 //! Every reply comes within the time given in the request, or it is [`Failure::NoAnswer`]: the callers have no timers of their own.
 //!
-//! The futures of [`Store::acquire`] and [`Store::release`] may be polled by any task, on any thread, and be moved between them:
-//! they contain nothing of a runtime. Those of the other requests are polled where the manager's work runs.
+//! The futures of [`Store::acquire`] and [`Store::release`] contain nothing of a runtime. So any task may poll them, on any thread,
+//! and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
 
 use std::{
     error::Error, fmt, future::Future, num::NonZeroU64, pin::Pin, sync::Arc, time::Duration,
@@ -36,27 +36,27 @@ pub(crate) mod timing;
 /// The future of a backend's reply.
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// The failure of a request whose runtime ends first.
+/// The failure of a request that outlives its runtime.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
-/// The reason of a request that is refused since a lock has permits, or has not.
+/// The reason why a request is refused: either the lock or the request is in permits mode, and the other is not.
 pub(crate) const OTHER_MODE: &str =
     "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";
 
 pub(crate) trait Store: fmt::Debug + Send + Sync {
-    /// Takes the key if it is free, or if it already holds this very token (an earlier request whose reply was lost). Otherwise
+    /// Takes the key if it is free, or if it already holds this very token (the reply to an earlier request was lost). Otherwise
     /// joins the key's queue, or checks on its position, as the request says.
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
 
-    /// Renews leases, all in one message; never shortens one, never makes a missing key anew (except at a minority of several
-    /// servers, while a majority has it). One result a request.
+    /// Renews leases, all in one message. Never shortens a lease. Never makes a missing key anew, except at a minority of several
+    /// servers while a majority has it. Returns one result a request.
     fn renew(
         &self,
         batch: Vec<Renew>,
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>>;
 
-    /// Renews one lease and prefetches fencing tokens, for tasks to which it is handed without a message.
+    /// Renews one lease and prefetches fencing tokens, for tasks to which the lease is handed without a message.
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched>;
 
     /// Releases the key if it holds this token, and removes the entry in its queue; grants the key to the next waiter.
@@ -65,7 +65,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
 
-    /// Finds keys that begin so and are held, a page at a time: not more than about a hundred.
+    /// Finds keys with this prefix that are held, a page at a time: not more than about a hundred.
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page>;
 
     /// Deletes a key, whichever holder it has, and grants it to the next waiter.
@@ -98,7 +98,7 @@ pub(crate) struct PagePosition {
     expect(dead_code, reason = "in memory, a list is one page")
 )]
 pub(crate) struct Cursor {
-    /// The server's own, of which nothing else is known.
+    /// The server's own number; its meaning is known to the server only.
     pub(crate) number: u64,
     /// Another connection may lead to another process, which has its keys in another order.
     pub(crate) connection: ConnectionId,
@@ -128,13 +128,13 @@ pub(crate) struct Acquire {
     pub(crate) in_flight: Arc<InFlight>,
 }
 
-/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as its owner
-/// token is asked with.
+/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as requests
+/// use its owner token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// By which a grant names it.
+    /// The number by which a grant names the entry.
     pub(crate) number: EntryNumber,
-    /// That of the lease which a grant is for.
+    /// The ttl of the lease that a grant makes.
     pub(crate) ttl: Duration,
     pub(crate) mode: Mode,
 }
@@ -181,7 +181,7 @@ pub(crate) struct Grant {
 }
 
 impl From<FencingBlock> for Grant {
-    /// That of an exclusive lock.
+    /// Makes the grant of an exclusive lock.
     fn from(tokens: FencingBlock) -> Self {
         Self {
             tokens,
@@ -209,7 +209,7 @@ pub(crate) struct Busy {
     /// Whether the entry is the first of the queue, as far as known: the others are granted the lock by those before them.
     pub(crate) is_next: bool,
     /// If the reply had it: every earlier grant of this request has a stamp up to it, and every later grant a larger one. It is the
-    /// fencing counter; for a shared request it is the server's time in microseconds, since all holders of a phase have one token.
+    /// fencing counter. For a shared request it is the server's time in microseconds, since all holders of a phase have one token.
     pub(crate) stamp: Option<u64>,
     /// The label of the holder, if the reply had it.
     pub(crate) holder: Option<Arc<str>>,
@@ -277,7 +277,7 @@ pub(crate) struct Renew {
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
     pub(crate) entry: Entry,
-    /// That of the acquire: one of several servers may have the key restored.
+    /// The record of the acquire: at one of several servers, the renewal may restore the key.
     pub(crate) acquire_in_flight: Arc<InFlight>,
 }
 
@@ -302,7 +302,7 @@ pub(crate) struct Release {
     pub(crate) may_be_queued: bool,
     /// As with an acquire.
     pub(crate) in_flight: Arc<InFlight>,
-    /// That of the acquire.
+    /// The record of the acquire.
     pub(crate) acquire_in_flight: Arc<InFlight>,
 }
 
@@ -335,7 +335,7 @@ pub(crate) enum Failure {
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
-    /// For a request whose reply nothing waits for.
+    /// For a request that gets no reply any more.
     pub(crate) fn unanswered(message: &str) -> Self {
         Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
     }

@@ -1,4 +1,4 @@
-//! The two kinds of token: the secret that proves ownership, and the number that guards a store.
+//! Owner tokens: the secret that proves ownership, and the label in it that names the holder.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OwnerToken(Arc<str>);
 
-/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. Of another library's token it
-/// matters only that it is different.
+/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. A token of another library
+/// only has to begin differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// The release grants the lock to the next entry of the queue. The scripts look for this one.
@@ -38,7 +38,7 @@ impl Scheme {
 }
 
 impl OwnerToken {
-    /// That of no manager.
+    /// The token of no manager.
     #[cfg(feature = "testing")]
     pub(crate) fn of_none() -> Self {
         Self("".into())
@@ -49,7 +49,7 @@ impl OwnerToken {
         &self.0
     }
 
-    /// The proof at the end of a message for this token. A user who may publish, but not read the queue, cannot make it.
+    /// The proof at the end of a message for this token. A user that may publish, but not read the queue, cannot make it.
     #[cfg(feature = "redis")]
     pub(crate) fn proof_of(&self, body: &str) -> String {
         let signed = format!("{} {body}", self.0);
@@ -59,8 +59,8 @@ impl OwnerToken {
 
 /// Makes the owner tokens of a manager.
 ///
-/// The random values belong to the manager, not to the process or a thread: a fork copies them, and children that used them would
-/// have the same tokens. A manager works only in the process that made it.
+/// The random values belong to the manager, not to the process or a thread. A fork copies them, and children that used them would
+/// have the same tokens. So a manager works only in the process that made it.
 pub(crate) struct OwnerTokens {
     label: HolderLabel,
     /// Tells managers apart where their fencing tokens do not. Not secret.
@@ -145,7 +145,7 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
-/// The result of a look at a key whose value is `token`.
+/// The result of a look at a key with the value `token`.
 pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
     Sighting {
         remaining,

@@ -22,20 +22,20 @@ impl Default for Timing {
     }
 }
 
-/// No reply is waited for any longer, as no time-out that is set may be longer.
+/// The longest wait for a reply, and the longest time-out that may be set.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Timing {
     /// How long a reply may take where replies took `round_trip` lately.
     ///
-    /// A reply that is given up was written all the same. If each reply is given up, nothing is ever known of a slow server, and
-    /// each request is repeated without end. Twice the round trip leaves room for one that is slower than the others.
+    /// A server writes a reply even if the client no longer waits for it. If each reply is given up, nothing is ever known of a
+    /// slow server, and each request is repeated without end. Twice the round trip leaves room for one that is slower than the others.
     pub(crate) fn reply_within(self, round_trip: Duration) -> Duration {
         let enough = round_trip.saturating_mul(2).min(LONGEST);
         self.command_timeout.max(enough)
     }
 
-    /// The same for the reply to an acquire, which is of no use after half of the ttl: its lease is then refused as too short.
+    /// The same for the reply to an acquire. After half of the ttl the reply is of no use: its lease is refused as too short.
     pub(crate) fn acquire_within(self, round_trip: Duration, ttl: Duration) -> Duration {
         let useful = self.reply_within(round_trip).min(ttl / 2);
         self.command_timeout.max(useful)
