@@ -8,8 +8,8 @@
 //!
 //! That is not enough where an address can move to another server: DNS, a load balancer, sentinels, a cluster. The old server
 //! can take writes after the new one does, on connections that stay. Both know the time, but the counter of the old one is
-//! behind the tokens of the new one. No address tells that it cannot move, so incrementing is for unix sockets, and for those
-//! of which the user promised it.
+//! behind the tokens of the new one. No address tells that it cannot move. So incrementing is for unix sockets, and for
+//! addresses of which the user promised it.
 
 use std::{sync::MutexGuard, time::Duration};
 

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) type EntryNumber = u64;
 
 /// Receives the messages and connection changes of a store. Called with no mutex held, on the manager's thread. In memory: on the
-/// thread of the request that caused it, and within it.
+/// thread of the request that caused the message, and within that request.
 pub(crate) trait GrantListener: Send + Sync {
     /// The server granted the lock to this entry.
     fn granted(

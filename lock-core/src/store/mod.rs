@@ -87,7 +87,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 pub(crate) struct PagePosition {
     /// The servers that have been looked at to the end, by their addresses.
     pub(crate) done: Vec<String>,
-    /// Within the next server; nothing at its beginning.
+    /// The position within the next server; `None` at its beginning.
     pub(crate) cursor: Option<Cursor>,
 }
 
@@ -206,7 +206,7 @@ pub(crate) struct Busy {
     pub(crate) expiry: Expiry,
     pub(crate) position: QueuePosition,
     pub(crate) wake_up: WakeUpMode,
-    /// Whether the entry is the first of the queue, as far as known: the others are granted the lock by those before them.
+    /// Whether the entry is the first of the queue, as far as known. Any other entry gets the lock after the one before it.
     pub(crate) is_next: bool,
     /// If the reply had it: every earlier grant of this request has a stamp up to it, and every later grant a larger one. It is the
     /// fencing counter. For a shared request it is the server's time in microseconds, since all holders of a phase have one token.

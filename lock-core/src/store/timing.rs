@@ -29,7 +29,8 @@ impl Timing {
     /// How long a reply may take where replies took `round_trip` lately.
     ///
     /// A server writes a reply even if the client no longer waits for it. If each reply is given up, nothing is ever known of a
-    /// slow server, and each request is repeated without end. Twice the round trip leaves room for one that is slower than the others.
+    /// slow server, and each request is repeated without end. Twice the round trip leaves room for one that is slower than the
+    /// others.
     pub(crate) fn reply_within(self, round_trip: Duration) -> Duration {
         let enough = round_trip.saturating_mul(2).min(LONGEST);
         self.command_timeout.max(enough)

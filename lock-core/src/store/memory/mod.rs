@@ -157,10 +157,10 @@ impl MemoryStore {
     /// its reply. Then it is kept until the reply is read, as a message of a server would be, and is told apart by its stamp.
     ///
     /// A state that is told may make requests of its own, within the call. The chain of such requests ends. A grant takes an entry
-    /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again only
-    /// when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then it asks
-    /// again once, for what that waiter wants. A share that is told that it is contended is closed, once. So a chain has at most two
-    /// grants for each of the three states of the key, and one release for each share.
+    /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again
+    /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then
+    /// it asks again once, for what that waiter wants. A share that is told that it is contended is closed, once. So a chain has at
+    /// most two grants for each of the three states of the key, and one release for each share.
     fn deliver(&self, notices: Vec<Notice>) {
         for notice in notices {
             match notice {

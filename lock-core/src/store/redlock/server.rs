@@ -267,7 +267,7 @@ impl RedlockServer {
         Err(Failure::not_now(self.forgetful(votes_from.since(at))))
     }
 
-    /// The message that the server does not vote for so long.
+    /// The message that the server does not vote for this long.
     pub(super) fn forgetful(&self, waits: Duration) -> String {
         format!(
             "{} was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \

@@ -13,7 +13,7 @@
 -- ARGV[7]  for how many milliseconds its mark lasts; 0: it does not wait.
 -- ARGV[8]  what the marker has to begin with; empty: anything.
 --
--- Returns {1, server's time, contended} if accepted: contended 1: another process asks for the lock, 0: none does.
+-- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does.
 -- Returns {0, the larger of the counter and the server's time, server's time} if refused for its number.
 -- Returns {-1, the larger of them, remaining milliseconds} if the lock is another's.
 -- Remaining -1: without an expiry, -2: the lock is free, but had to hold this owner token.

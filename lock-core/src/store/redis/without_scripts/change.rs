@@ -50,7 +50,7 @@ pub(super) enum Becomes<'a> {
 pub(super) type Changed = Result<bool, Failure>;
 
 impl Change<'_> {
-    /// The command that changes the key if it holds the value; for a transaction, which watches the key, whatever it holds.
+    /// The command that changes the key if it holds the value. In a transaction, which watches the key, it does not compare.
     pub(super) fn command(&self, by: Compare) -> Cmd {
         let (key, holds) = (Text(self.key), Text(self.holds));
         let set = |value, ttl: Option<u64>| {
@@ -190,8 +190,8 @@ impl Changes {
             }
             let answers = if by == Compare::Watch {
                 commands.push(command(&[&[Text("EXEC")]]));
-                // On a new connection, it could change the key of the next holder. A transaction that was begun with ASKING is
-                // about a slot in migration until its end.
+                // On a new connection, the commands could change the key of the next holder. A transaction that was begun with
+                // ASKING is about a slot in migration until its end.
                 let commit = pipeline(commands);
                 let commit = self
                     .connection
