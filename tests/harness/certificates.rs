@@ -1,4 +1,4 @@
-//! Certificates for servers and clients, made anew for each test: none lies in the repository, and none expires there.
+//! Certificates for servers and clients, made anew for each test, so that no certificate in the repository can expire.
 
 use std::{fs, path::Path};
 

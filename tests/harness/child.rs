@@ -19,7 +19,7 @@ pub(crate) struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts what [`command`] made.
+    /// Starts a command that [`command`] made.
     pub(crate) fn spawn(command: Command) -> Self {
         let (reply, answer) = mpsc::sync_channel(1);
         spawner()
@@ -39,7 +39,7 @@ impl ChildProcess {
     pub(crate) fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("a process id fits");
         let pid = Pid::from_raw(id).expect("a process id is not zero");
-        // The id is the child's own until somebody waits for it, and only `ended` and `kill` do.
+        // The kernel keeps the id for the child until a wait collects it, and only `ended` and `kill` wait.
         kill_process(pid, signal).expect("a signal to a child that ended already");
     }
 
@@ -66,11 +66,11 @@ impl Drop for ChildProcess {
     }
 }
 
-/// A command for `program` whose process dies with this one.
+/// A command for `program`; the process that it starts dies with this one.
 ///
-/// `setpriv` sets the death signal, `env` has ctrl-c end it even if this process was started where
-/// that is ignored (a shell's background), and it becomes the program: that keeps the process id, and
-/// needs no unsafe code here.
+/// `setpriv` sets the death signal. `env` lets ctrl-c end the program even if this process was started
+/// with ctrl-c ignored (in a shell's background). Each becomes the next program by `exec`, so the
+/// process id stays the same, and no unsafe code is needed here.
 pub(crate) fn command(program: &str, package: &str) -> Command {
     require("setpriv", "util-linux");
     require(program, package);
@@ -103,8 +103,8 @@ struct Order {
     reply: mpsc::SyncSender<io::Result<Child>>,
 }
 
-/// The kernel ties a child to the *thread* that started it, and the test runner ends a thread with
-/// each test, so all children come from one thread that never ends.
+/// Starts all children from one thread that never ends. The kernel ties a child to the *thread* that
+/// started it, and the test runner ends a thread with each test.
 fn spawner() -> &'static mpsc::Sender<Order> {
     static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     SPAWNER.get_or_init(|| {
@@ -113,7 +113,7 @@ fn spawner() -> &'static mpsc::Sender<Order> {
             .name("spawner".to_owned())
             .spawn(move || {
                 for mut order in queue {
-                    // Nobody waits for the answer if the test was torn down meanwhile.
+                    // No receiver is left for the answer if the test was torn down meanwhile.
                     order.reply.send(order.command.spawn()).ok();
                 }
             })

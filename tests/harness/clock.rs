@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use crate::preload::Preload;
 
-/// What the wall clock of a server is ahead or behind by; see
+/// The time by which the wall clock of a server is ahead or behind; see
 /// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
 #[derive(Debug)]
 pub struct ShiftedClock {
@@ -37,7 +37,7 @@ impl ShiftedClock {
         self.write(0);
     }
 
-    /// What a server is to be started with.
+    /// The environment variables that a server is to be started with.
     pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
             ("LD_PRELOAD", self.preload.library()),
@@ -46,7 +46,7 @@ impl ShiftedClock {
     }
 
     fn write(&self, micros: i128) {
-        // Never half written: always as long as the longest.
+        // Each text has the length of the longest one, so that the server never reads half a number.
         fs::write(self.file(), format!("{micros:+031}")).expect("a file in the temporary folder");
     }
 

@@ -64,7 +64,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts so many masters, and no replica: much sooner ready, and nothing takes over.
+    /// Starts this many masters and no replica: the cluster is ready much sooner, and no node takes over.
     #[must_use = "a builder starts nothing by itself"]
     pub fn masters_alone(mut self, masters: usize) -> Self {
         self.masters = masters;
@@ -93,7 +93,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Has the nodes talk to each other and to clients through TLS. The harness goes on without.
+    /// Has the nodes talk to each other and to clients through TLS. The harness itself still connects without TLS.
     #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
@@ -118,7 +118,7 @@ impl ClusterBuilder {
             .kind(self.kind)
             .cluster_node()
             .setting("cluster-node-timeout", "1000")
-            // A replica that was stopped for a while may take over all the same, with what it has.
+            // A replica that was stopped for a while may still take over, with the data that it has.
             .setting("cluster-replica-validity-factor", "0")
             // No replica changes its master by itself.
             .setting("cluster-migration-barrier", "99")
@@ -167,7 +167,7 @@ impl Cluster {
         master
     }
 
-    /// Waits until another node than `killed` serves each of the slots that it had.
+    /// Waits until another node than `killed` serves each of the slots that `killed` had.
     pub fn failed_over(&self, killed: &RedisServer) {
         eventually_blocking(SOON, "another node has the slots", || {
             let mut running = self.running();
@@ -180,7 +180,7 @@ impl Cluster {
 
     /// Starts a killed node again, empty, and waits until it has all data as a replica.
     ///
-    /// As the master that it was, it would serve its slots without data: another must have them already.
+    /// Another node must have its slots already: if the node came back as their master, it would serve them without data.
     pub fn rejoin(&self, killed: &RedisServer) {
         killed.restart();
         self.whole();
@@ -207,7 +207,7 @@ impl Cluster {
         });
     }
 
-    /// Has the replica of the master that has a key take its place, and waits until nothing is missing.
+    /// Has the replica of the master that has a key take the master's place, and waits until nothing is missing.
     pub fn switch(&self, key: &str) {
         let master = self.node_of(key);
         self.replica_of(key).cli(&["CLUSTER", "FAILOVER"]);
@@ -215,15 +215,16 @@ impl Cluster {
         self.whole();
     }
 
-    /// Keeps what is written from now on to the master of a key from its replica: that is stopped, and its connection
-    /// closed, or it would find it there when it goes on.
+    /// Keeps writes to the master of a key from its replica from now on.
+    ///
+    /// The replica is stopped and its connection closed: otherwise it would read the writes from the connection when it goes on.
     pub fn cut_replica_of(&self, key: &str) {
         self.replica_of(key).stop();
         self.node_of(key)
             .cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// Lets all nodes that are there go on, after [`cut_replica_of`](Self::cut_replica_of).
+    /// Lets all running nodes go on, after [`cut_replica_of`](Self::cut_replica_of).
     pub fn cont(&self) {
         for node in self.running() {
             node.cont();
@@ -303,10 +304,11 @@ impl Cluster {
         url
     }
 
-    /// Each node is introduced to each other one: by gossip alone it takes seconds until all know all.
+    /// Introduces each node to each other node: by gossip alone it takes seconds until all nodes know each other.
     fn introduce(&self) {
         for (number, node) in self.nodes.iter().enumerate() {
-            // Different from the start, or the nodes would settle it among themselves. No node takes one once it knows others.
+            // Each node gets another epoch now: otherwise the nodes would first have to settle equal epochs among themselves.
+            // A node accepts no epoch once it knows other nodes.
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
         for (number, node) in self.nodes.iter().enumerate() {
@@ -329,14 +331,14 @@ impl Cluster {
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             master.cli(&words);
         }
-        // A spare one is left over.
+        // A spare node is left over.
         let replicas = replicas.iter().take(self.options.replicas * masters.len());
         for (master, replica) in masters.iter().zip(replicas) {
             replica.cli(&["CLUSTER", "REPLICATE", &id(master)]);
         }
     }
 
-    /// The servers on these ports, by the first node that answers and has some.
+    /// The servers on the ports that the first node answers with, of those that answer and name any.
     fn masters_by<P: IntoIterator<Item = u16>>(
         &self,
         ports: impl Fn(&View) -> P,
@@ -357,7 +359,7 @@ impl Cluster {
     }
 }
 
-/// The slots of one of so many masters at the start.
+/// The slots of master `number` of `masters` at the start.
 fn share(number: usize, masters: usize) -> RangeInclusive<u16> {
     let edge = |number: usize| {
         let slots = usize::from(*SLOTS.end()) + 1;
@@ -370,13 +372,13 @@ fn id(node: &RedisServer) -> String {
     redis::from_redis_value(node.cli(&["CLUSTER", "MYID"])).expect("text")
 }
 
-/// By its own word: it may know the masters and not serve yet.
+/// Whether the node itself says that it serves: it may know the masters and not serve yet.
 fn serves(node: &RedisServer) -> bool {
     let state = text(node, &["CLUSTER", "INFO"]);
     state.is_some_and(|state| state.contains("cluster_state:ok\r\n"))
 }
 
-/// Whether it is connected to its master, or to its replica.
+/// Whether the node is connected to its master, or to its replica.
 fn is_up_to_date(node: &RedisServer) -> bool {
     let Some(state) = text(node, &["INFO", "replication"]) else {
         return false;

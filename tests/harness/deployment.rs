@@ -1,4 +1,4 @@
-//! The servers behind one url, whatever they are, for a test that is the same on all of them.
+//! The servers behind one url, of whatever kind, for a test that runs unchanged on all of them.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,13 +10,13 @@ use crate::{
     slot::{slot_of, tag_of_slot},
 };
 
-/// A server, sentinels with what they watch, or a cluster; all of it ends when this is dropped.
+/// A server, sentinels with the servers that they watch, or a cluster; all of it ends when this is dropped.
 ///
 /// Its methods ask the server that has the key, as a client with all rights. They block.
 #[derive(Debug)]
 pub struct Deployment {
     servers: Servers,
-    // Of the user as whom clients come, if not as the one that `servers` are for.
+    // Names the user of the clients, if it is not the user that `servers` has by itself.
     url: Option<String>,
     // In PEM.
     authority: Option<String>,
@@ -34,9 +34,9 @@ enum Servers {
 /// How a client that waits for a lock learns that it is its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// It stands in a line on the server, and is told.
+    /// It stands in a queue on the server, and the server notifies it.
     InLine,
-    /// It asks again and again: it may not run scripts.
+    /// It polls, because it may not run scripts.
     Polling,
 }
 
@@ -59,7 +59,7 @@ impl From<Cluster> for Deployment {
 }
 
 impl Deployment {
-    /// A single server to which clients come as this user, who may run scripts.
+    /// A single server with this user for its clients; the user may run scripts.
     pub fn for_user(server: RedisServer, name: &str, password: &str) -> Self {
         let url = server.url_as(name, password);
         Self {
@@ -78,7 +78,7 @@ impl Deployment {
         }
     }
 
-    /// A single server to which clients come through TLS, by the authority of these certificates.
+    /// A single server that clients reach through TLS, with the authority of these certificates.
     pub fn over_tls(server: RedisServer, certificates: &Certificates) -> Self {
         let url = server.tls_url();
         Self {
@@ -87,7 +87,7 @@ impl Deployment {
         }
     }
 
-    /// The same, whose servers have these certificates.
+    /// The same deployment, marked as one with these certificates on its servers.
     #[must_use = "it is another one"]
     pub fn trusting(self, certificates: &Certificates) -> Self {
         let authority = Some(certificates.authority());
@@ -157,7 +157,7 @@ impl Deployment {
         primaries.map(|server| server.calls(command)).sum()
     }
 
-    /// The same where nobody is told of a grant: a cluster of servers that know no sharded messages.
+    /// The same deployment, marked as one that notifies no waiter: a cluster of servers without sharded pub/sub.
     #[must_use = "it is another one"]
     pub fn without_messages(self) -> Self {
         let waiting = Waiting::Polling;
@@ -169,7 +169,7 @@ impl Deployment {
         self.runs_scripts
     }
 
-    /// Returns the command by which a waiter is told of its grant; `None` where waiters poll.
+    /// Returns the command that notifies a waiter of its grant; `None` where waiters poll.
     pub fn grants_by(&self) -> Option<&'static str> {
         match (self.waiting, &self.servers) {
             (Waiting::Polling, _) => None,
@@ -178,7 +178,7 @@ impl Deployment {
         }
     }
 
-    /// Returns whether somebody stands in line for a key on its server.
+    /// Returns whether a client waits in the queue of a key on its server.
     pub fn has_a_line(&self, key: &str) -> bool {
         let line = match self.servers {
             Servers::Cluster(_) => {
@@ -191,7 +191,7 @@ impl Deployment {
         redis::from_redis_value::<u64>(found).expect("an integer") > 0
     }
 
-    /// Kills the server that has a key, and returns it. Next comes [`failed_over`](Self::failed_over).
+    /// Kills the server that has a key, and returns it. Call [`failed_over`](Self::failed_over) next.
     pub fn kill_server_of(&self, key: &str) -> &RedisServer {
         match &self.servers {
             Servers::Single(server) => {
@@ -203,7 +203,7 @@ impl Deployment {
         }
     }
 
-    /// Waits until another server has what the killed one had; a single one is started again, empty.
+    /// Waits until another server has taken over from the killed one; a single server is started again, empty.
     pub fn failed_over(&self, killed: &RedisServer) {
         match &self.servers {
             Servers::Single(server) => server.restart(),
@@ -212,7 +212,7 @@ impl Deployment {
         }
     }
 
-    /// Starts a killed server again behind the one that took over, and waits until nothing is missing.
+    /// Starts a killed server again as a replica of the one that took over, and waits until nothing is missing.
     pub fn rejoin(&self, killed: &RedisServer) {
         match &self.servers {
             Servers::Single(_) => {}
@@ -221,19 +221,19 @@ impl Deployment {
         }
     }
 
-    /// Returns whether each server that may take over from that of a key has the key.
+    /// Returns whether each server that may take over from the server of a key has the key.
     pub fn is_replicated(&self, key: &str) -> bool {
         let replicas = match &self.servers {
             Servers::Single(_) => Vec::new(),
             Servers::Sentinels(sentinels) => sentinels.replicas(),
             Servers::Cluster(cluster) => vec![cluster.replica_of(key)],
         };
-        // A replica in a cluster gives no key to a plain client, but tells their names.
+        // A replica in a cluster serves no key to a plain client, but it lists the names of its keys.
         let mut replicas = replicas.into_iter();
         replicas.all(|replica| !replica.keys(key).is_empty())
     }
 
-    /// Keeps what is written from now on from whichever server takes over from that of a key.
+    /// Keeps writes from now on from each server that may take over from the server of a key.
     pub fn cut_replicas_of(&self, key: &str) {
         match &self.servers {
             Servers::Single(_) => {}
@@ -242,7 +242,7 @@ impl Deployment {
         }
     }
 
-    /// Lets the replicas go on, which cannot take over before.
+    /// Lets the replicas go on; they cannot take over before this call.
     pub fn cont_replicas(&self) {
         match &self.servers {
             Servers::Single(_) => {}

@@ -1,11 +1,11 @@
-//! Whether a value was dropped, as a body's are when it is cancelled.
+//! Tells whether a value was dropped, as the values of a body are when the body is cancelled.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-/// Notes when it is dropped.
+/// A value that records that it was dropped.
 #[derive(Debug)]
 pub struct DropFlag(Arc<AtomicBool>);
 
@@ -14,7 +14,7 @@ pub struct DropFlag(Arc<AtomicBool>);
 pub struct Dropped(Arc<AtomicBool>);
 
 impl DropFlag {
-    /// Returns a flag, and what tells of it.
+    /// Returns a flag, and its observer.
     pub fn new() -> (Self, Dropped) {
         let dropped = Arc::new(AtomicBool::new(false));
         (Self(dropped.clone()), Dropped(dropped))

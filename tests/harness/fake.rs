@@ -1,4 +1,4 @@
-//! Servers that are not what a client expects.
+//! Servers that answer otherwise than a client expects.
 
 use std::{io, net::TcpListener, sync::Arc};
 
@@ -21,7 +21,7 @@ pub struct FakeServer {
     _background: Background,
 }
 
-/// What a [`FakeServer`] does about a request.
+/// The answer of a [`FakeServer`] to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Sends these bytes.
@@ -46,7 +46,7 @@ type Script = dyn Fn(&[String]) -> Answer + Send + Sync;
 impl FakeServer {
     /// Starts a server that answers each request, given as its words, as `script` says.
     ///
-    /// What is not the Redis protocol is given as no words at all.
+    /// Input that is not the Redis protocol is passed to `script` as an empty list of words.
     pub fn start(script: impl Fn(&[String]) -> Answer + Send + Sync + 'static) -> Self {
         let (listener, port) = listen();
         let background = Background::start("fake-server");
@@ -59,7 +59,7 @@ impl FakeServer {
         }
     }
 
-    /// Starts a server that accepts connections and never says a word.
+    /// Starts a server that accepts connections and never answers.
     pub fn silent() -> Self {
         Self::start(|_| Answer::Silence)
     }
@@ -81,8 +81,8 @@ impl FakeServer {
         Self::start(move |_| answer.clone())
     }
 
-    /// Starts a server that takes part in the client's opening (`HELLO`, `AUTH`, `SELECT`,
-    /// `CLIENT`, `PING`) and then answers every command with `reply`, whatever was asked.
+    /// Starts a server that takes part in the client's handshake (`HELLO`, `AUTH`, `SELECT`,
+    /// `CLIENT`, `PING`) and answers every other command with `reply`.
     pub fn wrong_type(reply: &str) -> Self {
         let answer = Answer::line(reply);
         Self::start(move |words| match words.first().map(String::as_str) {
@@ -111,14 +111,14 @@ async fn accept(listener: TcpListener, script: Arc<Script>) {
         let (client, _) = listener.accept().await.expect("a listening socket");
         let script = Arc::clone(&script);
         tokio::spawn(async move {
-            // A client that goes away is no fault of the fake.
+            // An error means that the client went away, which no test checks.
             answer_all(client, &*script).await.ok();
         });
     }
 }
 
 async fn answer_all(mut client: TcpStream, script: &Script) -> io::Result<()> {
-    // Room for a whole request, since what is not the protocol is taken as it comes.
+    // Room for a whole request, since input that is not the protocol is taken as it comes.
     let mut buffer = Vec::with_capacity(16 << 10);
     while client.read_buf(&mut buffer).await? > 0 {
         while let Some(words) = next_request(&mut buffer) {

@@ -1,20 +1,20 @@
-//! Processes that fork, which no safe function of Rust does.
+//! Processes that fork; no safe function of Rust forks.
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::{preload::Preload, process::Process};
 
-/// How a child ends that used what its parent had open.
+/// The exit status of a child that used a file which its parent had open.
 pub const TOUCHED: i32 = 99;
 
-/// Has a program fork where it calls [`fork`].
+/// Makes [`fork`] work in the programs that this starts.
 #[derive(Debug)]
 pub struct Forks {
     preload: Preload,
 }
 
 impl Forks {
-    /// Compiles what is preloaded.
+    /// Compiles the library that is preloaded.
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
         Self {
@@ -37,8 +37,8 @@ pub struct Child(Pid);
 
 /// Forks a process that was started by [`Forks::spawn`]: once called, it returns twice, with `None` in the child.
 ///
-/// The child has the thread that called, and no other. It must leave alone what its parent had open, but for the standard
-/// streams, or it ends with the status [`TOUCHED`] and a line on its standard error.
+/// The child has the thread that called, and no other. It may use none of the files that its parent had open, except the
+/// standard streams. If it does, it ends with the status [`TOUCHED`] and a line on its standard error.
 pub fn fork() -> Option<Child> {
     let answer = std::os::unix::fs::chroot("the preloaded library forks");
     let number = answer
@@ -49,7 +49,7 @@ pub fn fork() -> Option<Child> {
 }
 
 impl Child {
-    /// Waits until it ends, and returns its exit status; none if a signal ended it.
+    /// Waits until it ends, and returns its exit status; `None` if a signal ended it.
     pub fn wait(self) -> Option<i32> {
         let ended = waitpid(Some(self.0), WaitOptions::empty());
         let (_, status) = ended.expect("a child, and the library").expect("it ended");

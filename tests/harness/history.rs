@@ -1,7 +1,7 @@
-//! What the tasks of several processes did with some keys, and when.
+//! Records what the tasks of several processes did with some keys, and when.
 //!
-//! All processes append to one file, a line an event and a single write a line: what a process has written is there also
-//! when it is killed, and no line is torn by another.
+//! All processes append to one file, with one line for each event and one write for each line. So the lines of a killed
+//! process are kept, and no line is mixed with another.
 
 use std::{
     fmt,
@@ -43,7 +43,7 @@ impl Moment {
         Self(seconds * 1_000_000_000 + nanos)
     }
 
-    /// Makes one of nanoseconds.
+    /// Makes one from nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -55,7 +55,7 @@ impl Moment {
         Self(self.0 + nanos)
     }
 
-    /// Returns the time since an earlier point; zero if that one is the later.
+    /// Returns the time since an earlier point; zero if `earlier` is later than this point.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Moment {
 pub struct Window {
     /// Its beginning.
     pub from: Moment,
-    /// Its end, which belongs to it.
+    /// Its end, included.
     pub to: Moment,
 }
 
@@ -92,34 +92,34 @@ pub enum Step {
     Acquired {
         /// The fencing token.
         token: u64,
-        /// The number of the permit, in that mode.
+        /// The number of the permit, in the mode with permits.
         permit: Option<u16>,
-        /// Until when the lease was certain to last unless renewed.
+        /// The end of the time for which the lease was certain to last unless renewed.
         valid_until: Moment,
     },
-    /// The holder has done its work and is about to let go.
+    /// The holder has done its work and is about to release the lock.
     ReleaseCalled {
-        /// Until when the lease was certain to last then.
+        /// The end of the time for which the lease was certain to last at this point.
         valid_until: Moment,
     },
-    /// The lock was let go.
+    /// The lock was released.
     Released,
     /// The lease was lost.
     Lost,
-    /// The lock was not granted, or nobody knows.
+    /// The lock was not granted, or the result is unknown.
     Failed,
 }
 
 /// One line of a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// When it happened.
     pub at: Moment,
-    /// In which process.
+    /// The process in which it happened.
     pub process: u32,
-    /// In which attempt of the process, counted over all its tasks and keys.
+    /// The number of the attempt in that process, counted over all its tasks and keys.
     pub attempt: u64,
-    /// What is locked; has no white space.
+    /// The key that is locked; has no white space.
     pub key: String,
     /// What happened.
     pub step: Step,
@@ -158,7 +158,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// A line that no [`Event`] has written.
+/// A line that is not an [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -209,7 +209,7 @@ fn number<T: FromStr>(word: &str) -> Result<T, Malformed> {
     word.parse().map_err(|_| Malformed)
 }
 
-/// Writes down what one process does. To be shared by its tasks.
+/// Records the events of one process. The tasks of the process share it.
 #[derive(Debug)]
 pub struct Recorder {
     file: File,
@@ -227,7 +227,7 @@ impl Recorder {
         Ok(Self { file, process })
     }
 
-    /// Writes down a step that is taken right now, and returns when that was.
+    /// Records a step that is taken right now, and returns the point in time.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl Recorder {
             key: key.to_owned(),
             step,
         };
-        // In one piece: each write to a file that is open for appending goes to its end as a whole.
+        // One write for the whole line: each write to a file that is open for appending goes to its end as a whole.
         let line = format!("{event}\n");
         let written = (&self.file).write(line.as_bytes())?;
         assert_eq!(written, line.len(), "a line that is cut off");
@@ -250,7 +250,7 @@ impl Recorder {
     }
 }
 
-/// Reads what [`Recorder`]s write, while they do.
+/// Reads the lines of [`Recorder`]s while they are written.
 #[derive(Debug)]
 pub struct Follower {
     tail: Tail,
@@ -276,7 +276,7 @@ impl Follower {
         &self.history
     }
 
-    /// Returns all that has been written, by whom nothing more will be.
+    /// Returns everything that has been written; to be called when all writers have ended.
     pub fn finish(mut self) -> History {
         self.history();
         self.history
@@ -298,7 +298,7 @@ pub struct History {
 }
 
 impl History {
-    /// Makes one of these events, which may stand in any order.
+    /// Makes a history of these events, which may be in any order.
     pub fn of(events: Vec<Event>) -> Self {
         let mut history = Self::default();
         history.extend(events);
@@ -321,7 +321,7 @@ impl History {
 
     fn extend(&mut self, events: impl IntoIterator<Item = Event>) {
         self.events.extend(events);
-        // Stable: what one process did at the same time stays in its order.
+        // The sort is stable: events of one process at the same time stay in their order.
         self.events.sort_by_key(|event| event.at);
     }
 }

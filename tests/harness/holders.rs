@@ -1,4 +1,4 @@
-//! Processes whose tasks take locks again and again, and the history that they write.
+//! Processes with tasks that take locks again and again, and the history that they write.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{
     wait::eventually,
 };
 
-/// What the program `holder` is to do; see there.
+/// The arguments of the program `holder`, which describes them.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// What is locked, in turn.
+    /// The keys that are locked, in turn.
     pub keys: Vec<String>,
     /// How many processes there are, numbered from zero.
     pub processes: u32,
@@ -30,12 +30,12 @@ pub struct Load {
 pub struct Holders {
     processes: Vec<Process>,
     follower: Follower,
-    // Has the history, which goes with it.
+    // Contains the history, and is removed with it.
     _folder: TempDir,
 }
 
 impl Holders {
-    /// Starts them; they lock on the servers behind `url`. The path of the program is `env!("CARGO_BIN_EXE_holder")`.
+    /// Starts the processes, which lock on the servers behind `url`. The path of the program is `env!("CARGO_BIN_EXE_holder")`.
     pub fn start(program: &str, url: &str, load: &Load) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("history");
@@ -52,7 +52,7 @@ impl Holders {
             Process::spawn(program, &arguments, &[])
         };
         let mut processes: Vec<Process> = (0..load.processes).map(spawn).collect();
-        // All are connected before the first begins, so that they really meet.
+        // All processes are connected before the first begins, so that they really compete.
         for process in &mut processes {
             assert_eq!(process.line(), "ready");
         }
@@ -66,7 +66,7 @@ impl Holders {
         }
     }
 
-    /// Waits until each process got some lock so many times after a point in time.
+    /// Waits until each process got some lock this many times after a point in time.
     #[track_caller]
     pub fn all_get_it(
         &mut self,
@@ -94,7 +94,7 @@ impl Holders {
         &mut self.processes
     }
 
-    /// Lets each task finish what it has, and returns what they have done.
+    /// Lets each task finish with the lock that it holds, and returns what they have done.
     pub fn stop(mut self) -> History {
         for process in &mut self.processes {
             process.say("stop");
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes each lock once, and does not end before it is told.
+    /// Takes each lock once, and does not end before it is told to.
     const PROGRAM: &str = "#!/bin/sh
         echo ready; read go
         [ \"$*\" = \"url $2 $3 a,b 4 2000 10\" ] || exit 7

@@ -1,4 +1,4 @@
-//! As much of an HTTP client as tests of a handler need.
+//! The part of an HTTP client that tests of a handler need.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A request that was sent; dropping it hangs up on whoever works on the answer.
+/// A request that was sent; dropping it closes the connection while the handler works on the answer.
 #[derive(Debug)]
 pub struct HttpRequest {
     stream: TcpStream,
 }
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// The status code.
@@ -34,7 +34,7 @@ impl HttpRequest {
         let rest = url.strip_prefix("http://").expect("an http url");
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut stream = TcpStream::connect(host).await?;
-        // Closed after the answer, so that its end is the end of the body.
+        // The server is asked to close the connection after the answer, so that its end is the end of the body.
         let request = format!(
             "{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}",
@@ -44,7 +44,7 @@ impl HttpRequest {
         Ok(Self { stream })
     }
 
-    /// Hangs up by force: the other side hears that the connection is gone, not that nothing more will come.
+    /// Resets the connection (RST): the server sees a broken connection, not the end of the request's stream (FIN).
     ///
     /// # Errors
     ///
@@ -53,12 +53,12 @@ impl HttpRequest {
         self.stream.set_zero_linger()
     }
 
-    /// Waits until a text of the answer has arrived, and leaves the rest of it unread: whoever hangs up then without having read
-    /// all that is there does so by force.
+    /// Waits until a text of the answer has arrived, and leaves the rest unread. A socket that is closed with unread bytes
+    /// resets the connection.
     ///
     /// # Errors
     ///
-    /// What went wrong on the connection, or that it ended before.
+    /// What went wrong on the connection, or that it ended before the text arrived.
     pub async fn begins_with(&mut self, text: &str) -> io::Result<()> {
         let mut read = Vec::new();
         while !String::from_utf8_lossy(&read).contains(text) {
@@ -67,10 +67,10 @@ impl HttpRequest {
         Ok(())
     }
 
-    /// Returns what else arrives before the connection ends, in whatever way.
+    /// Returns the rest that arrives before the connection ends, by a close or a reset.
     pub async fn rest(mut self) -> String {
         let mut read = Vec::new();
-        // An end by force is one, too.
+        // A reset is an end, too.
         self.stream.read_to_end(&mut read).await.ok();
         String::from_utf8_lossy(&read).into_owned()
     }
@@ -104,7 +104,7 @@ impl HttpRequest {
     }
 }
 
-/// How many bytes follow the head, if it says so.
+/// The number of bytes that follow the head, if the head names it.
 fn length(head: &str) -> Option<u64> {
     let headers = head.lines().filter_map(|line| line.split_once(':'));
     let mut lengths = headers.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));

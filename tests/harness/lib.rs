@@ -1,5 +1,5 @@
-//! What the tests stand on: real servers, faults between them and their clients, processes that
-//! contend, and a way to wait for a condition instead of sleeping.
+//! The test harness: real servers, faults between them and their clients, processes that
+//! contend, and waiting for a condition instead of sleeping.
 //!
 //! ```no_run
 //! use lock_tests::{Proxy, RedisServer};
@@ -9,9 +9,9 @@
 //! assert!(server.keys("*").is_empty(), "clients connect to {}", proxy.url());
 //! ```
 //!
-//! Everything here blocks for a few milliseconds at most and needs no runtime, so that it serves a
-//! plain `#[test]`, a `#[tokio::test]` of any flavour, and a test that stalls or drops its runtime.
-//! What cannot be set up panics with one line that says why: a test is never skipped.
+//! Everything here blocks for a few milliseconds at most and needs no runtime. So it serves a plain
+//! `#[test]`, a `#[tokio::test]` of any flavour, and a test that stalls or drops its runtime.
+//! A set-up that fails panics with one line that says why: a test is never skipped.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -75,7 +75,7 @@ pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 
 /// Makes a test of each function on each kind of server, which `start` starts.
 ///
-/// Both are functions of the file that this stands in: `fn start(kind: Kind) -> RedisServer` and
+/// The file that uses this macro defines both: `fn start(kind: Kind) -> RedisServer` and
 /// `async fn claim(server: &RedisServer)`.
 #[macro_export]
 macro_rules! on_every_kind {
@@ -103,19 +103,19 @@ macro_rules! on_every_kind {
 #[derive(Debug)]
 pub struct Readme;
 
-/// Those of the page on what is promised.
+/// The examples of the page on what is promised.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/reliability.md")]
 #[derive(Debug)]
 pub struct Reliability;
 
-/// Those of the page on web frameworks.
+/// The examples of the page on web frameworks.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/web.md")]
 #[derive(Debug)]
 pub struct Web;
 
-/// Those of the page on moving over from another lock.
+/// The examples of the page on moving over from another lock.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/migrating.md")]
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Locks that a test knows to be free, held, or served: whatever else comes is its failure.
+//! Locks that a test knows to be free, held, or served: any other result fails the test.
 
 use std::panic::Location;
 
@@ -16,7 +16,7 @@ pub fn connect(url: &str) -> impl Future<Output = LockManager> + Send {
     }
 }
 
-/// The same, promising that the address stays with its server, so that fencing tokens may be counted up.
+/// Connects in the same way, and promises that the address stays with its server, so that fencing tokens may be counted up.
 #[track_caller]
 pub fn connect_to_fixed_address(url: &str) -> impl Future<Output = LockManager> + Send {
     let caller = Location::caller();
@@ -26,17 +26,17 @@ pub fn connect_to_fixed_address(url: &str) -> impl Future<Output = LockManager> 
     }
 }
 
-/// A lock for ten seconds, which is longer than most tests hold one. It waits as long as it does by default.
+/// Options with a ttl of ten seconds, which is longer than most tests hold a lock, and the default wait.
 pub fn options() -> LockOptions {
     LockOptions::new(SECOND * 10)
 }
 
-/// The same, for a lock that is to be waited for until its turn comes.
+/// The same options, with a wait that is long enough until the lock is free.
 pub fn patient() -> LockOptions {
     options().wait(HANG)
 }
 
-/// Acquires a lock that is free, or soon.
+/// Acquires a lock that is free now or soon.
 pub trait AcquireFree {
     /// Acquires the lock, and panics if it does not get it.
     #[track_caller]
@@ -65,7 +65,7 @@ impl AcquireFree for LockManager {
 
 /// Releases a lock that is held.
 pub trait ReleaseHeld {
-    /// Releases the lock, and panics if it was lost, or if nothing says that it is free.
+    /// Releases the lock, and panics if it was lost, or if no answer confirms that it is free.
     #[track_caller]
     fn release_held(self) -> impl Future<Output = ()> + Send;
 }
@@ -81,8 +81,8 @@ impl ReleaseHeld for LockGuard {
     }
 }
 
-/// Takes a lock that no other process wants, so many times in a row and without a wait, with each release in the background.
-/// Panics if one finds it busy, which only the release before it can make it, or if a fencing token does not grow.
+/// Takes a lock that no other process wants this many times in a row, without a wait and with each release in the background.
+/// Panics if an acquire finds the lock busy, which only the release before it can cause, or if a fencing token does not grow.
 #[track_caller]
 pub fn run_in_a_row(
     locks: &LockManager,

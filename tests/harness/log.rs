@@ -1,4 +1,4 @@
-//! What a process logs, to look into it.
+//! Captures the log of a process, for a test to read.
 
 use std::{
     io::{self, Write},
@@ -12,7 +12,8 @@ use tracing_subscriber::fmt::format::FmtSpan;
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Returns what the whole process logs since this was called first, at all levels: each manager has a thread of its own.
+    /// Returns what the whole process has logged since the first call, at all levels and from all threads. Each manager has a
+    /// thread of its own.
     ///
     /// # Panics
     ///

@@ -7,9 +7,9 @@ use lock_core::{IntoLockKey, LockKey};
 pub enum Mode {
     /// By one holder at a time.
     Exclusive,
-    /// Beside others that share it.
+    /// By several holders that share it.
     Shared,
-    /// One of so many permits.
+    /// By one holder of each of this many permits.
     Permits(u16),
 }
 

@@ -1,4 +1,4 @@
-//! What a server says of who had which lock and when, by its own account of the commands that it executes.
+//! Which owner token had which lock and when, from the server's own record (`MONITOR`) of the commands that it executes.
 
 use std::{
     collections::BTreeMap,
@@ -13,16 +13,16 @@ use crate::{
     server::RedisServer,
 };
 
-/// Ends what is listened to.
+/// The text that marks the end of the record.
 const LAST: &str = "the last word";
 
-/// Listens to all commands that a server executes, those of scripts included, until it is asked for them.
+/// Records all commands that a server executes, those of scripts included, until [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Monitor {
     reader: JoinHandle<Vec<String>>,
 }
 
-/// That a server had an owner token in a key.
+/// A span of time in which a server had an owner token in a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerHold {
     /// The full key.
@@ -34,7 +34,7 @@ pub struct ServerHold {
 }
 
 impl Monitor {
-    /// Begins to listen; nothing that is executed later is missed.
+    /// Begins to record; no command that is executed later is missed.
     pub fn start(server: &RedisServer) -> Self {
         let mut stream =
             TcpStream::connect(("127.0.0.1", server.port())).expect("the server is up");
@@ -44,7 +44,7 @@ impl Monitor {
         lines.read_line(&mut first).expect("an answer");
         assert_eq!(first, "+OK\r\n");
         let reader = std::thread::spawn(move || {
-            // Whatever cuts it off, the last word is missed then.
+            // If the connection breaks, `LAST` is missing, and `finish` notices that.
             let mut told = Vec::new();
             for line in lines.lines().map_while(Result::ok) {
                 let is_last = line.contains(LAST);
@@ -58,9 +58,9 @@ impl Monitor {
         Self { reader }
     }
 
-    /// Stops, and returns what the server had in keys that begin so.
+    /// Stops, and returns what the server had in the keys that begin with `prefix`.
     pub fn finish(self, server: &RedisServer, prefix: &str) -> Vec<ServerHold> {
-        // What was executed before is told before.
+        // The server reports commands in the order of their execution.
         server.cli(&["ECHO", LAST]);
         let told = self.reader.join().expect("a reader that does not panic");
         let is_all = told.last().is_some_and(|line| line.contains(LAST));
@@ -77,7 +77,7 @@ impl Monitor {
     }
 }
 
-/// The keys as the server has them.
+/// The keys as the server has them at one point of the record.
 #[derive(Debug, Default)]
 struct Keys {
     now: BTreeMap<String, ServerHold>,
@@ -93,7 +93,7 @@ impl Keys {
             ("set", [_, "NX", "PX", _]) if alive => {}
             ("set", [token, "NX", "PX", time] | [token, "PX", time])
             | ("psetex", [time, token]) => {
-                // The same token again is a longer hold of the same.
+                // The same token again makes the same hold longer.
                 let same = alive && self.now[key].token == **token;
                 let from = if same { self.now[key].held.from } else { at };
                 if !same {
@@ -151,7 +151,7 @@ fn parse(line: &str) -> (Moment, Vec<String>) {
     let (_, rest) = rest
         .split_once("] ")
         .unwrap_or_else(|| panic!("{}", told()));
-    // Nothing that locks has a quotation mark in it.
+    // No command of a lock contains a quotation mark.
     let words = rest
         .split('"')
         .skip(1)

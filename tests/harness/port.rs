@@ -7,17 +7,17 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Below the ports that Linux gives to outgoing connections. From within that range a client that
-/// keeps connecting to a killed server is sooner or later given the server's own port, connects to
-/// itself, and keeps the server from coming back.
+/// Below the ports that Linux gives to outgoing connections. A port within that range would sooner or
+/// later be given to a client that keeps connecting to a killed server on the same port. The client
+/// would connect to itself, and the server could not come back.
 const RANGE: Range<u16> = 16_000..32_000;
 
-/// A port of 127.0.0.1 that nobody listened on a moment ago. Another process may take it first:
-/// whoever binds it has to try again with the next.
+/// A port of 127.0.0.1 that had no listener a moment ago. Another process may take it first:
+/// if the bind fails, the caller has to try again with the next port.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let size = RANGE.end - RANGE.start;
-    // Each test process starts somewhere else, or all of them would race for the same few ports.
+    // Each test process starts at another port: otherwise all of them would race for the same few.
     let start = std::process::id().wrapping_mul(7_919);
     for _ in 0..size {
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -30,7 +30,7 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port between {} and {}", RANGE.start, RANGE.end);
 }
 
-/// The node of a cluster also listens this far above its port. Newer servers can be told another one, Redis 6.2 not.
+/// The node of a cluster also listens this far above its port. Newer servers can be told another port, Redis 6.2 cannot.
 const BUS: u16 = 10_000;
 
 /// A free port for the node of a cluster, with the port of its bus free and in the same range.
@@ -47,7 +47,7 @@ pub(crate) fn free_port_and_bus() -> u16 {
     );
 }
 
-/// The port of the bus, if clients are not given it for their own connections.
+/// The port of the bus, if it is in the range, so that no outgoing connection gets it.
 fn bus_of(port: u16) -> Option<u16> {
     port.checked_add(BUS).filter(|bus| RANGE.contains(bus))
 }
@@ -61,7 +61,7 @@ pub(crate) fn listen() -> (TcpListener, u16) {
                 listener.set_nonblocking(true).expect("a fresh socket");
                 return (listener, port);
             }
-            // Someone else took it since.
+            // Another process took the port since.
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             Err(error) => panic!("port {port}: {error}"),
         }

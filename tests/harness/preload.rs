@@ -1,10 +1,10 @@
-//! Libraries that are preloaded into a process, to have a function of the system do something else there.
+//! Libraries that are preloaded into a process, to replace a function of the system there.
 
 use std::{path::PathBuf, process::Command};
 
 use tempfile::TempDir;
 
-/// A library, gone when this is dropped.
+/// A library; its file is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Preload {
     folder: TempDir,
@@ -30,7 +30,7 @@ impl Preload {
         preload
     }
 
-    /// What the variable `LD_PRELOAD` of the process is to be.
+    /// The value for the variable `LD_PRELOAD` of the process.
     pub(crate) fn library(&self) -> PathBuf {
         self.file("library.so")
     }

@@ -1,4 +1,4 @@
-//! Other programs of the workspace as processes of their own, as the replicas of a service are.
+//! Starts other programs of the workspace as separate processes, as the replicas of a service are.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use crate::child::{self, ChildProcess};
 
 /// A running program, killed when this is dropped or the test process dies.
 ///
-/// Its standard output is read here, its standard error goes where the test's goes.
+/// Its standard output is read here. Its standard error goes where the test's own standard error goes.
 #[derive(Debug)]
 pub struct Process {
     child: ChildProcess,
@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program with these arguments and, on top of the test's own, these variables.
+    /// Starts a program with these arguments, and with these variables besides those of the test.
     ///
     /// The path of a program is `env!("CARGO_BIN_EXE_name")`, which cargo sets for the integration
     /// tests of its package.
@@ -28,7 +28,7 @@ impl Process {
         Self::spawn_to(program, arguments, variables, Stdio::inherit())
     }
 
-    /// [`spawn`](Self::spawn), and its standard error goes to the end of this file.
+    /// [`spawn`](Self::spawn), with the standard error of the program appended to this file.
     pub fn spawn_with_log(program: &str, arguments: &[&str], log: File) -> Self {
         Self::spawn_to(program, arguments, &[], log.into())
     }

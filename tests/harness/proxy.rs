@@ -1,4 +1,4 @@
-//! A proxy between clients and a server that reads the Redis protocol and breaks it on demand.
+//! A proxy between clients and a server that reads the Redis protocol and injects faults on demand.
 
 mod connection;
 mod faults;
@@ -22,7 +22,7 @@ use crate::{background::Background, port::listen};
 
 /// A TCP proxy in front of a server, on a port of its own.
 ///
-/// It passes everything on until it is told otherwise, what is encrypted included, and runs on a thread of its own, so that a
+/// It passes everything on until it is told otherwise, encrypted traffic included. It runs on a thread of its own, so that a
 /// test which stalls its runtime does not stall the network. The faults add up until [`pass`] heals
 /// them; each takes effect before its method returns.
 ///
@@ -83,23 +83,23 @@ impl Proxy {
         }
     }
 
-    /// Leads new connections to another server, as after a fail-over. Existing ones stay where they are.
+    /// Leads new connections to another server, as after a fail-over. Existing connections stay where they are.
     pub fn lead_to(&self, server_port: u16) {
         self.server_port.store(server_port, Ordering::SeqCst);
     }
 
-    /// Heals every fault. What a black hole held back flows on; what is under way with a delay
-    /// keeps it; a connection that lost a frame is reset, since its answers no longer match.
+    /// Heals every fault. The frames that a black hole held back flow on; a delayed frame in flight keeps
+    /// its delay. A connection that lost a frame is reset, since its answers no longer match.
     pub fn pass(&self) {
         self.faults.heal();
     }
 
-    /// Holds back each frame in this direction for so long, without slowing the ones behind it.
+    /// Holds back each frame in this direction for this time, without slowing the frames behind it.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.faults.set_delay(direction, delay);
     }
 
-    /// Loses frames in this direction; replaces what was to be lost in it.
+    /// Loses frames in this direction; replaces an earlier call for the same direction.
     ///
     /// ```no_run
     /// # use lock_tests::{After, Direction, Proxy, Which};
@@ -120,7 +120,7 @@ impl Proxy {
         self.faults.freeze(scope);
     }
 
-    /// Resets (RST) the existing connections. What was under way in them is lost.
+    /// Resets (RST) the existing connections. Frames in flight on them are lost.
     pub fn reset(&self) {
         self.faults.reset();
     }
@@ -130,7 +130,7 @@ impl Proxy {
         self.faults.half_close(direction);
     }
 
-    /// Limits each direction of each connection to so many bytes a second.
+    /// Limits each direction of each connection to this many bytes a second.
     pub fn slow(&self, bytes_per_second: u32) {
         self.faults.set_slow(bytes_per_second);
     }
@@ -187,7 +187,7 @@ async fn accept(listener: TcpListener, server_port: Arc<AtomicU16>, faults: Arc<
 async fn serve(mut client: TcpStream, server_port: u16, connection: Connection) {
     connection.thawed().await;
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
-        // The nearest thing to the refusal that the client would have seen without a proxy.
+        // A reset is the nearest thing to the refused connection that the client would have seen without a proxy.
         client.set_zero_linger().ok();
         return;
     };

@@ -1,4 +1,4 @@
-//! Numbers that look like chance and come out the same for the same seed.
+//! Pseudo-random numbers that are the same for the same seed.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ pub struct Random {
 }
 
 impl Random {
-    /// Makes one that is decided by `seed` alone.
+    /// Makes a generator that depends on `seed` alone.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// Makes another one, decided by this one's state and `number`: what is drawn from one changes nothing in the other.
+    /// Makes another generator from this one's state and `number`. Draws from one change nothing in the other.
     #[must_use]
     pub fn branch(&self, number: u64) -> Self {
         let mut branch = Self::new(self.state ^ number.wrapping_mul(0xd605_0fb1_9a2c_4b8d));
@@ -22,7 +22,7 @@ impl Random {
         branch
     }
 
-    /// Draws a number from all of them.
+    /// Draws any `u64`.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -36,7 +36,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Says yes so many times in a hundred.
+    /// Returns `true` in `share` of a hundred draws.
     pub fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }
@@ -46,7 +46,7 @@ impl Random {
         Duration::from_millis(least + self.below(end - least))
     }
 
-    /// Draws one of these, each as likely as its weight is large.
+    /// Draws one of these, each with a probability in proportion to its weight.
     pub fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
         let total = choices.iter().map(|(weight, _)| weight).sum();
         let mut left = self.below(total);

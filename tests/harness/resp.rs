@@ -1,4 +1,4 @@
-//! Where a frame of the Redis protocol (RESP2 and RESP3) ends, and what a request says.
+//! Finds the end of a frame of the Redis protocol (RESP2 and RESP3), and the words of a request.
 
 /// Bytes that are not the Redis protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(crate) struct Malformed;
 /// Streamed strings and aggregates (`$?`, `*?`) count as malformed: no server sends them.
 pub(crate) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let mut end = 0;
-    // The elements still to come: an aggregate adds its own, so no recursion can run away.
+    // The elements still to come: an aggregate adds its own. A count in place of recursion keeps the stack small.
     let mut missing = 1_u64;
     while missing > 0 {
         let Some(line) = line(bytes, end) else {
@@ -56,7 +56,7 @@ pub(crate) fn words(frame: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
     Ok(words)
 }
 
-/// What a frame from the server is to the client that waits for answers.
+/// How a client that waits for answers has to take a frame from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The answer to the oldest request without one.
@@ -65,7 +65,7 @@ pub(crate) enum Turn {
     Push,
 }
 
-/// Tells answers from messages out of turn, which RESP2 sends as plain arrays.
+/// Tells answers from push messages, which RESP2 sends as plain arrays.
 pub(crate) fn turn(frame: &[u8]) -> Turn {
     const MESSAGES: [&[u8]; 3] = [
         b"*3\r\n$7\r\nmessage\r\n",
@@ -74,7 +74,7 @@ pub(crate) fn turn(frame: &[u8]) -> Turn {
     ];
     let third = frame.split(|&byte| byte == b'\n').nth(2).unwrap_or(b"");
     if frame.first() == Some(&b'>') {
-        // RESP3 confirms subscriptions by pushes, one a channel, and sends nothing else for them.
+        // RESP3 confirms a subscription with one push for each channel, and sends no other answer.
         if third.ends_with(b"subscribe\r") {
             Turn::Reply
         } else {
@@ -87,7 +87,7 @@ pub(crate) fn turn(frame: &[u8]) -> Turn {
     }
 }
 
-/// Far beyond the largest string or aggregate of a server, so sums of a few never overflow.
+/// Far larger than any string or aggregate of a server, so a sum of a few such lengths never overflows.
 const LARGEST: u64 = 1 << 40;
 
 fn number(digits: &[u8]) -> Result<u64, Malformed> {

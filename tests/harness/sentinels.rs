@@ -10,7 +10,7 @@ use crate::{
     wait::eventually_blocking,
 };
 
-/// By which the sentinels call the servers that they watch.
+/// The name that the sentinels have for the servers that they watch.
 const SERVICE: &str = "locks";
 
 const SERVERS: usize = 3;
@@ -62,7 +62,7 @@ impl SentinelsBuilder {
         self
     }
 
-    /// Gives clients a user of their own on the servers with the data, with these rules of the access control list.
+    /// Gives clients a separate user on the servers with the data, with these rules of the access control list.
     #[must_use = "a builder starts nothing by itself"]
     pub fn user(mut self, name: &str, password: &str, rules: &str) -> Self {
         self.user = Some(User {
@@ -73,14 +73,14 @@ impl SentinelsBuilder {
         self
     }
 
-    /// Has the sentinels ask for a password of their own.
+    /// Has the sentinels ask clients for a separate password.
     #[must_use = "a builder starts nothing by itself"]
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel_password = Some(password.to_owned());
         self
     }
 
-    /// Has all of them talk to each other and to clients through TLS. The harness goes on without.
+    /// Has all of them talk to each other and to clients through TLS. The harness itself still connects without TLS.
     #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
@@ -121,7 +121,7 @@ impl SentinelsBuilder {
     }
 
     fn data_server(&self) -> RedisServerBuilder {
-        // At the defaults a replica's first copy begins only after five seconds, in hope of a second replica.
+        // At the defaults a replica's first copy begins only after five seconds, to serve further replicas with it.
         let mut server = RedisServer::builder()
             .kind(self.kind)
             .setting("repl-diskless-sync", "yes")
@@ -153,7 +153,7 @@ impl SentinelsBuilder {
         server
     }
 
-    /// As whom replicas and sentinels come to a server, if it asks.
+    /// The user and the password for replicas and sentinels, if a server asks for them.
     fn replication(&self) -> Option<(&str, &str)> {
         if self.user.is_some() {
             return Some(RedisServer::HARNESS);
@@ -162,12 +162,14 @@ impl SentinelsBuilder {
         Some(("default", password))
     }
 
-    /// A sentinel connects to a new primary up to a second after it heard of it, and meanwhile takes it for dead if that is
-    /// what it is told to do after less: the next fail-over follows at once. So it is to connect sooner, and to ask and tell
-    /// the others more often than at its defaults, by which it takes seconds until all know each other.
+    /// Makes a sentinel connect sooner, and exchange news with the others more often, than at its defaults.
+    ///
+    /// At the defaults it connects to a new primary up to a second after it heard of it. If `down-after-milliseconds` is
+    /// shorter, it takes the new primary for dead meanwhile, and the next fail-over follows at once. Also at the defaults, it
+    /// takes seconds until all sentinels know each other.
     fn quicken(&self, sentinel: &RedisServer) {
         if self.kind != Kind::Redis62 {
-            // It chooses no replica of which it has heard nothing for five of these pauses, and asks each once a second.
+            // A sentinel asks each replica once a second, and promotes none that was silent for five of these periods.
             sentinel.cli(&["SENTINEL", "DEBUG", "PING-PERIOD", "250"]);
             sentinel.cli(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "250"]);
             sentinel.cli(&["SENTINEL", "DEBUG", "INFO-PERIOD", "500"]);
@@ -176,14 +178,14 @@ impl SentinelsBuilder {
 
     fn sentinel_lines(&self, primary: u16) -> Vec<String> {
         let down_after = match self.kind {
-            // Cannot be quickened.
+            // Redis 6.2 does not know the `DEBUG` command that makes a sentinel quicker.
             Kind::Redis62 => 1500,
             _ => 500,
         };
         let mut lines = vec![
             format!("sentinel monitor {SERVICE} 127.0.0.1 {primary} 2"),
             format!("sentinel down-after-milliseconds {SERVICE} {down_after}"),
-            // Less, and a sentinel gives up before it has seen that the replica which it chose is a primary.
+            // With less, a sentinel gives up before it has seen that the replica which it chose is a primary.
             format!("sentinel failover-timeout {SERVICE} 3000"),
             format!("sentinel parallel-syncs {SERVICE} 2"),
         ];
@@ -215,7 +217,8 @@ impl Sentinels {
 
     /// Starts a killed server again as a replica, empty, and waits until it has all data.
     ///
-    /// As the primary that it was, it would teach the others that there are no data: another must be it already.
+    /// Another server must be the primary already: if the killed one came back as the primary, the replicas would copy its
+    /// empty data.
     pub fn rejoin(&self, killed: &RedisServer) {
         killed.restart_as_replica_of(self.primary().told_port());
         self.whole();
@@ -228,7 +231,7 @@ impl Sentinels {
         eventually_blocking(SOON, "it knows all others", || sees_all(killed));
     }
 
-    /// Waits until the sentinels agree that another server than `killed` is the primary, and that one takes writes.
+    /// Waits until the sentinels agree that another server than `killed` is the primary, and until that server takes writes.
     pub fn failed_over(&self, killed: &RedisServer) {
         eventually_blocking(SOON, "another server is the primary", || {
             self.agreed()
@@ -248,8 +251,10 @@ impl Sentinels {
         });
     }
 
-    /// Keeps what is written from now on from every replica: they are stopped, and their connections to the primary
-    /// closed, or they would find it there when they go on.
+    /// Keeps writes from every replica from now on.
+    ///
+    /// The replicas are stopped and their connections to the primary closed: otherwise they would read the writes from the
+    /// connections when they go on.
     pub fn cut_replicas(&self) {
         for replica in self.replicas() {
             replica.stop();
@@ -257,7 +262,7 @@ impl Sentinels {
         self.primary().cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// Lets all servers that are there go on, after [`cut_replicas`](Self::cut_replicas).
+    /// Lets all running servers go on, after [`cut_replicas`](Self::cut_replicas).
     pub fn cont(&self) {
         for server in self.servers.iter().filter(|server| server.is_running()) {
             server.cont();
@@ -282,7 +287,7 @@ impl Sentinels {
     /// Has the sentinels make another server the primary, and waits until nothing is missing.
     pub fn switch(&self) {
         let before = self.primary();
-        // Refused while they take the last one for too fresh.
+        // The command is refused while the last fail-over is too recent.
         eventually_blocking(SOON, "a sentinel begins", || {
             let begun = self.watchers[0].probe(&["SENTINEL", "FAILOVER", SERVICE]);
             begun.is_ok() || self.named() != Some(before.port())
@@ -305,7 +310,7 @@ impl Sentinels {
         &self.servers
     }
 
-    /// Returns the sentinels, to be stopped and killed, and [restarted](Self::restart_sentinel).
+    /// Returns the sentinels, for a test to stop, kill and [restart](Self::restart_sentinel).
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.watchers
     }
@@ -347,7 +352,7 @@ impl Sentinels {
         watchers.filter(|sentinel| sentinel.is_running())
     }
 
-    /// The server that all sentinels which answer name, at least two of them.
+    /// The server that all answering sentinels name, if at least two answer.
     fn agreed(&self) -> Option<&RedisServer> {
         let ports: Vec<u16> = self.running_sentinels().filter_map(primary_port).collect();
         let (first, others) = ports.split_first()?;
@@ -366,7 +371,7 @@ fn primary_port(sentinel: &RedisServer) -> Option<u16> {
     Some(port)
 }
 
-/// By its own word, and not only by that of the sentinels: it hears of it from them.
+/// Whether the server itself says that it takes writes. The sentinels may know its new role before the server does.
 fn takes_writes(server: &RedisServer) -> bool {
     replication(server).is_some_and(|state| state.contains("role:master\r\n"))
 }
@@ -399,7 +404,7 @@ fn sees_all(sentinel: &RedisServer) -> bool {
         return false;
     };
     primary["flags"] == "master"
-        // Those that are killed, too: it does not forget them.
+        // The number includes killed sentinels: a sentinel does not forget them.
         && primary["num-other-sentinels"] == (SENTINELS - 1).to_string()
         && replicas.len() == SERVERS - 1
         && replicas.iter().all(|replica| {

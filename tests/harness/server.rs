@@ -1,4 +1,4 @@
-//! A real server of the test's own: Redis, of several versions, and Valkey.
+//! Starts a real server for one test: Redis, of several versions, and Valkey.
 
 use std::{
     fs::{self, File},
@@ -23,13 +23,13 @@ use crate::{
 /// Many times what a server needs (30 ms), for a machine busy with a build.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Raw commands answer at once, or wait for a server that the test made slow on purpose.
+/// The time-out of raw commands: they answer at once, or wait for a server that the test made slow on purpose.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is asked again: a server that starts, and one among several, of which some may be stopped.
+/// The time-out of commands that are retried: to a server that starts, or to one of several that may be stopped.
 pub(crate) const PROBE_WITHIN: Duration = Duration::from_millis(500);
 
-/// Which server it is.
+/// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// The distribution's redis-server, on the `PATH`: Redis 7 on Debian 12.
@@ -39,7 +39,7 @@ pub enum Kind {
     Redis62,
     /// Redis 8.6.
     Redis86,
-    /// Valkey 9, which can too (`DELIFEQ`).
+    /// Valkey 9, which has a command of its own to delete a key if its value is equal (`DELIFEQ`).
     Valkey9,
 }
 
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// What its process is for.
+/// The role of a server's process.
 #[derive(Debug, Clone, Default)]
 enum Role {
     /// Holds data by itself, or as the primary or a replica of others.
@@ -62,7 +62,7 @@ enum Role {
     Data,
     /// Holds the slots of a cluster, and talks to its other nodes on a second port.
     ClusterNode,
-    /// Holds no data, and watches those that do; these lines say which.
+    /// Holds no data, and watches servers that do; these lines of its configuration name them.
     Sentinel(Vec<String>),
 }
 
@@ -72,7 +72,7 @@ enum Role {
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
-    /// If it has certificates.
+    /// `Some` if the server has certificates.
     tls_port: Option<u16>,
     options: RedisServerBuilder,
     folder: TempDir,
@@ -95,9 +95,9 @@ pub struct RedisServerBuilder {
 /// Whether a server with TLS asks clients for a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskClients {
-    /// It lets in only who has one.
+    /// It accepts only clients with a certificate.
     Always,
-    /// It does not ask.
+    /// It asks for none.
     Never,
 }
 
@@ -131,7 +131,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Has its wall clock go as this one says, which must outlive it.
+    /// Sets its wall clock by this one, which must outlive the server.
     #[must_use = "a builder starts nothing by itself"]
     pub fn clock(mut self, clock: &ShiftedClock) -> Self {
         self.environment = clock.environment().to_vec();
@@ -159,7 +159,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Has it speak TLS too, on a port of its own beside the plain one. Of all kinds only the distribution's can.
+    /// Has it speak TLS too, on a second port. Only the distribution's server is built with TLS.
     #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>, ask: AskClients) -> Self {
         self.tls = Some((Arc::clone(certificates), ask));
@@ -168,7 +168,7 @@ impl RedisServerBuilder {
 
     /// Starts the server and waits until it answers.
     pub fn start(self) -> RedisServer {
-        // Someone else may take the port between the look and the bind.
+        // Another process may take the port between the check and the bind.
         for _ in 0..20 {
             let server = RedisServer {
                 port: match self.role {
@@ -193,7 +193,7 @@ impl RedisServerBuilder {
 }
 
 impl RedisServer {
-    /// The user, and its password, that the harness has where there is an access control list.
+    /// The user and the password of the harness on servers with an access control list.
     pub(crate) const HARNESS: (&str, &str) = ("harness", "harness");
 
     /// Starts a server with the defaults: no password, no persistence, debug commands allowed.
@@ -232,7 +232,7 @@ impl RedisServer {
         self.restart_with(&replica_of(port));
     }
 
-    /// Removes what a killed server with a setting `appendonly` has on disk, so that it comes back empty.
+    /// Removes the files of a killed server with a setting `appendonly`, so that it comes back empty.
     pub fn forget(&self) {
         assert!(!self.is_running(), "it would write on");
         let data = self.folder.path().join("appendonlydir");
@@ -254,7 +254,7 @@ impl RedisServer {
         self.ask(command, ANSWER_WITHIN)
     }
 
-    /// [`try_cli`](Self::try_cli) for one of several servers, any of which may be killed or stopped: it gives up soon.
+    /// [`try_cli`](Self::try_cli) with a short time-out, for one of several servers that may be killed or stopped.
     pub(crate) fn probe(&self, command: &[&str]) -> RedisResult<Value> {
         self.ask(command, PROBE_WITHIN)
     }
@@ -270,7 +270,7 @@ impl RedisServer {
         redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")
     }
 
-    /// Sets strings without an expiry, some hundreds in a command.
+    /// Sets strings without an expiry, some hundreds with each command.
     pub fn set_all(&self, keys: impl IntoIterator<Item = String>) {
         let keys: Vec<String> = keys.into_iter().collect();
         for some in keys.chunks(500) {
@@ -300,7 +300,9 @@ impl RedisServer {
         redis::from_redis_value(self.cli(&["ZRANGE", queue, "0", "-1"])).expect("a sorted set")
     }
 
-    /// Returns when a key that exists and expires will do so, by the server's clock in time since 1970: later after each renewal.
+    /// Returns when a key that exists and expires will do so, by the server's clock and in time since 1970.
+    ///
+    /// The time is later after each renewal.
     ///
     /// For Redis 7.0 or later.
     pub fn expires_at(&self, key: &str) -> Option<Duration> {
@@ -349,7 +351,7 @@ impl RedisServer {
             .expect("the builder was given no certificates")
     }
 
-    /// The port that other servers and their clients are told: the one for TLS, if it has one.
+    /// The port that other servers and their clients are told: the port for TLS, if the server has one.
     pub(crate) fn told_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
     }
@@ -370,12 +372,12 @@ impl RedisServer {
         process.as_ref().expect("the server was killed").id()
     }
 
-    /// Returns whether it has a process: not between [`kill9`](Self::kill9) and [`restart`](Self::restart).
+    /// Returns whether the server has a process: it has none between [`kill9`](Self::kill9) and [`restart`](Self::restart).
     pub fn is_running(&self) -> bool {
         self.process.lock().expect("no poison").is_some()
     }
 
-    /// Returns what the server has said since it was last started.
+    /// Returns the log of the server since its last start.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -442,7 +444,7 @@ impl RedisServer {
         if let Role::ClusterNode = self.options.role {
             command.args(["--cluster-enabled", "yes"]);
         }
-        // Redis 6.2 allows debug commands, and does not know the setting.
+        // Redis 6.2 always allows debug commands, and does not know the setting.
         if self.options.kind != Kind::Redis62 {
             command.args(["--enable-debug-command", "yes"]);
         }
@@ -458,7 +460,7 @@ impl RedisServer {
         command
     }
 
-    /// A sentinel takes its settings from a file, in which it also keeps what it has learned.
+    /// Writes the settings of a sentinel to a file, where it also keeps what it learns.
     fn write_configuration(&self) {
         let Role::Sentinel(lines) = &self.options.role else {
             return;
@@ -482,7 +484,7 @@ impl RedisServer {
         fs::write(self.configuration_path(), text).expect("a file in the temporary folder");
     }
 
-    /// Names and values in turn.
+    /// The settings for TLS, as names and values in turn.
     fn tls_settings(&self) -> Vec<String> {
         let Some((certificates, ask)) = &self.options.tls else {
             return Vec::new();
@@ -505,7 +507,7 @@ impl RedisServer {
         .collect()
     }
 
-    /// The lines of the test, and a user for the harness, whatever those lines forbid.
+    /// Writes the lines of the test, and a user with all rights for the harness.
     fn write_acl(&self) -> PathBuf {
         let path = self.folder.path().join("users.acl");
         let (user, password) = Self::HARNESS;
@@ -515,20 +517,20 @@ impl RedisServer {
         path
     }
 
-    /// Whether it is this process, and not another server on the port, that takes commands.
+    /// Whether this process takes commands, and not another server on the same port.
     fn answers_as(&self, id: u32) -> bool {
         let Ok(info) = self.ask(&["INFO", "server"], PROBE_WITHIN) else {
             return false;
         };
         let info: String = redis::from_redis_value(info).expect("text");
         let ours = format!("process_id:{id}");
-        // While it loads a data set it answers INFO, but not PING.
+        // While the server loads a data set, it answers INFO but not PING.
         info.lines().any(|line| line == ours) && self.ask(&["PING"], PROBE_WITHIN).is_ok()
     }
 
     fn ask(&self, command: &[&str], within: Duration) -> RedisResult<Value> {
         let (name, arguments) = command.split_first().expect("a command");
-        // A connection of its own, so that nothing a test does to clients breaks the next command.
+        // Each command has a new connection, so that a test which kills clients breaks no later command.
         let client = redis::Client::open(self.admin_url())?;
         let mut connection = client.get_connection_with_timeout(within)?;
         connection.set_read_timeout(Some(within))?;
@@ -561,7 +563,7 @@ impl RedisServer {
     }
 }
 
-/// As one argument each: Redis 6.2 takes no two in one.
+/// The setting as separate arguments: Redis 6.2 does not accept two values in one.
 fn replica_of(port: u16) -> [String; 3] {
     [
         "--replicaof".to_owned(),
@@ -724,7 +726,7 @@ mod tests {
 
     #[test]
     fn the_server_dies_with_the_process_that_started_it() {
-        // The same test, run by itself in a process that never ends on its own.
+        // The same test is run again, alone, in a process that never ends by itself.
         const MARK: &str = "LOCK_TESTS_HOLD_A_SERVER";
         if let Some(path) = std::env::var_os(MARK) {
             let server = RedisServer::start();
@@ -741,7 +743,7 @@ mod tests {
                 "server::tests::the_server_dies_with_the_process_that_started_it",
             ])
             .env(MARK, &file)
-            // It is killed and cannot clean up, so its files go with this test's own.
+            // The killed process cannot clean up, so its files are in a folder that this test removes.
             .env("TMPDIR", folder.path())
             .stdout(std::process::Stdio::null())
             .spawn()

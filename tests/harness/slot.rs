@@ -1,19 +1,20 @@
-//! Where a cluster keeps a key.
+//! Computes the slot of a key in a cluster.
 
 use std::ops::RangeInclusive;
 
 /// All slots of a cluster.
 pub const SLOTS: RangeInclusive<u16> = 0..=16_383;
 
-/// Returns the slot of a key: CRC16 (XMODEM) of the key, or of its tag, which is what stands between its first `{` and the
-/// next `}` if that is not empty.
+/// Returns the slot of a key: CRC16 (XMODEM) of the key, or of its tag.
+///
+/// The tag is the text between the first `{` and the next `}`, if that text is not empty.
 pub fn slot_of(key: &str) -> u16 {
     crc16(tag(key).as_bytes()) & *SLOTS.end()
 }
 
 /// Returns the smallest number that stands for a slot as a tag in the names of other keys.
 pub fn tag_of_slot(slot: u16) -> String {
-    // The last one to be found for the first time is far below.
+    // The largest of these numbers over all slots is far below this bound.
     (0..1_000_000_u32)
         .map(|number| number.to_string())
         .find(|number| slot_of(number) == slot)
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
     use crate::server::RedisServer;
 
-    /// A server that is no cluster answers too.
+    /// A server that is not part of a cluster answers, too.
     fn slot_by_a_server(server: &RedisServer, key: &str) -> u16 {
         let answer = server.cli(&["CLUSTER", "KEYSLOT", key]);
         redis::from_redis_value(answer).unwrap()

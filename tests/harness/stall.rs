@@ -1,6 +1,6 @@
 //! A hundred thousand locks of one process, a server that stands still, and a connection that is cut.
 //!
-//! The bench and the soak both do this: each starts its own program again as the process that holds the locks.
+//! The bench and the soak both use this module: each starts its own program again as the process that holds the locks.
 
 use std::{
     hint,
@@ -24,13 +24,13 @@ const TTL: Duration = Duration::from_secs(10);
 /// The first renewals come after a third of the ttl.
 const BEFORE: Duration = Duration::from_secs(4);
 const STALL: Duration = Duration::from_secs(3);
-/// The ttl of each lock, and some more: what is not renewed by then is lost.
+/// The ttl of each lock, and some more: a lease that is not renewed by then is lost.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
-/// So many tasks take locks at a time.
+/// The number of tasks that take locks at a time.
 const TASKS: usize = 50;
 
-/// Takes so many locks with a ttl of 10 s, by a manager of their own.
+/// Takes this many locks with a ttl of 10 s, with a new manager.
 pub async fn hold_many(url: &str, leases: usize) -> Vec<LockGuard> {
     let locks = LockManager::connect(url).await.expect("a running server");
     let options = LockOptions::new(TTL).wait(Duration::from_secs(120));
@@ -51,7 +51,7 @@ pub async fn hold_many(url: &str, leases: usize) -> Vec<LockGuard> {
     tasks.join_all().await.into_iter().flatten().collect()
 }
 
-/// What the process does that holds the locks: prints `held`, and at the next line that comes in how many of them were lost.
+/// Runs in the process that holds the locks: prints `held`, and after the next line of input the number of lost locks.
 pub fn hold_through_a_stall(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     let guards = runtime.block_on(hold_many(url, LEASES));
@@ -66,8 +66,8 @@ pub fn hold_through_a_stall(url: &str) {
     // They need not be released: the server ends now.
 }
 
-/// While these cores are busy, has the server stand still for 3 s, and then cuts the connections of the process that holds the
-/// locks. Returns how many of them were lost.
+/// Keeps these cores busy, stops the server for 3 s, and then cuts the connections of the process that holds the locks.
+/// Returns how many locks were lost.
 pub fn lost_by_a_stall(
     mut holder: Process,
     server: &RedisServer,
@@ -96,7 +96,7 @@ pub fn own_cores() -> Vec<usize> {
         .collect()
 }
 
-/// Cores that are kept busy by a thread each until this is dropped.
+/// Cores that one thread each keeps busy until this is dropped.
 #[derive(Debug)]
 struct BusyCores(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! What tests/run has fetched: servers and libraries that the distribution does not have.
+//! The servers and libraries that the distribution does not have, fetched by tests/run.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Waiting for a condition, so that no test has to guess how long something takes.
+//! Waits for a condition, so that no test has to guess how long something takes.
 
 use std::{
     panic::Location,
@@ -6,20 +6,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What takes longer will never come: longer than any stall of a busy machine.
+/// After this time a test calls a condition hopeless: the time is longer than any stall of a busy machine.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// One second, as `SECOND * 10` is ten.
+/// One second, so that `SECOND * 10` is ten seconds.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// The pause between two looks at a condition: short against what is waited for, long enough to
-/// leave a small machine to the processes under test.
+/// The pause between two checks of a condition. It is short compared with the whole wait, and long
+/// enough to leave a small machine to the processes under test.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds, and panics with `what` if it does not within `within`.
 ///
-/// The condition is looked at once more after the deadline, so a stalled test does not fail by it.
-/// Runs on tokio's clock: under a paused clock the pauses cost no time.
+/// The condition is checked once more after the deadline, so a test that was stalled does not fail for that.
+/// The pauses run on tokio's clock: under a paused clock they cost no time.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

@@ -1,5 +1,5 @@
-/* Preloaded into a server, adds to its wall clock what the file SHIFTED_CLOCK holds, in microseconds. The clocks that only
- * measure are left alone, as when an administrator sets the time. */
+/* Preloaded into a server, adds the number of microseconds in the file SHIFTED_CLOCK to its wall clock. The monotonic clocks
+ * stay as they are, as when an administrator sets the time. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -1,9 +1,9 @@
-//! A slot on its way from one master to another, one step at a time, so that a test can stand in between.
+//! Moves a slot from one master to another one step at a time, so that a test can act between two steps.
 
 use super::{Cluster, SOON, View, id};
 use crate::{server::RedisServer, wait::eventually_blocking};
 
-/// Returned by [`Cluster::migration`]. The steps are to be taken in the order in which they stand here.
+/// The migration of a slot, returned by [`Cluster::migration`]. Take the steps in the order in which they stand here.
 #[derive(Debug)]
 pub struct Migration<'a> {
     cluster: &'a Cluster,

@@ -1,4 +1,4 @@
-//! What one node of a cluster thinks of all of them.
+//! The state of all nodes of a cluster as one node sees it.
 
 use crate::{server::RedisServer, slot::SLOTS};
 
@@ -13,17 +13,17 @@ struct Member {
     id: String,
     port: u16,
     flags: Vec<String>,
-    // Of a replica: whose data it has.
+    // Of a replica: the id of the master that it copies.
     master: Option<String>,
     is_connected: bool,
     slots: Vec<(u16, u16)>,
 }
 
-/// On which port, whose replica if it is one, with which slots.
+/// The port of a node, the id of its master if it is a replica, and its slots.
 type Role<'a> = (u16, Option<&'a str>, &'a [(u16, u16)]);
 
 impl View {
-    /// That of a node which answers soon.
+    /// The view of a node, if it answers soon.
     pub(super) fn of(node: &RedisServer) -> Option<Self> {
         let answer = node.probe(&["CLUSTER", "NODES"]).ok()?;
         let lines: String = redis::from_redis_value(answer).ok()?;
@@ -82,7 +82,7 @@ impl View {
         served == SLOTS.len()
     }
 
-    /// What all nodes are to agree on, in an order that does not depend on whose view it is.
+    /// The facts that all nodes have to agree on, in the same order for each view.
     fn roles(&self) -> Vec<Role<'_>> {
         let members = self.members.iter();
         let mut roles: Vec<_> = members
@@ -113,7 +113,7 @@ impl Member {
         };
         let (address, _) = address.split_once('@')?;
         let (_, port) = address.rsplit_once(':')?;
-        // In brackets stand the slots that are on their way.
+        // Slots in brackets are being migrated.
         let slots = slots.iter().filter(|slots| !slots.starts_with('['));
         Some(Self {
             id: id.to_owned(),

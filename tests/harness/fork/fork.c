@@ -1,8 +1,8 @@
-/* Preloaded into a program of the tests, has `chroot` fork: the standard library of Rust calls it, and has no safe call that
- * forks. The child is told success, and the parent the child's id as the number of an error.
+/* Makes `chroot` fork, preloaded into a program of the tests: the standard library of Rust can call `chroot`, and has no safe
+ * call that forks. In the child, `chroot` returns success; in the parent, it fails with the child's id as the error number.
  *
- * A child must leave alone what its parent had open at the fork, but for the standard streams: a call that reads, writes,
- * shuts down or polls it ends the child with the status 99 and a line that names the call. To close it is allowed. */
+ * A child may not use a file that its parent had open at the fork, except the standard streams. A call that reads, writes,
+ * shuts down or polls such a file ends the child with the status 99 and a line that names the call. Closing it is allowed. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -60,14 +60,14 @@ CHECKED(ssize_t, sendmsg, (int file, const struct msghdr *message, int flags), f
 CHECKED(int, shutdown, (int file, int how), file, how)
 CHECKED(int, epoll_wait, (int file, struct epoll_event *events, int most, int timeout), file, events, most, timeout)
 
-/* It may be the poll that is inherited, or what is added to it or taken from it. */
+/* The inherited file may be the epoll instance, or the file that is added to it or taken from it. */
 int epoll_ctl(int file, int what, int other, struct epoll_event *event) {
     check(file, "epoll_ctl");
     check(other, "epoll_ctl");
     return NEXT(epoll_ctl)(file, what, other, event);
 }
 
-/* The next file with this number is the child's own. */
+/* After a close, the next file with this number is the child's own. */
 int close(int file) {
     if (file >= 0 && file < MOST) {
         inherited[file] = 0;

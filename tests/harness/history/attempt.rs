@@ -1,4 +1,4 @@
-//! The events of a history, put together to what became of each attempt.
+//! Groups the events of a history by attempt, and finds the outcome of each.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{Event, History, Moment, Step, Window};
 pub(super) struct Grant<'a> {
     pub(super) called: Moment,
     pub(super) token: u64,
-    /// When the acquire returned, and until when the holder may have believed, to our knowledge, that the lock was its own.
+    /// When the acquire returned, and the latest time at which the holder is known to have believed in the lock.
     pub(super) from: Moment,
     pub(super) to: Moment,
     pub(super) process: u32,
@@ -17,14 +17,14 @@ pub(super) struct Grant<'a> {
     pub(super) events: Vec<&'a Event>,
 }
 
-/// For how long a process went by a lock, to our knowledge.
+/// The time for which a process is known to have relied on a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// Which process.
+    /// The process.
     pub process: u32,
-    /// What was locked.
+    /// The key that was locked.
     pub key: String,
-    /// From when its acquire returned until it let go, lost the lease, or the lease ran out.
+    /// From when its acquire returned until it released the lock, lost the lease, or the lease ran out.
     pub held: Window,
 }
 
@@ -81,8 +81,8 @@ impl<'a> Grant<'a> {
     }
 }
 
-/// Never later than the truth. A lease that was still valid when it was let go was so all the time. Of any other one is known
-/// only for how long it was valid at the beginning: whoever was killed or stopped did not write down when it ended.
+/// The end of a hold, never later than the truth. A lease that was still valid at its release was valid all the time. Of any
+/// other lease only its first validity is known: a process that was killed or stopped recorded no end.
 fn end(events: &[&Event], valid_until: Moment) -> Moment {
     let end = events.iter().find_map(|event| match event.step {
         Step::ReleaseCalled { valid_until } if valid_until > event.at => Some(event.at),

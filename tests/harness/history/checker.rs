@@ -1,17 +1,17 @@
-//! What a history must not show: two holders at a time, and fencing tokens that do not grow.
+//! Checks a history for two holders at a time, and for fencing tokens that do not grow.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::{Event, History, Window, attempt::Grant};
 
-/// Two grants of a key that must not both have been.
+/// Two grants of a key that contradict each other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Offence {
-    // All that is known of both.
+    // All events of both grants.
     events: Vec<Event>,
 }
 
-/// The lines of both, in the order of time.
+/// Shows the lines of both grants, in the order of time.
 impl fmt::Debug for Offence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("offence:")?;
@@ -23,8 +23,9 @@ impl fmt::Debug for Offence {
 }
 
 impl History {
-    /// Finds the holders of a key that held it while another one did, which has to be asked for only where exclusion is
-    /// promised: whoever held a key at any time of one of these windows is left out.
+    /// Finds the holders of a key that held it while another holder did.
+    ///
+    /// Exclusion is not promised in these windows: a holder that held the key at any time of one of them is left out.
     ///
     /// A holder counts from when its acquire returned until it called release, lost the lease, or the lease ran out.
     pub fn overlaps(&self, outside: &[Window]) -> Vec<Offence> {
@@ -44,11 +45,12 @@ impl History {
         offences
     }
 
-    /// Finds the grants of a key whose fencing token is not larger than that of one which had returned before they were
-    /// called, and those with the token of another one.
+    /// Finds the grants of a key with a fencing token that does not grow.
     ///
-    /// Left out is what nothing can prevent: in one of these windows, a process may hand on among its own tasks a lease that
-    /// the server no longer knows, with tokens that it took ahead.
+    /// Such a token is equal to another grant's, or smaller than that of a grant that had returned before the call.
+    ///
+    /// One case is left out, since nothing can prevent it. In one of these windows, a process may pass a lease that the server no
+    /// longer knows among its own tasks, with prefetched tokens.
     pub fn regressions(&self, outside: &[Window]) -> Vec<Offence> {
         let mut offences = Vec::new();
         for grants in by_key(self.all_grants()).values() {
@@ -99,7 +101,8 @@ fn by_key(grants: Vec<Grant<'_>>) -> BTreeMap<&str, Vec<Grant<'_>>> {
     keys
 }
 
-/// The grants with a smaller token than one that had returned before, each behind the largest of those.
+/// The grants with a smaller token than a grant that had returned before their call. Each is paired with the grant that had
+/// the largest of those tokens.
 fn fallen_back<'a>(returned: &'a [Grant<'a>]) -> Vec<(&'a Grant<'a>, &'a Grant<'a>)> {
     let mut called: Vec<&Grant> = returned.iter().collect();
     called.sort_by_key(|grant| grant.called);
@@ -124,7 +127,7 @@ mod tests {
     use super::*;
     use crate::history::Moment;
 
-    /// The lines of a history, its points in time small numbers.
+    /// Makes a history of these lines, with small numbers as points in time.
     fn history(lines: &[&str]) -> History {
         let events = lines.iter().map(|line| line.parse().expect(line));
         History::of(events.collect())
@@ -241,7 +244,7 @@ mod tests {
             "25 3 1 k acquired 3 30",
         ]);
         assert_eq!(bad.overlaps(&[]).len(), 2);
-        // The first is left out, and the other two overlap all the same.
+        // The first is left out, and the other two still overlap.
         assert_eq!(bad.overlaps(&[window(10, 11)]).len(), 1);
         assert_eq!(bad.overlaps(&[window(10, 20)]), NOTHING);
         assert_eq!(bad.overlaps(&[window(101, 102)]).len(), 2);
@@ -251,7 +254,7 @@ mod tests {
     fn a_token_that_falls_back_is_found() {
         let bad = GOOD.map(|line| line.replace("acquired 6", "acquired 4"));
         let bad = bad.each_ref().map(String::as_str);
-        // The second was called before the first returned: nobody promised an order.
+        // The second was called before the first returned: no order is promised.
         assert_eq!(history(&bad).regressions(&[]), NOTHING);
         let bad = bad.map(|line| line.replace("11 2 1 k called", "21 2 1 k called"));
         let offences = history(&bad.each_ref().map(String::as_str)).regressions(&[]);

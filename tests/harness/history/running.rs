@@ -1,11 +1,11 @@
-//! The same questions to a history without an end: each event is judged once and forgotten soon after.
+//! Makes the same checks on a history without an end: each event is judged once and forgotten soon after.
 //!
-//! Events come roughly in the order of time: a process that was stopped between a look at the clock and the line that it
-//! wrote is late by the length of the stop. So they are gathered, and judged up to a point in time of which all is known:
-//! all events before it have been written, and all that was broken before it has been told.
+//! Events come roughly in the order of time. If a process is stopped after it reads the clock and before it writes the
+//! line, the event is late by the length of the stop. So events are gathered, and judged up to a point in time before
+//! which everything is known. By then all earlier events have been written, and all earlier faults have been reported.
 //!
-//! `checker` asks two of the questions of a whole history, for tests of minutes. It needs no ttl of each key, and shows all events
-//! of both grants, which are forgotten here.
+//! `checker` makes two of the checks on a whole history, for tests of minutes. It needs no ttl of each key, and shows all
+//! events of both grants, which are forgotten here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,38 +21,38 @@ mod tally;
 use self::key::Key;
 pub use self::tally::Tally;
 
-/// What is asked of the locks of one key.
+/// The demands on the locks of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demands {
     /// The longest ttl with which it is locked.
     pub ttl: Duration,
-    /// For how long at most it may go without a grant while somebody wants it and nothing is broken.
+    /// The longest time that it may go without a grant while an attempt waits for it and nothing is broken.
     pub service: Duration,
-    /// Whether it is locked by one task alone, so that nobody else's death excuses a longer time.
+    /// Whether only one task locks it, so that no other holder's death excuses a longer time.
     pub is_private: bool,
 }
 
-/// What a history can show not to hold; the numbers are those of the invariants of the project.
+/// An invariant that a history can disprove; the numbers are those of the invariants of the project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Invariant {
-    /// I1: no two holders at a time, but for those that share it in one phase, and those of different permits.
+    /// I1: no two holders at a time, except those that share the lock in one phase, and those of different permits.
     Exclusion,
     /// I3: fencing tokens grow; those that share a phase have one.
     GrowingTokens,
-    /// I6: whoever waits gets it, or hears that it does not.
+    /// I6: a waiter gets the lock, or an error that says why not.
     Service,
 }
 
-/// So long at most may an attempt be without an end while nothing is broken: the longest wait and what may follow it.
+/// The longest time that an attempt may take while nothing is broken: the longest wait, and the steps that may follow it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is asked of a key.
+/// Returns the demands on a key.
 type Asked = dyn Fn(&str) -> Option<Demands> + Send;
 
 /// Judges events as they come.
 pub struct Running {
     demands: Box<Asked>,
-    // Not judged yet, in the order of time, and of coming where that is the same.
+    // The events that are not judged yet, in the order of time; equal times in the order of arrival.
     coming: BTreeMap<(Moment, u64), Item>,
     came: u64,
     judged: Moment,
@@ -72,7 +72,7 @@ enum Item {
     End(u32),
 }
 
-/// One that was called and has not ended, as far as was judged.
+/// An attempt that was called and has not ended, as far as the history was judged.
 #[derive(Debug)]
 struct Attempt {
     key: String,
@@ -83,7 +83,7 @@ struct Attempt {
     is_held: bool,
 }
 
-/// That locks were taken from the servers.
+/// A span of time in which locks were removed from the servers.
 #[derive(Debug, Clone)]
 struct Wiped {
     window: Window,
@@ -91,7 +91,7 @@ struct Wiped {
     key: Option<String>,
 }
 
-/// What is known of time, when something is judged.
+/// The spans of time that are known when an event is judged.
 #[derive(Debug, Clone, Copy)]
 struct Known<'a> {
     faults: &'a [Window],
@@ -100,7 +100,7 @@ struct Known<'a> {
 }
 
 impl Running {
-    /// Begins, with what is asked of each key. There is nothing to say of a key without demands, and that is a mistake.
+    /// Begins, with the demands on each key. A key without demands cannot be judged, and is a mistake of the test.
     pub fn new(demands: impl Fn(&str) -> Option<Demands> + Send + 'static) -> Self {
         Self {
             demands: Box::new(demands),
@@ -124,34 +124,34 @@ impl Running {
         }
     }
 
-    /// Takes that a process was killed, of which nothing more is to be expected.
+    /// Takes that a process was killed, so that no more events of it are expected.
     pub fn ended(&mut self, process: u32, at: Moment) {
         self.add(at, Item::End(process));
     }
 
-    /// Takes that something was broken in this time. Service is asked for outside only.
+    /// Takes that something was broken in this time. Service is demanded outside of such times only.
     pub fn broken(&mut self, window: Window) {
         self.faults.push(window);
     }
 
-    /// Takes that exclusion is not promised in this time, nor for a ttl after it: leases from before, of which the servers
-    /// know no more, may last until then.
+    /// Takes that exclusion is not promised in this time, nor for a ttl after it. Leases from before, which the servers no
+    /// longer know, may last until then.
     pub fn excused(&mut self, window: Window) {
         self.excuses.push(window);
     }
 
-    /// Takes that the locks of a key, or of all, were taken from all servers in this time. Whoever had one before may go by it
-    /// for a ttl at most: what is missing is never made anew.
+    /// Takes that the locks of a key, or of all keys, were removed from all servers in this time. An earlier holder may rely on
+    /// its lock for a ttl at most: a renewal never makes a missing lock anew.
     pub fn wiped(&mut self, window: Window, key: Option<String>) {
         self.wiped.push(Wiped { window, key });
     }
 
-    /// Judges everything up to a point in time of which all is known.
+    /// Judges everything up to a point in time before which everything is known.
     pub fn judge(&mut self, until: Moment) {
         let later = self.coming.split_off(&(until, u64::MAX));
         let items = std::mem::replace(&mut self.coming, later);
         for ((at, _), item) in items {
-            // What comes late is judged all the same, as if it were in time.
+            // A late event is still judged, as if it were in time.
             self.judged = self.judged.max(at);
             match item {
                 Item::Event(event) => self.hear(&event),
@@ -172,8 +172,8 @@ impl Running {
         self.forget();
     }
 
-    /// Returns whether exclusion is not promised to whoever held the key in this time: not at all of it, nor within the ttl
-    /// of the key before.
+    /// Returns whether exclusion is not promised to a holder of the key in this time. An excused window touches it, or ended
+    /// at most the key's ttl before it.
     pub fn is_excused(&self, key: &str, held: Window) -> bool {
         let demands = demands_of(&*self.demands, key);
         key::is_excused(held, demands, &self.excuses)
@@ -222,7 +222,7 @@ impl Running {
             return;
         }
         let Some(attempt) = self.attempts.get_mut(&id) else {
-            // The end of one that was let go before, or lost.
+            // The attempt has released or lost the lock before.
             return;
         };
         if let Step::Acquired {
@@ -290,7 +290,7 @@ impl Running {
         }
     }
 
-    /// What can excuse nothing any more, and what nothing can offend any more.
+    /// Forgets windows that can no longer excuse an event, and grants that no later event can contradict.
     fn forget(&mut self) {
         const KEPT: Duration = Duration::from_secs(120);
         let judged = self.judged;
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// Judges lines whose points in time are milliseconds, at once and one by one, which is to be the same.
+    /// Judges lines with points in time in milliseconds, first all at once and then one by one: both must give the same result.
     fn judge(lines: &[&str], prepare: impl Fn(&mut Running)) -> BTreeMap<Invariant, u64> {
         let mut events: Vec<Event> = lines.iter().map(|line| in_nanos(line)).collect();
         events.sort_by_key(|event| event.at);
@@ -435,7 +435,7 @@ mod tests {
         );
         let over = |running: &mut Running| running.excused(window(31, 40));
         assert_eq!(judge(&bad, over), one(Invariant::Exclusion));
-        // A window that was over for longer than the ttl excuses nobody.
+        // A window that ended longer ago than the ttl excuses no grant.
         let late = |running: &mut Running| running.excused(window(300, 400));
         assert_eq!(judge(&bad, late), one(Invariant::Exclusion));
     }
@@ -528,7 +528,7 @@ mod tests {
             "360 1 1 k release-called - 900",
         ];
         assert_eq!(judge(&wait, |_| {}), one(Invariant::Service));
-        // Neither part of it alone is too long.
+        // Neither part of the time alone is too long.
         assert_eq!(
             judge(&wait, |running| running.broken(window(200, 210))),
             none()
@@ -543,7 +543,7 @@ mod tests {
             "500 2 2 k called - -",
             "40000 2 2 k failed - -",
         ];
-        // The key, and the attempt.
+        // One key and one attempt.
         assert_eq!(
             judge(&for_ever, |_| {}),
             BTreeMap::from([(Invariant::Service, 2)])

@@ -1,4 +1,4 @@
-//! For how long nobody got a lock although somebody wanted it.
+//! Measures for how long a wanted lock was not granted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,22 +7,22 @@ use std::{
 
 use super::{History, Moment, Step, Window};
 
-/// A span of time in which somebody wanted a key and nobody got it. The time for which its holder had it is part of it.
+/// A span of time in which a key was wanted and not granted. It includes the time of the hold before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// What was wanted.
+    /// The wanted key.
     pub key: String,
-    /// From when: the grant before, or the first call since if nobody wanted it then.
+    /// Its beginning: the grant before, or the first later call if no attempt waited at that grant.
     pub from: Moment,
-    /// Until when: the next grant, or when the last one gave up, or the end of the history.
+    /// Its end: the next grant, or when the last waiter gave up, or the end of the history.
     pub to: Moment,
 }
 
-/// Who wants a key.
+/// The attempts that want a key.
 #[derive(Debug, Default)]
 struct Demand {
     wanting: usize,
-    // `Some` while somebody wants it.
+    // `Some` while an attempt wants the key.
     unserved_since: Option<Moment>,
 }
 
@@ -34,7 +34,7 @@ impl Gap {
 }
 
 impl History {
-    /// Finds all gaps, in the order in which they ended. Whoever was killed while it waited wants its key for ever.
+    /// Finds all gaps, in the order in which they ended. An attempt of a process that was killed in the wait never ends.
     pub fn gaps(&self) -> Vec<Gap> {
         let mut demands: BTreeMap<&str, Demand> = BTreeMap::new();
         let mut held = BTreeSet::new();
@@ -51,7 +51,7 @@ impl History {
                 Step::Acquired { .. } => {
                     held.insert(attempt);
                 }
-                // It failed while it had it, which ends no wish.
+                // It failed while it held the lock: its wait had ended at the grant.
                 Step::Failed if held.contains(&attempt) => continue,
                 Step::Failed => {}
                 Step::ReleaseCalled { .. } | Step::Released | Step::Lost => continue,
@@ -73,14 +73,14 @@ impl History {
         gaps
     }
 
-    /// Returns the longest time without service of any key that touches a window; zero if nobody wanted one.
+    /// Returns the longest time without service of any key that touches a window; zero if no key was wanted.
     pub fn without_service(&self, window: Window) -> Duration {
         let gaps = self.gaps();
         let touching = gaps.iter().filter(|gap| window.touches(gap.from, gap.to));
         touching.map(Gap::length).max().unwrap_or_default()
     }
 
-    /// Those of which the history does not know the end.
+    /// The gaps that are still open at the end of the history.
     fn open_gaps(&self, demands: BTreeMap<&str, Demand>) -> Vec<Gap> {
         let Some(last) = self.events.last() else {
             return Vec::new();

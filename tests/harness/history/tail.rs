@@ -1,4 +1,4 @@
-//! Reading what others append to a file, while they do.
+//! Reads a file while other processes append to it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 #[derive(Debug)]
 pub struct Tail {
     file: File,
-    // The beginning of a line that is being written right now.
+    // The beginning of a line that is not completely written yet.
     rest: Vec<u8>,
     read: u64,
     pruned: u64,
@@ -44,11 +44,11 @@ impl Tail {
         String::from_utf8(lines).expect("text")
     }
 
-    /// Gives back the disk under all that was read, but for the last `keep` bytes. What others append stays where it is.
+    /// Frees the disk space of everything that was read, except the last `keep` bytes. The offsets in the file stay the same.
     ///
     /// The freed part reads as zeros. Nothing happens where the file system has no holes.
     pub fn prune(&mut self, keep: u64) {
-        /// A hole is made of whole blocks, and each costs a call.
+        /// The smallest hole: holes consist of whole blocks, and each hole costs a call.
         const STEP: u64 = 1 << 20;
         let end = self.read.saturating_sub(keep) / STEP * STEP;
         if end <= self.pruned {

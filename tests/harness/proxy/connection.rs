@@ -23,7 +23,7 @@ use super::{
 };
 use crate::resp::{self, Turn};
 
-/// Frames between reader and writer, each with the time it is due. Without a bound: a delay must
+/// Frames between reader and writer, each with the time it is due. The queue has no bound: a delay must
 /// not slow the frames behind it, and a test sends little.
 type Queue = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 type Queued = mpsc::UnboundedReceiver<(Instant, Vec<u8>)>;
@@ -32,7 +32,7 @@ pub(super) struct Connection {
     number: u64,
     faults: Arc<Faults>,
     told: watch::Receiver<Fate>,
-    // The commands that were passed on and not answered yet, oldest first.
+    // The commands that were passed on and are not answered yet, oldest first.
     unanswered: Mutex<VecDeque<String>>,
 }
 
@@ -87,7 +87,7 @@ impl Connection {
     ) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(16 << 10);
         let mut silenced = false;
-        // Known with the first byte.
+        // `None` until the first byte, which decides it.
         let mut is_tls = None;
         loop {
             self.thawed().await;
@@ -100,7 +100,7 @@ impl Connection {
             while let Some(frame) = next_frame(&mut buffer, is_tls) {
                 match self.judge(direction, &frame, silenced) {
                     Verdict::Forward { delay } => {
-                        // After a half close nobody takes it, and it is lost.
+                        // After a half close the queue has no receiver, and the frame is lost.
                         queue.send((Instant::now() + delay, frame)).ok();
                     }
                     Verdict::Lose(After::Continue) => {}
@@ -178,7 +178,7 @@ impl Connection {
     }
 
     fn expect_replies(&self, command: String, frame: &[u8]) {
-        // A subscription is answered once for each channel, everything else once.
+        // A subscription is answered once for each channel, any other command once.
         let replies = if command.ends_with("SUBSCRIBE") {
             let words = resp::words(frame).unwrap_or_default();
             words.len().saturating_sub(1).max(1)
@@ -211,13 +211,13 @@ impl Drop for Connection {
     }
 }
 
-/// A handshake, or an alert.
+/// Whether the first byte is that of a TLS handshake or alert.
 fn begins_as_tls(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(0x15 | 0x16))
 }
 
-/// Takes the first complete frame. What is not the protocol passes as it came; what is encrypted may look like the begin of
-/// a frame that never ends.
+/// Takes the first complete frame. Bytes that are not the Redis protocol pass as they came. TLS needs a flag of its own:
+/// encrypted bytes may look like the beginning of a frame that never ends.
 fn next_frame(buffer: &mut Vec<u8>, is_tls: bool) -> Option<Vec<u8>> {
     let length = match resp::frame_length(buffer) {
         _ if is_tls => buffer.len(),

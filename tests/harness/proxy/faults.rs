@@ -1,4 +1,4 @@
-//! What a proxy is told to break, and what it saw.
+//! The faults that a proxy is told to inject, and the requests that it saw.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ pub enum Scope {
 
 /// The frames that are to be lost.
 ///
-/// A reply counts under the command it answers, a message out of turn under `PUSH`.
+/// A reply counts under the command it answers, a push message under `PUSH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Which {
     command: Option<String>,
@@ -74,13 +74,13 @@ impl Which {
 /// What follows the loss of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// Nothing more comes through in that direction of the connection, as when packets stop
-    /// arriving: TCP never skips bytes and goes on.
+    /// No later frame comes through in that direction of the connection, as when packets stop
+    /// arriving: TCP never skips bytes.
     Silence,
     /// The connection is reset.
     Reset,
     /// The frames behind it come through. No network does this, only a faulty peer: a client takes
-    /// each later reply for that of the request before.
+    /// each later reply for the reply to the request before.
     Continue,
 }
 
@@ -91,7 +91,7 @@ pub(super) enum Verdict {
     Lose(After),
 }
 
-/// What one connection was told, all at once so that it misses nothing.
+/// What one connection was told, as one value, so that it misses no change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fate {
     pub(super) frozen: bool,
@@ -99,7 +99,7 @@ pub(super) struct Fate {
     pub(super) half_closed: Option<Direction>,
 }
 
-/// Shared by the proxy's methods and the tasks of its connections.
+/// The state that the proxy's methods and the tasks of its connections share.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     state: Mutex<State>,
@@ -126,7 +126,7 @@ struct Way {
 struct Loss {
     which: Which,
     after: After,
-    // The frames so far that `which.command` fits.
+    // The number of frames so far that match `which.command`.
     seen: u64,
 }
 

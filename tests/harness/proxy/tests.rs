@@ -36,7 +36,7 @@ impl Client {
         self.0.write_all(frame.as_bytes()).unwrap();
     }
 
-    /// The next line, or the error, among them that nothing came in time.
+    /// The next line, or the error, which may be that no line came in time.
     fn line(&mut self, within: Duration) -> io::Result<String> {
         self.0.set_read_timeout(Some(within)).unwrap();
         let mut line = Vec::new();
@@ -139,7 +139,7 @@ fn a_delay_holds_back_each_frame_but_not_the_ones_behind_it() {
             assert_eq!(client.line(LONG).unwrap(), "+PONG");
         }
         assert!(start.elapsed() >= delay);
-        // One after the other, they would take twice as long.
+        // If each waited for the one before, they would take twice as long.
         assert!(start.elapsed() < 10 * delay, "{:?}", start.elapsed());
         proxy.pass();
         assert!(client.is_fast());
@@ -161,7 +161,7 @@ fn a_lost_reply_silences_its_connection_though_the_server_did_the_work() {
         Client::connect(&proxy).ask(&["SET", "lost-reply", "3"]),
         "+OK"
     );
-    // And when the fault heals, the silent one is of no use any more.
+    // When the fault heals, the silent connection is reset.
     proxy.pass();
     assert_eq!(client.end(), ErrorKind::ConnectionReset);
 }
@@ -284,7 +284,7 @@ fn a_black_hole_swallows_what_is_under_way_with_a_delay() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
     client.ask(&["PING"]);
-    // So long that the request is still under way when the hole opens, on a busy machine too.
+    // So long that the request is still in flight when the hole opens, on a busy machine too.
     let delay = 20 * SHORT;
     proxy.delay(Direction::Requests, delay);
     client.send(&["ECHO", "late"]);

@@ -1,4 +1,4 @@
-//! What is remembered of one key: who may hold it, its latest tokens, and since when somebody wants it in vain.
+//! The state of one key: its possible holders, its latest tokens, and since when attempts wait for it in vain.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,37 +8,37 @@ use crate::{
     mode::Mode,
 };
 
-/// Tokens are remembered for so long, to find the same one twice and to know whose came before.
+/// The time for which tokens are remembered, to find a repeated token and the process that had the token before.
 const TOKENS_KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Key {
-    // Those whose end is not known yet, and those that a later end may still be found to overlap with.
+    // The grants without a known end, and the ended grants that may still be found to overlap with one of them.
     open: Vec<Grant>,
     closed: Vec<Grant>,
-    // By token: whose, when it was returned, and in which mode.
+    // By token: the process that got it, when it was returned, and the mode.
     tokens: BTreeMap<u64, (u32, Moment, Mode)>,
     largest: Option<u64>,
     last_holder: Option<u32>,
-    // Neither of them may starve beside the other.
+    // Counted apart from `others`: neither of the two may starve.
     shared: Demand,
     others: Demand,
     heard: Option<Moment>,
-    // Of a private key: when an attempt ended that may have left the lock behind until its ttl is over, since something was
-    // broken in its time or just before.
+    // Of a private key: when an attempt ended that may have left the lock on the server for a ttl. Something was broken during
+    // the attempt or just before.
     left_behind: Option<Moment>,
 }
 
-/// Those that want a key in one mode, or in the others.
+/// The attempts that want a key in shared mode, or those in the other modes.
 #[derive(Debug, Default)]
 struct Demand {
     wanting: u64,
     unserved_since: Option<Moment>,
-    // The gap that is open has offended already.
+    // The open gap was reported already.
     is_reported: bool,
 }
 
-/// After a fault is healed, connections may have to be made anew for so long.
+/// The time that new connections may take after a fault is healed.
 const RECONNECTED: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
@@ -122,21 +122,21 @@ impl Key {
         };
         let mut before = self.tokens.range(..grant.token);
         let before = before.next_back();
-        // In a process that hands on what the server forgot, with a token that it took ahead.
+        // The process passes a lease that the server has lost among its own tasks, with a prefetched token.
         let is_handed_on = before.is_some_and(|(_, (process, ..))| *process == grant.process);
         let held = Window {
             from: grant.from,
             to: grant.valid_until,
         };
-        // A share is kept until the process learns that it is lost.
+        // A shared lease is kept until the process learns that it is lost.
         if !((is_handed_on || is_shared) && is_excused(held, demands, known.excuses)) {
             let text = format!("{grant} was called after {floor} had been returned");
             tally.offend(Invariant::GrowingTokens, text);
         }
     }
 
-    /// What the holder did last. Who was killed is taken for a holder until what it had at the beginning was over: it wrote
-    /// down no more.
+    /// Judges the end of a hold. A process that was killed is taken for a holder until the first validity of its lease ended:
+    /// it recorded no later one.
     pub(super) fn let_go(
         &mut self,
         event: &Event,
@@ -152,7 +152,7 @@ impl Key {
         let mut grant = self.open.swap_remove(place);
         let end = match event.step {
             Step::ReleaseCalled { valid_until } if valid_until > event.at => event.at,
-            // It ended before, at a time that is not known: as a rule by being lost.
+            // The hold ended before, at an unknown time; as a rule because the lease was lost.
             Step::ReleaseCalled { .. } | Step::Lost => event.at.min(grant.valid_until),
             _ => grant.valid_until,
         };
@@ -217,7 +217,7 @@ impl Key {
         }
     }
 
-    /// An attempt has ended, which began not long before.
+    /// Notes the end of an attempt if something was broken during it or just before.
     fn note_faults(&mut self, at: Moment, known: Known<'_>) {
         let since = self.others.unserved_since.unwrap_or(at);
         let mut faults = known.faults.iter().map(|fault| Window {
@@ -229,7 +229,7 @@ impl Key {
         }
     }
 
-    /// Who gets the lock shows that nothing was left behind before.
+    /// Notes a success without a fault, which shows that no earlier attempt left the lock behind.
     fn note_success(&mut self, grant: &Grant, at: Moment, known: Known<'_>) {
         let mut faults = known.faults.iter();
         if !faults.any(|fault| fault.touches(grant.called, at)) {
@@ -288,7 +288,7 @@ impl Key {
 }
 
 impl Demand {
-    /// One attempt wants it no more. Returns whether it was the last.
+    /// Removes one attempt that no longer wants the key. Returns whether it was the last.
     fn end_one(&mut self) -> bool {
         self.wanting = self.wanting.saturating_sub(1);
         self.wanting == 0
@@ -338,8 +338,8 @@ impl Grant {
     }
 }
 
-/// Whether the servers may know no more of a lease in this time: it was lost in a window, and a process goes by it until its
-/// validity is over, unless the servers tell it before.
+/// Whether the servers may no longer know a lease in this time. A lease that the servers lost in a window is relied on until
+/// its validity is over, unless the servers report the loss before.
 pub(super) fn is_excused(held: Window, demands: Demands, excuses: &[Window]) -> bool {
     let mut windows = excuses.iter().map(|window| Window {
         from: window.from,

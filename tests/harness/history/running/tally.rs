@@ -1,11 +1,11 @@
-//! What was counted and measured on the way.
+//! The counts and measurements of a running check.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::Invariant;
 use crate::history::Event;
 
-/// So many offences of each kind are kept in words; the others are counted.
+/// The number of offences of each kind that are kept as text; the others are only counted.
 const SHOWN: usize = 5;
 
 /// The result so far.
@@ -14,7 +14,7 @@ pub struct Tally {
     offences: BTreeMap<Invariant, u64>,
     shown: BTreeMap<Invariant, Vec<String>>,
     acquisitions: u64,
-    // Those whose holder before was in the same process.
+    // The acquisitions that followed a holder in the same process.
     local: u64,
     /// The attempts that ended without a lock.
     pub failures: u64,
@@ -29,37 +29,37 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns how often each invariant was offended; those that hold are not there.
+    /// Returns how often each invariant was offended; invariants that hold are left out.
     pub fn offences(&self) -> &BTreeMap<Invariant, u64> {
         &self.offences
     }
 
-    /// Returns the first offences of an invariant in words.
+    /// Returns the first offences of an invariant as text.
     pub fn shown(&self, invariant: Invariant) -> &[String] {
         self.shown.get(&invariant).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns how often a lock was got.
+    /// Returns how often a lock was acquired.
     pub fn acquisitions(&self) -> u64 {
         self.acquisitions
     }
 
-    /// Returns how many of those were from a holder in the same process.
+    /// Returns how many of the acquisitions followed a holder in the same process.
     pub fn local(&self) -> u64 {
         self.local
     }
 
-    /// Returns the longest wait for a lock that was got.
+    /// Returns the longest wait for a lock that was acquired.
     pub fn worst_wait(&self) -> Duration {
         self.worst_wait
     }
 
-    /// Returns what that was for, and when it ended.
+    /// Returns the attempt that had the longest wait, and when the wait ended.
     pub fn worst_wait_for(&self) -> &str {
         &self.worst_wait_for
     }
 
-    /// Returns a time within which 99 of 100 got what they waited for, at most twice too long.
+    /// Returns a time within which 99 of 100 waits ended; it may be up to twice the exact value.
     pub fn p99_wait(&self) -> Duration {
         let mut below = 0;
         for (power, count) in self.waits.iter().enumerate() {
