@@ -1,4 +1,4 @@
-//! All that looks random in a simulation, from one seed.
+//! The random numbers of a simulation, all from one seed.
 
 /// Steele and Vigna's `SplitMix64`.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ impl Chance {
         Self(seed)
     }
 
-    /// One whose numbers do not depend on how many are drawn here.
+    /// A generator with numbers that do not depend on how many are drawn here later.
     pub(crate) fn branch(&mut self) -> Self {
         Self(self.next())
     }
@@ -22,12 +22,12 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, which is not zero.
+    /// A number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// From `least` to `most`, both of them included.
+    /// A number from `least` to `most`, both included.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
@@ -40,7 +40,7 @@ impl Chance {
         among[self.index(among.len())]
     }
 
-    /// True so often in a thousand.
+    /// True in `often` of a thousand draws.
     pub(crate) fn permille(&mut self, often: u64) -> bool {
         self.below(1000) < often
     }

@@ -1,7 +1,7 @@
-//! The modelled server against a real one: the same commands to both, and the same answers of both.
+//! Compares the modelled server with a real one: both get the same commands, and must give the same answers.
 //!
-//! Both have the machine's time, and answer one after the other, so a time may differ by a little. Times to live are long, or
-//! so short that they are over before the next command.
+//! Both have the machine's time, and answer one after the other, so times in their answers may differ a little. Times to live
+//! are long, or so short that they are over before the next command.
 
 use std::{
     io::{Read, Write},
@@ -23,10 +23,10 @@ use crate::{
 
 const COMMANDS: usize = 4000;
 
-/// Runs any command as a script does, which shows it in the second version of the protocol.
+/// Runs any command from a script, which gets the reply as in RESP2.
 const ANY: &str = "return redis.call(unpack(ARGV))";
 
-/// The first two speak the third version of the protocol, and listen to a channel each.
+/// The first two clients speak RESP3, and subscribe to a channel each.
 const CLIENTS: usize = 3;
 
 const PROPOSE: &str = scripts!("propose.lua");
@@ -41,7 +41,7 @@ fn the_modelled_server_answers_as_a_real_one() {
         let mut chance = Chance::new(seed);
         let mut log = Vec::new();
         let mut asked = 0;
-        // Once the machine has stalled between the two, they differ.
+        // If the machine stalled between the two servers, their data differ from then on.
         while asked < COMMANDS / 4 && !pair.is_apart {
             asked += 1;
             for (client, command) in Command::some(&mut chance) {
@@ -62,8 +62,8 @@ fn the_modelled_server_answers_as_a_real_one() {
 
 struct Command {
     words: Vec<String>,
-    /// Some time to live is over soon. Or holders may have entered, which are sorted by milliseconds: in the same order on both, if
-    /// those of the next command come in a later one.
+    /// The pause after the command: a time to live may end soon, or holders may have entered. Holders are sorted by milliseconds,
+    /// so holders of two commands have the same order on both servers only if the commands are in different milliseconds.
     pause: Duration,
 }
 
@@ -93,7 +93,7 @@ impl Command {
 
     fn plain(chance: &mut Chance) -> Self {
         let kind = chance.below(26);
-        // Mostly of the right type.
+        // Most commands fit the type of their key.
         let is_sorted = (11..=18).contains(&kind);
         let key = match chance.below(20) {
             0 => any_key(chance),
@@ -142,7 +142,7 @@ impl Command {
         }
     }
 
-    /// On sorted sets, as only scripts use it.
+    /// A command on sorted sets, which only scripts use.
     fn of_sets(chance: &mut Chance) -> Self {
         let key = chance.pick(&["queue", "holders", "beats", "holders", "other", "lock"]);
         let (value, another) = (any_value(chance), any_value(chance));
@@ -199,7 +199,7 @@ impl Command {
         let key = any_key(chance);
         let mut all = vec![(client, Self::of(&["WATCH", key]))];
         if chance.permille(400) {
-            // Perhaps with the same key.
+            // The other client's command may have the same key.
             all.push(((client + 1) % CLIENTS, Self::plain(chance)));
         }
         let within = chance.pick(&[
@@ -219,7 +219,7 @@ impl Command {
         let token = any_token(chance);
         let (ttl, ends_soon) = any_ttl(chance);
         let known = chance.pick(&["0", "0", "1", "9000000000000000"]);
-        // How many more are given depends on how many microseconds have passed.
+        // No larger counts: the number of tokens that the server adds depends on the microseconds that have passed.
         let count = chance.pick(&["0", "1"]);
         let mode = chance.pick(&["try", "wait", "wait", "0", "1700000000000000"]);
         let entry = any_entry(chance);
@@ -230,7 +230,7 @@ impl Command {
         let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
         let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(22) {
-            // A short one would come back with a grant, whenever that is.
+            // No short ttl here: a later grant would give the same ttl again, at an unknown time.
             0..4 => (ACQUIRE, &all, &[token, "60000", known, count, mode, entry]),
             4..8 => (RELEASE, &all, &release[..chance.pick(&[2, 2, 3, 4])]),
             8 => (PREFETCH, &all, &[token, ttl, known, "1"]),
@@ -277,7 +277,7 @@ impl Command {
         )
     }
 
-    /// By its text, or by its hash.
+    /// Calls a script by its text, or by its hash.
     fn call(
         chance: &mut Chance,
         text: &str,
@@ -314,7 +314,7 @@ fn any_token(chance: &mut Chance) -> &'static str {
     chance.pick(&["lc1:h/1:aa", "lc1:h/1:aa", "lc1:h/2:bb", "foreign"])
 }
 
-/// The second process listens, the third is gone.
+/// A queue entry: the second process is subscribed, the third is gone.
 fn any_entry(chance: &mut Chance) -> &'static str {
     chance.pick(&[
         "A 1 60000 x",
@@ -324,7 +324,7 @@ fn any_entry(chance: &mut Chance) -> &'static str {
     ])
 }
 
-/// What is no lease, or one that is over before anybody looks.
+/// A ttl, and whether it ends soon. Some are invalid, and some end before the next command.
 fn any_ttl(chance: &mut Chance) -> (&'static str, bool) {
     match chance.below(8) {
         0 => ("2", true),
@@ -348,11 +348,11 @@ fn any_value(chance: &mut Chance) -> String {
 struct Pair {
     model: Server,
     streams: Vec<TcpStream>,
-    /// Whether so much time passed between the two that their answers need not be alike.
+    /// Whether so much time passed between the two servers that their answers may differ.
     is_apart: bool,
 }
 
-/// What each client gets.
+/// The answers and messages that each client gets.
 type Answers = Vec<Vec<Reply>>;
 
 impl Pair {
@@ -383,7 +383,7 @@ impl Pair {
         pair
     }
 
-    /// Asks both, and reads what all clients get until a PING of theirs is answered.
+    /// Sends the command to both, and reads what each client gets until a PING of each other client is answered.
     fn ask(&mut self, client: usize, words: &[String]) -> (Answers, Answers) {
         let now_us = since_epoch_us();
         let mut modelled = vec![Vec::new(); CLIENTS];
@@ -392,7 +392,7 @@ impl Pair {
             .into_iter()
             .chain((0..CLIENTS).filter(|other| *other != client))
         {
-            // What the others get of it comes before the answer to theirs.
+            // The messages that the command sends to another client come before the answer to that client's PING.
             let ping = ["PING".to_owned()];
             let request = request(if to == client { words } else { &ping });
             for (whom, bytes) in self.model.receive(to as u64, &request, now_us) {
@@ -405,7 +405,7 @@ impl Pair {
         (modelled, answered)
     }
 
-    /// Reads until so many answers are there, with the messages before them.
+    /// Reads this many answers, with the messages before them.
     fn read(&mut self, client: usize, answers: usize) -> Vec<Reply> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
@@ -440,7 +440,7 @@ fn request(words: &[String]) -> Vec<u8> {
     words.into_bytes()
 }
 
-/// Whether both say the same, but for a little time.
+/// Whether both servers give the same answers, apart from small differences in time.
 fn are_alike(one: &Answers, other: &Answers) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|(one, other)| {
@@ -463,36 +463,37 @@ fn is_like(one: &Reply, other: &Reply) -> bool {
     match (one, other) {
         (Reply::Int(one), Reply::Int(other)) => is_near(*one, *other),
         (Reply::Bulk(one), Reply::Bulk(other)) => are_near(one, other),
-        // Servers differ in how they say it.
+        // Servers differ in the text after the error code.
         (Reply::Error(one), Reply::Error(other)) => {
             one.split(' ').next() == other.split(' ').next()
         }
         (Reply::Array(one), Reply::Array(other)) | (Reply::Push(one), Reply::Push(other)) => {
             all(one, other)
         }
-        // What a server says of itself.
+        // A map describes the server itself (`HELLO`).
         (Reply::Map(_), Reply::Map(_)) => true,
         _ => one == other,
     }
 }
 
-/// Numbers of things are small, milliseconds are not, and microseconds of a clock are large.
+/// Whether two numbers agree. Counts are small and must be equal; milliseconds are larger, and microseconds of a clock
+/// larger still, and may differ a little.
 fn is_near(one: i64, other: i64) -> bool {
     let apart = (one - other).abs();
     apart == 0 || one > 1000 && apart < 1000 || one > 1_000_000_000_000_000 && apart < 1_000_000
 }
 
-/// The same for texts that have numbers among their words.
+/// Whether two texts agree, with numbers among their words compared by `is_near`.
 fn are_near(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
-    // The marker of a shared phase has its number between colons.
+    // The marker of a shared phase has the phase's number between colons.
     let words = |text: &str| {
         text.split([' ', ':'])
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
     let (one, other) = (words(&one), words(&other));
-    // The proof of a grant is a hash of a number that may be apart.
+    // The proof of a grant is a hash of a number that may differ.
     let is_hash =
         |word: &str| word.len() == 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| {
@@ -534,7 +535,7 @@ fn parse(bytes: &[u8]) -> Option<(Reply, &[u8])> {
         b'-' => (Reply::error(line), rest),
         b':' => (Reply::Int(number()), rest),
         b'_' => (Reply::Nil, rest),
-        // A score: outside of scripts, the third version of the protocol has a type for it. The model has texts.
+        // A score: outside of scripts, RESP3 has a type for it. The model has texts.
         b',' => (Reply::text(line), rest),
         b'$' | b'*' if line == "-1" => (Reply::Nil, rest),
         b'$' => {

@@ -1,4 +1,4 @@
-//! Breaking the world as its plan says, and mending it.
+//! Injects the faults of the plan into the world, and heals them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ pub(crate) struct Breaker {
     pub(crate) world: Arc<World>,
     pub(crate) oracle: Arc<Oracle>,
     pub(crate) plan: Arc<Plan>,
-    /// The process in which all this happens, which is none of lock-core's.
+    /// The process in which this code runs; it is not one that uses lock-core.
     pub(crate) itself: ProcessId,
 }
 
@@ -128,7 +128,7 @@ impl Breaker {
         if !is_up {
             return;
         }
-        // Of several servers a minority may forget.
+        // Of several servers, a minority may lose its data.
         match self.plan.servers.len() {
             _ if keeps => {}
             1 => self.breaks_and_loses(&self.plan.keys, span),
@@ -144,7 +144,7 @@ impl Breaker {
 
     fn breaks_and_loses(&self, keys: &[String], span: Nanos) {
         self.oracle.breaks(keys, span);
-        // Of several, the others still have it.
+        // With several servers, the others still have the lock.
         if self.plan.servers.len() == 1 {
             self.oracle.loses(keys);
         }

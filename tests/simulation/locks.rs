@@ -1,4 +1,4 @@
-//! The locks that a server has, read from its data.
+//! Reads the locks that a server has from its data.
 
 use lock_tests::Mode;
 
@@ -8,17 +8,17 @@ use crate::{
     scheduler::ProcessId,
 };
 
-/// What a server has of a lock, of whichever process.
+/// The state of a lock on a server, for holders of any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupied {
     Free,
     Exclusive,
     Shared,
-    /// So many permits are held.
+    /// This many permits are held.
     Permits(u16),
 }
 
-/// A holder beside others: its process, when its lease ends in milliseconds since the epoch, and its seat, if it has one.
+/// A holder beside others: its process, the end of its lease in milliseconds since the epoch, and its seat, if it has one.
 struct Beside {
     process: Option<ProcessId>,
     until: i64,
@@ -38,7 +38,7 @@ impl Host {
         }
     }
 
-    /// The processes for which it has a lock.
+    /// The processes for which the server has a lock.
     pub(crate) fn owners(&self, key: &str, now: Nanos) -> Vec<ProcessId> {
         match self.occupied(key, now) {
             Occupied::Free => Vec::new(),
@@ -50,7 +50,7 @@ impl Host {
         }
     }
 
-    /// For how long in the world's time it has the lock for this process, in this mode and with this permit.
+    /// The time, in the world's time, for which the server has the lock for this process, in this mode and with this permit.
     pub(crate) fn holds(
         &self,
         key: &str,
@@ -61,7 +61,7 @@ impl Host {
     ) -> Option<Nanos> {
         let now_us = self.clock_us(now);
         let entry = self.server.store.entry(key.as_bytes(), now_us)?;
-        // A lease ends with the lock, and beside others with its entry among the holders, too.
+        // A lease ends with the lock. A lease beside others also ends with its entry among the holders.
         let lock_until = entry.until.unwrap_or(i64::MAX / 1_000_000);
         let until = match (self.occupied(key, now), mode) {
             (Occupied::Exclusive, Mode::Exclusive) => {
@@ -114,7 +114,7 @@ impl Host {
             let seat = seats.find(|(_, other)| *other == member);
             let entry = String::from_utf8(member).expect("an entry");
             Beside {
-                // channel, number, ttl, kind, owner token
+                // The words are: channel, number, ttl, kind, owner token.
                 process: entry.split(' ').nth(4).and_then(process_of),
                 until,
                 seat: seat.map(|(seat, _)| *seat),
@@ -126,7 +126,7 @@ impl Host {
 
 /// The process that an owner token names.
 fn process_of(token: &str) -> Option<ProcessId> {
-    // The second one without scripts.
+    // The second scheme is that of tokens without scripts.
     let mut schemes = ["lc1:sim/", "lc0:sim/"].into_iter();
     let text = schemes.find_map(|scheme| token.strip_prefix(scheme))?;
     text.split(':').next()?.parse().ok()

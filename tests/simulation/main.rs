@@ -1,7 +1,7 @@
-//! The real code of lock-core in a simulated world, many times.
+//! Runs the real code of lock-core in many simulated worlds.
 //!
-//! A world has servers, processes and a network, and everything in it follows from one seed: who is polled next, how long a
-//! message takes, what breaks and when. Time is virtual. So whatever goes wrong in it goes wrong again with the same seed.
+//! A world has servers, processes and a network. One seed decides everything in it: which task is polled next, how long a
+//! message takes, what breaks and when. Time is virtual. So a failure happens again with the same seed.
 //!
 //! ```sh
 //! cargo test -p lock-tests --test simulation                # some seeds, the same each time
@@ -9,10 +9,10 @@
 //! SEEDS=10000 FIRST=500 cargo test --profile simulation -p lock-tests --test simulation promised -- --nocapture
 //! ```
 //!
-//! - `world`, `scheduler`, `network`, `chance`: what lock-core runs on;
-//! - `model`: the servers; `conformance` holds them against a real one;
-//! - `plan`, `faults`, `workload`: what happens;
-//! - `oracle`: what must not, with `phases` for the order of readers and writers, and `locks` for what a server has;
+//! - `world`, `scheduler`, `network`, `chance`: the environment of lock-core;
+//! - `model`: the servers; `conformance` compares them with a real one;
+//! - `plan`, `faults`, `workload`: the events of a world;
+//! - `oracle`: the checks, with `phases` for the order of readers and writers, and `locks` for the data of a server;
 //! - `run`: one seed.
 
 mod chance;
@@ -43,10 +43,10 @@ use std::{
 
 use run::{Outcome, simulate};
 
-/// How many seeds are tried with each change.
+/// The number of seeds that each run of the tests tries.
 const SEEDS: u64 = 80;
 
-/// After so many that fail, the others are left out.
+/// After this many failed seeds, the others are left out.
 const ENOUGH: usize = 5;
 
 fn number(name: &str) -> Option<u64> {
@@ -95,7 +95,7 @@ fn show(seed: u64) {
     assert!(offences.is_empty(), "seed {seed}: {offences:#?}");
 }
 
-/// What came of some seeds.
+/// The results of some seeds.
 #[derive(Default)]
 struct Tried {
     seeds: AtomicU64,

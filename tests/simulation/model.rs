@@ -1,7 +1,7 @@
-//! A model of a Redis server: what lock-core uses of one, in plain Rust, over a clock that can be stepped. Its scripts are the
-//! shipped ones, in Lua as a server runs them.
+//! A model of a Redis server: the part that lock-core uses, in plain Rust, over a clock that can be stepped. It runs the
+//! shipped scripts in Lua, as a server does.
 //!
-//! - `server`: its clients, and what makes it another server than the data alone;
+//! - `server`: its clients, its scripts, and the commands that it knows;
 //! - `store`: the keys, and the commands on them;
 //! - `script`: Lua;
 //! - `protocol`: requests and replies as bytes.

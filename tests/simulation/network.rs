@@ -1,7 +1,7 @@
-//! Servers, and the connections of processes to them: bytes that take a while, in order, and what can become of them.
+//! Servers, and the connections of processes to them: bytes arrive in order and with a delay, and faults hit connections.
 //!
-//! What the model leaves to the seed: how long each piece takes, into which pieces it falls, and whether the system takes
-//! all that is written at once. Times are in nanoseconds since the world began.
+//! The seed decides how long each piece takes, how bytes are split into pieces, and whether the system accepts a whole write
+//! at once. Times are in nanoseconds since the world began.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,10 +22,10 @@ pub(crate) type Nanos = u64;
 pub(crate) const MILLI: Nanos = 1_000_000;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
-/// When the world began, in microseconds since the epoch.
+/// The time at which the world began, in microseconds since the epoch.
 pub(crate) const EPOCH_US: i64 = 1_800_000_000_000_000;
 
-/// After this time a server gives up a client of which it hears nothing.
+/// After this time without a sign of a client, a server closes its connection.
 const KEEPALIVE: Nanos = 30 * SECOND;
 
 pub(crate) struct Network {
@@ -43,21 +43,21 @@ pub(crate) struct Network {
 pub(crate) struct Host {
     pub(crate) server: Server,
     pub(crate) is_up: bool,
-    /// Until when it does nothing but take in.
+    /// Until this time the server only receives, and answers nothing.
     stalled_until: Nanos,
-    /// How its clock differs.
+    /// The time by which its clock is ahead.
     pub(crate) ahead_us: i64,
     pub(crate) rate_ppm: i64,
 }
 
-/// What is between a process and a server.
+/// The network between a process and a server.
 #[derive(Default)]
 struct Link {
-    /// Nothing arrives before.
+    /// Nothing arrives before this time.
     held_until: Nanos,
-    /// Nobody is let in, or told so, before.
+    /// No connection is accepted or refused before this time.
     silent_until: Nanos,
-    /// Each message takes so much longer, until then.
+    /// The extra time that each message takes, and the end of that.
     slow: (Nanos, Nanos),
 }
 
@@ -81,12 +81,12 @@ enum Over {
     Refused,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Default)]
 struct Pipe {
-    /// When the last of it arrives.
+    /// The time at which the last piece arrives.
     last: Nanos,
-    /// What is written vanishes.
+    /// Whether everything that is written gets lost.
     is_lost: bool,
 }
 
@@ -101,14 +101,14 @@ enum Event {
     Unclogged(ConnId),
 }
 
-/// What happens to the connections of some process with some server.
+/// A fault of the connections of some process with some server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breakage {
-    /// Both ends are told.
+    /// Both ends see the reset.
     Reset,
-    /// The client is told; what it wrote still arrives.
+    /// The client sees the reset; the bytes that it wrote still arrive.
     ResetForTheClient,
-    /// Nobody is told, and nothing arrives any more.
+    /// Neither end sees an error, and nothing arrives any more.
     HalfOpen,
     /// No answer arrives any more.
     NoAnswers,
@@ -116,10 +116,10 @@ pub(crate) enum Breakage {
     NoRequests,
 }
 
-/// Which connections.
+/// The connections that a fault hits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
-    /// `None`: of all.
+    /// `None`: the connections of all processes.
     pub(crate) process: Option<ProcessId>,
     pub(crate) host: HostId,
 }
@@ -147,10 +147,10 @@ impl Network {
             ahead_us,
             rate_ppm,
         };
-        // For so long that it may vote.
+        // The server has been up for long enough to vote.
         let started_us = host.clock_us(0) - 1_000_000_000;
         let run_id = self.run_id();
-        // With others, it has been in use for as long.
+        // As one of several servers, it has also been in use for that long.
         let marker = format!("{run_id}:long-ago:1000000");
         host.server.restart(run_id, started_us, false);
         let words = ["__lock_core__:watched", &*marker].map(|word| word.as_bytes().to_vec());
@@ -231,7 +231,7 @@ impl Network {
         self.poll_until(id, context, |conn| !conn.is_clogged)
     }
 
-    /// Waits until a connection is so, or over.
+    /// Waits until a connection meets the condition, or is over.
     fn poll_until(
         &mut self,
         id: ConnId,
@@ -249,7 +249,7 @@ impl Network {
         }
     }
 
-    /// Reads what has arrived, at most so much; nothing at the end.
+    /// Reads bytes that have arrived, at most this many; none at the end of the connection.
     pub(crate) fn poll_read(
         &mut self,
         id: ConnId,
@@ -285,7 +285,7 @@ impl Network {
         self.plan(at, Event::ClientGone(id));
     }
 
-    /// The connections whose process has not closed them.
+    /// The connections that their processes have not closed.
     pub(crate) fn open_connections(&self) -> Vec<(ConnId, ProcessId)> {
         let open = self.conns.iter().filter(|(_, conn)| !conn.is_closed);
         open.map(|(id, conn)| (*id, conn.process)).collect()
@@ -293,7 +293,7 @@ impl Network {
 
     // For faults.
 
-    /// A process is gone: what it wrote still arrives.
+    /// Ends the connections of a killed process: the bytes that it wrote still arrive.
     pub(crate) fn sever(&mut self, process: ProcessId) {
         for conn in self.conns.values_mut() {
             if conn.process == process {
@@ -331,7 +331,7 @@ impl Network {
         self.each_link(scope, processes, |link| link.held_until = until);
     }
 
-    /// Nobody can connect before `until`.
+    /// No process can connect before `until`.
     pub(crate) fn silence(&mut self, scope: Scope, processes: usize, until: Nanos) {
         self.each_link(scope, processes, |link| link.silent_until = until);
     }
@@ -342,12 +342,12 @@ impl Network {
     }
 
     pub(crate) fn stall(&mut self, host: HostId, until: Nanos) {
-        // A shorter one within a longer one does not end it: requests would be answered out of order.
+        // A shorter stall within a longer one does not end the longer one: requests would be answered out of order.
         let stalled = &mut self.hosts[host].stalled_until;
         *stalled = until.max(*stalled);
     }
 
-    /// Ends the server; its clients are told, or not.
+    /// Ends the server; its clients see that only if `tells` is set.
     pub(crate) fn take_down(&mut self, host: HostId, tells: bool, now: Nanos) {
         self.hosts[host].is_up = false;
         for id in self.within(Scope {
@@ -398,7 +398,7 @@ impl Network {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Does what is due; returns what is to be noted of it.
+    /// Runs the events that are due; returns the lines for the trace.
     pub(crate) fn run_due(&mut self, now: Nanos, traced: bool) -> Vec<String> {
         let mut notes = Vec::new();
         while let Some(entry) = self.events.first_entry()
@@ -406,7 +406,7 @@ impl Network {
         {
             let ((_, number), event) = entry.remove_entry();
             if let Some(later) = self.stalled(&event, now) {
-                // In the same order as now.
+                // The events keep their order.
                 self.events.insert((later, number), event);
                 continue;
             }
@@ -453,7 +453,7 @@ impl Network {
         }
     }
 
-    /// Changes a connection, and has everybody look who waits for it.
+    /// Changes a connection, and wakes every task that waits for it.
     fn with(&mut self, id: ConnId, change: impl FnOnce(&mut Conn)) {
         if let Some(conn) = self.conns.get_mut(&id) {
             change(conn);
@@ -499,7 +499,7 @@ impl Network {
         }
     }
 
-    /// Has bytes arrive, as one piece or as two.
+    /// Sends bytes, as one piece or as two.
     fn send(&mut self, id: ConnId, bytes: &[u8], now: Nanos, to_server: bool) {
         let cut = if bytes.len() > 1 && self.chance.permille(20) {
             self.chance.index(bytes.len())
@@ -522,7 +522,7 @@ impl Network {
         }
     }
 
-    /// When something arrives that is sent now: behind all that was sent before.
+    /// The time at which a piece that is sent now arrives: after all pieces that were sent before.
     fn arrival(&mut self, id: ConnId, now: Nanos, to_server: bool) -> Nanos {
         let conn = self.conns.get_mut(&id).expect("just used");
         let link = self.links.entry((conn.process, conn.host)).or_default();
@@ -550,7 +550,7 @@ impl Network {
 }
 
 impl Host {
-    /// Its clock, in microseconds since the epoch.
+    /// The server's clock, in microseconds since the epoch.
     pub(crate) fn clock_us(&self, now: Nanos) -> i64 {
         let passed = i64::try_from(now / 1000).expect("a short simulation");
         EPOCH_US + passed + passed * self.rate_ppm / 1_000_000 + self.ahead_us
@@ -582,7 +582,7 @@ impl Over {
 }
 
 impl Event {
-    /// For the trace. Texts of scripts are left out.
+    /// A text for the trace, without the texts of scripts.
     fn shown(&self) -> String {
         let text = |bytes: &[u8]| {
             let mut text = bytes.escape_ascii().to_string().replace("\\r\\n", " ");

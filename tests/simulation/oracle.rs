@@ -1,10 +1,10 @@
-//! Sees everything, and says what must not be: two holders at a time, tokens that do not grow, a body that goes on after its
-//! lease, a lock that is free while somebody waits for it.
+//! Observes the whole world and reports violations: two holders at a time, tokens that do not grow. Further violations are a
+//! body that goes on after its lease, and a lock that is free while a waiter waits for it.
 //!
-//! It looks at leases without changing them, and at the servers' data directly.
+//! It observes leases without changing them, and reads the servers' data directly.
 //!
-//! The `history` of the harness cannot take its place: that knows only what processes wrote down of themselves, and allows for
-//! their delays. This one looks between any two steps, on one clock, and needs no allowance.
+//! The `history` of the harness cannot replace it: the history has only what processes recorded of themselves, and must allow
+//! for their delays. The oracle observes between any two steps, on one clock, and needs no allowance.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ use crate::{
 
 type AttemptId = u64;
 
-/// For how long a share in use admits none, once a ttl.
+/// The time, once a ttl, for which a shared lease that is in use admits no further task.
 const LET_GO: Nanos = 2_000 * MILLI;
 
 pub(crate) struct Oracle {
@@ -39,7 +39,7 @@ pub(crate) struct Oracle {
     longest_ttl: Nanos,
     pub(crate) idle: Nanos,
     pub(crate) forgotten: Nanos,
-    /// Whether readers and writers are looked at for their order.
+    /// Whether the order of readers and writers is checked.
     takes_turns: bool,
 }
 
@@ -48,7 +48,7 @@ struct State {
     keys: BTreeMap<String, Key>,
     last_attempt: AttemptId,
     offences: Vec<String>,
-    /// How many of several servers have lost their data.
+    /// The number of servers, of several, that have lost their data.
     forgetful: usize,
     grants: u64,
     refused_writes: u64,
@@ -61,17 +61,17 @@ struct Key {
     phases: Phases,
     /// Attempts that are not over.
     open: BTreeMap<AttemptId, (ProcessId, Mode)>,
-    /// Since when some server has it for a process that does not want it.
+    /// Since when some server has the lock for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
-    /// Those of tokens that are not of a shared phase.
+    /// The tokens that do not belong to a shared phase.
     tokens_of_one: BTreeSet<u64>,
-    /// When exclusion was broken on purpose.
+    /// The times in which exclusion was broken on purpose.
     broken: Vec<(Nanos, Nanos)>,
-    /// When the only server certainly lost it.
+    /// The times at which the only server certainly lost the lock.
     lost: Vec<Nanos>,
     register: Register,
-    /// Since when nobody has it, though somebody waits.
+    /// Since when the lock has been free although an attempt waits for it.
     idle_since: Option<Nanos>,
 }
 
@@ -93,7 +93,7 @@ struct Register {
     accepted: u64,
 }
 
-/// One acquire that was called.
+/// One call of acquire.
 pub(crate) struct Attempt {
     oracle: Arc<Oracle>,
     id: AttemptId,
@@ -102,11 +102,11 @@ pub(crate) struct Attempt {
     process: ProcessId,
     called: Nanos,
     is_granted: bool,
-    /// The largest token of each key that was returned before.
+    /// The largest token of each key that was returned before the call.
     floors: Vec<u64>,
 }
 
-/// A lease that is held as far as its holder knows. Drop it just before letting go.
+/// A lease that its holder believes to hold. Drop it just before the release.
 pub(crate) struct Held {
     attempt: Attempt,
     since: Nanos,
@@ -127,7 +127,7 @@ impl Oracle {
         })
     }
 
-    /// An acquire of these keys is about to be called.
+    /// Notes that an acquire of these keys is about to be called.
     pub(crate) fn call(
         self: &Arc<Self>,
         process: ProcessId,
@@ -142,7 +142,7 @@ impl Oracle {
         for (name, mode) in keys.iter().zip(modes) {
             let key = state.keys.entry(name.clone()).or_default();
             key.open.insert(id, (process, *mode));
-            // Of several keys it waits for one after the other.
+            // An acquire of several keys waits for one after the other, and is not tracked here.
             if keys.len() == 1 {
                 let waiting = key.phases.wait(process, *mode, called);
                 key.waiting.insert(id, waiting);
@@ -163,7 +163,7 @@ impl Oracle {
         }
     }
 
-    /// Exclusion on a key is broken on purpose, from now on for so long.
+    /// Notes that exclusion on these keys is broken on purpose, from now on for `span`.
     pub(crate) fn breaks(&self, keys: &[String], span: Nanos) {
         let now = self.world.now();
         let mut state = self.lock();
@@ -173,7 +173,7 @@ impl Oracle {
         }
     }
 
-    /// The only server loses these keys, whatever it holds there.
+    /// Notes that the only server loses these keys, with all their data.
     pub(crate) fn loses(&self, keys: &[String]) {
         let now = self.world.now();
         let mut state = self.lock();
@@ -182,7 +182,7 @@ impl Oracle {
         }
     }
 
-    /// One of several servers loses its data.
+    /// Notes that one of several servers loses its data.
     pub(crate) fn forgets(&self) {
         self.lock().forgetful += 1;
     }
@@ -208,7 +208,7 @@ impl Oracle {
         (state.grants, state.refused_writes)
     }
 
-    /// Who has not been answered.
+    /// The attempts that have no answer yet.
     pub(crate) fn waiting(&self) -> Vec<String> {
         let state = self.lock();
         let waiting = state.keys.iter().flat_map(|(key, state)| {
@@ -221,15 +221,15 @@ impl Oracle {
         waiting.collect()
     }
 
-    /// Notes which locks have room for all that wait for them, and are not given to any. To be called every now and then while nothing
-    /// is broken.
+    /// Notes the locks that have room for all their waiters and are given to none of them. To be called every now and then while
+    /// nothing is broken.
     pub(crate) fn look_for_idle_locks(&self, occupied: impl Fn(&str) -> Occupied) {
         let now = self.world.now();
         let mut idle = Vec::new();
         let mut state = self.lock();
         for (name, key) in &mut state.keys {
-            // Behind a holder of its own process an exclusive waiter asks for nothing. If the server lost the lock together with its
-            // data, the process learns of it at the next renewal.
+            // Behind a holder in the same process, an exclusive waiter sends no request. If the server lost the lock with its
+            // data, the process learns of the loss at the next renewal.
             let is_behind_its_own = |waiting: &Waiting| {
                 waiting.mode == Mode::Exclusive
                     && key.holders.values().any(|holder| {
@@ -251,12 +251,12 @@ impl Oracle {
                 (Occupied::Permits(held), Mode::Permits(permits)) => *permits > held,
                 _ => false,
             };
-            // While a share is let go, once a ttl, none is let in.
+            // While a shared lease is given back, once a ttl, no task gets it.
             let most = match occupied {
                 Occupied::Shared => self.idle + LET_GO,
                 _ => self.idle,
             };
-            // Where one does not enter, the others may stand behind it. It may be one of those that want several keys.
+            // If one waiter cannot enter, the others may have to wait behind it. It may be one that wants several keys.
             let mut others = key.open.iter();
             let all_enter =
                 others.all(|(id, (_, mode))| key.holders.contains_key(id) || enters(mode));
@@ -278,7 +278,8 @@ impl Oracle {
         }
     }
 
-    /// Notes which locks servers have for processes that live and do not want them, as [`Self::look_for_idle_locks`] does.
+    /// Notes the locks that servers have for live processes that do not want them. To be called as
+    /// [`Self::look_for_idle_locks`] is.
     pub(crate) fn look_for_forgotten_locks(&self, owners: impl Fn(&str) -> Vec<ProcessId>) {
         let now = self.world.now();
         let mut forgotten = Vec::new();
@@ -306,8 +307,10 @@ impl Oracle {
         }
     }
 
-    /// Since when the process may have had what an attempt got that was called at this time: what it gets from another task of the
-    /// process, or from a share that is kept, may be lost for a ttl before it is known.
+    /// The time since which the process may have had the lease that an attempt got. `called` is the time of the attempt's call.
+    ///
+    /// The attempt may get the lease of another task, or a shared lease that is kept. The loss of such a lease may be unknown for
+    /// a ttl.
     fn known_since(&self, process: ProcessId, mode: Mode, called: Nanos) -> Nanos {
         if self.is_handed_on(process, mode) {
             called.saturating_sub(self.longest_ttl)
@@ -352,7 +355,7 @@ impl Attempt {
             .note(|| format!("#{} fails: {error:?}", self.id));
         let is_refused = match error {
             LockError::NotConfigured => true,
-            // A short ttl over a slow network is refused, and rightly.
+            // A short ttl over a slow network is correctly refused.
             LockError::Invalid { reason, .. } => !reason.contains("more than half of the ttl"),
             _ => false,
         };
@@ -362,7 +365,7 @@ impl Attempt {
         }
     }
 
-    /// It was granted, and the caller knows it.
+    /// Notes that the lock was granted and the caller knows it.
     pub(crate) fn acquired(mut self, lease: &Lease) -> Held {
         self.is_granted = true;
         let tokens: Vec<(String, u64)> = lease
@@ -414,7 +417,7 @@ impl Attempt {
             tokens,
         }
     }
-    /// S4, and I3 with S5, for what this attempt was granted now. `floor`: the largest token that was returned before.
+    /// Checks S4, and I3 with S5, for the grant of this attempt. `floor`: the largest token that was returned before its call.
     fn look_at_token(
         &self,
         key: &mut Key,
@@ -430,7 +433,7 @@ impl Attempt {
         let recently = now.saturating_sub(oracle.longest_ttl);
         let hands_on = oracle.is_handed_on(self.process, mode);
         let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
-        // All holders of a shared phase have one, which is larger than those of all phases before. Every other holder has its own.
+        // All holders of a shared phase have one token, larger than those of all earlier phases. Every other holder has its own.
         let is_new = match mode {
             Mode::Shared => token >= floor && !key.tokens_of_one.contains(&token),
             Mode::Exclusive | Mode::Permits(_) => {
@@ -460,21 +463,21 @@ impl Attempt {
         offences
     }
 
-    /// I1 with S1, and the permits, for a lease that is certain now.
+    /// Checks I1 with S1, and the permits, for a lease that is certain now.
     fn look_at_others(&self, key: &Key, name: &str, own: &Holder) -> Vec<String> {
         let (oracle, mut offences) = (&self.oracle, Vec::new());
         let now = oracle.world.now();
         let mut before = 0;
         for (id, other) in &key.holders {
             let certain = Oracle::certain(other.process, &other.lease);
-            // Of several keys the first may have been lost while the last was waited for.
+            // With several keys, the first may have been lost during the wait for the last.
             let from = oracle.known_since(own.process, own.mode, own.called);
             let from = from.min(oracle.known_since(other.process, other.mode, other.called));
             if certain.is_zero() || Oracle::is_broken(key, from, now) {
                 continue;
             }
             let is_allowed = match (own.mode, other.mode) {
-                // Of one phase.
+                // Both are in one phase.
                 (Mode::Shared, Mode::Shared) => own.token == other.token,
                 (Mode::Permits(_), Mode::Permits(_)) => {
                     before += u16::from(other.since <= own.called);
@@ -489,7 +492,7 @@ impl Attempt {
                 ));
             }
         }
-        // It entered when fewer than its permits were held. Tokens do not tell the order: a request that is repeated gets another.
+        // It entered when fewer than its permits were held. Tokens do not show the order: a repeated request gets another token.
         if let Mode::Permits(permits) = own.mode
             && (before >= permits || own.permit.is_none_or(|permit| permit >= permits))
         {
@@ -534,7 +537,7 @@ impl Drop for Attempt {
 }
 
 impl Held {
-    /// What the holder believes must be less than what the servers know.
+    /// Checks that the holder's remaining time is not longer than the servers' remaining time.
     pub(crate) fn check_belief(&self) {
         let oracle = &self.attempt.oracle;
         let (world, process) = (&oracle.world, self.attempt.process);
@@ -587,11 +590,11 @@ impl Held {
             return None;
         }
         register.largest = *token;
-        // A store that is written by several at a time would lose writes.
+        // Only an exclusive holder writes: several writers at a time would lose writes.
         (mode == Mode::Exclusive).then_some(register.value)
     }
 
-    /// Writes one more than what was read.
+    /// Writes the value that was read, plus one.
     pub(crate) fn write(&self, read: u64) {
         let (name, token) = &self.tokens[0];
         let oracle = &self.attempt.oracle;

@@ -1,7 +1,7 @@
-//! Readers and writers of a key take turns: neither waits for more phases of the other than it has to.
+//! Checks that readers and writers of a key take turns: neither waits for more phases of the other than it has to.
 //!
-//! This is counted by attempts, which come to the server's queue a little after they are called and leave it a little before they
-//! know. So the bounds have an allowance. A request that starves goes beyond any.
+//! Phases are counted for each attempt. An attempt enters the server's queue a little after its call, and leaves it a little
+//! before it knows. So the bounds have an allowance. A request that starves exceeds every bound.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use lock_tests::Mode;
 
 use crate::{network::Nanos, scheduler::ProcessId};
 
-/// Phases that an attempt may see before it stands in the queue, and after it was granted.
+/// The phases that an attempt may see before it is in the queue, and after it was granted.
 const UNCOUNTED: u64 = 2;
 
-/// Tasks of a process that have the lock in one exclusive phase: it is passed on once while others wait.
+/// The tasks of a process that hold the lock in one exclusive phase: it is passed on once while others wait.
 const IN_A_PHASE: u64 = 2;
 
-/// What was seen of a key's phases.
+/// The phases of a key that were observed.
 #[derive(Default)]
 pub(crate) struct Phases {
-    /// When a holder of each shared phase was first seen, by its fencing token.
+    /// When a holder of each shared phase was first seen, by the phase's fencing token.
     shared: BTreeMap<u64, Nanos>,
     exclusive_grants: u64,
-    /// Exclusive attempts that ended without a grant that their task saw. Each may have had one.
+    /// The exclusive attempts that ended without a grant that their task saw. Each may still have been granted.
     exclusive_failures: u64,
 }
 
-/// An attempt that has not been answered.
+/// An attempt that has no answer yet.
 pub(crate) struct Waiting {
     pub(crate) process: ProcessId,
     pub(crate) mode: Mode,
@@ -63,8 +63,9 @@ impl Phases {
         }
     }
 
-    /// What is wrong with a shared grant of the phase with this token to an attempt that was called at this time: an exclusive one had
-    /// waited for so long that the phase must have been closed to newcomers.
+    /// Returns what is wrong with a shared grant, with the `token` of its phase, to an attempt that was called at `called`.
+    ///
+    /// It is wrong if an exclusive attempt had waited for so long that the phase must have been closed to newcomers.
     pub(crate) fn look_at_late_entry<'a>(
         &self,
         token: u64,
@@ -86,17 +87,17 @@ impl Phases {
         ))
     }
 
-    /// What is wrong with the phases that this attempt has seen go by.
+    /// Returns what is wrong with the number of phases that passed while this attempt waited.
     pub(crate) fn look_at_wait(&self, attempt: &Waiting) -> Option<String> {
         let shared = u64::try_from(self.shared.len() - attempt.shared).expect("a few");
         let exclusive = self.exclusive_grants - attempt.exclusive_grants;
         let unseen = self.exclusive_failures - attempt.exclusive_failures;
         match attempt.mode {
-            // Between two shared phases there was an exclusive one.
+            // There is an exclusive phase between two shared phases.
             Mode::Exclusive if shared > exclusive + unseen + 1 + UNCOUNTED => Some(format!(
                 "has waited alone for {shared} shared phases, among {exclusive} exclusive grants"
             )),
-            // The rest of the phase that ran, and one more.
+            // The attempt may see the rest of the current phase, and one more.
             Mode::Shared if exclusive > 2 * IN_A_PHASE + UNCOUNTED => Some(format!(
                 "has waited to share for {exclusive} exclusive grants"
             )),

@@ -1,7 +1,7 @@
-//! What happens in the world of a seed: how many servers and processes, what they are like, what breaks and when.
+//! The plan of a seed's world: the number of servers and processes, their properties, what breaks and when.
 //!
-//! The soak has a plan of its own: its faults are those of real servers and processes, among them fail-overs and moving slots,
-//! which no model here has. These come at points of virtual time, and all of them are drawn before the world begins.
+//! The soak has another plan, with faults of real servers and processes: among them are fail-overs and moving slots, which
+//! the model does not have. The faults here come at points of virtual time, and are all drawn before the world begins.
 
 use std::time::Duration;
 
@@ -11,37 +11,37 @@ use crate::{
     network::{MILLI, Nanos, SECOND},
 };
 
-/// Everything but what the seed decides on the way.
+/// Everything that the seed decides before the world begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) servers: Vec<ServerPlan>,
     pub(crate) latency: (Nanos, Nanos),
     pub(crate) processes: Vec<ProcessPlan>,
     pub(crate) keys: Vec<String>,
-    /// Decides with a key's name how the key is taken.
+    /// Decides, together with a key's name, the mode in which the key is taken.
     seed_of_modes: u64,
     seed_of_permits: usize,
-    /// Of a thousand attempts for a shared key, how many share it.
+    /// The number of attempts for a shared key, of a thousand, that share it.
     pub(crate) shares: u64,
-    /// Whether users begin anew at once, so that there are readers all the time.
+    /// Whether users begin again at once, so that there are readers all the time.
     pub(crate) hurries: bool,
-    /// For all managers.
+    /// The longest ttl of all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
-    /// Whether the managers are promised that each url leads to one server, as it does.
+    /// Whether the managers are told that each url always leads to the same server, which is true.
     pub(crate) fixed_address: bool,
     pub(crate) faults: Vec<(Nanos, Fault)>,
-    /// When nothing is broken any more, and nobody begins anything.
+    /// From this time on nothing is broken, and no user begins an operation.
     pub(crate) healed_at: Nanos,
 }
 
-/// How a key is taken.
+/// The mode in which a key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyMode {
     Exclusive,
     /// Shared by most, and exclusively by some.
     Shared,
-    /// By one of so many permits at most; each attempt has a number of its own.
+    /// With permits; each attempt chooses its own number of permits, up to a bound.
     Permits,
 }
 
@@ -55,12 +55,12 @@ pub(crate) struct ServerPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessPlan {
     pub(crate) managers: usize,
-    /// Of users, for each manager.
+    /// The number of users' tasks for each manager.
     pub(crate) tasks: usize,
     pub(crate) booted_before: Nanos,
     pub(crate) rate_ppm: i64,
     pub(crate) ahead_us: i64,
-    /// Of a thousand operations, how many force a release.
+    /// The number of operations, of a thousand, that force a release.
     pub(crate) forces: u64,
 }
 
@@ -93,7 +93,7 @@ pub(crate) enum Fault {
         process: Option<usize>,
         span: Nanos,
     },
-    /// Nobody can connect, and what is connected hears nothing any more.
+    /// No process can connect, and nothing arrives on existing connections any more.
     BlackHole {
         host: usize,
         process: Option<usize>,
@@ -109,13 +109,13 @@ pub(crate) enum Fault {
         host: usize,
         span: Nanos,
     },
-    /// Comes back with its data.
+    /// A server comes back with its data.
     Restart {
         host: usize,
         span: Nanos,
         tells: bool,
     },
-    /// Comes back without.
+    /// A server comes back without its data.
     Amnesia {
         host: usize,
         span: Nanos,
@@ -132,7 +132,7 @@ pub(crate) enum Fault {
         host: usize,
         key: usize,
     },
-    /// Another library's lock: for so long, or until it is taken away by hand after a while.
+    /// A lock of another library: for this long, or until it is removed by hand after a while.
     Foreign {
         host: usize,
         key: usize,
@@ -152,14 +152,14 @@ pub(crate) enum Fault {
     },
 }
 
-/// What may happen besides an unreliable network.
+/// The faults that are allowed besides an unreliable network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Promise {
-    /// All that is promised holds.
+    /// All promises hold.
     Kept,
-    /// Exclusion is not promised: data are lost, or somebody deletes keys.
+    /// Exclusion is not promised: data are lost, or keys are deleted by hand.
     DataLost,
-    /// Nor is it when a server's clock is set.
+    /// Exclusion is not promised either: a server's clock is set.
     ClockSet,
 }
 
@@ -207,7 +207,7 @@ impl Plan {
         plan
     }
 
-    /// Nearly all share one key all the time, and a share is not let go by itself.
+    /// Makes nearly all users share one key all the time; a shared lease is not given back by itself.
     fn hurry(&mut self) {
         self.hurries = true;
         self.keys.truncate(1);
@@ -223,7 +223,7 @@ impl Plan {
         }
     }
 
-    /// How long after everything is healed some servers may still have no vote.
+    /// The time after everything is healed in which some servers may still have no vote.
     pub(crate) fn settling(&self) -> Nanos {
         let forgets = |(_, fault): &(Nanos, Fault)| {
             matches!(
@@ -235,25 +235,25 @@ impl Plan {
             return 0;
         }
         let quarantine = self.longest_ttl * 2 + Duration::from_secs(5);
-        // What a process has watched in its last moments does not count for the next one.
+        // The last seconds for which a process watched a server do not count for the next process.
         u64::try_from(quarantine.as_nanos()).expect("short") + 5 * SECOND
     }
 
-    /// Whether nothing breaks, and no request has to poll.
+    /// Whether there are no faults, and no request has to poll.
     pub(crate) fn is_calm(&self) -> bool {
         self.faults.is_empty()
             && self.servers.len() == 1
             && self.servers[0].dialect == Dialect::Scripts
     }
 
-    /// How many permits there are at most. In the midst of it all, the number changes.
+    /// The largest number of permits. It changes once, halfway.
     pub(crate) fn most_permits(&self, now: Nanos) -> u64 {
         let is_first = now < self.healed_at / 2;
         let (first, last) = [(4, 6), (6, 4), (2, 3)][self.seed_of_permits];
         if is_first { first } else { last }
     }
 
-    /// How a key is taken in this world: the same in all processes. Only scripts on one server know modes.
+    /// The mode in which all processes of this world take a key. Only scripts on a single server support modes.
     pub(crate) fn mode_of(&self, key: &str) -> KeyMode {
         let dialect = self.servers[0].dialect;
         let has_scripts = matches!(dialect, Dialect::Scripts | Dialect::Resp2);
@@ -266,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// By how much clocks are set back, all together.
+    /// The sum of all steps by which clocks are set back.
     pub(crate) fn set_back(&self) -> Duration {
         let back = self.faults.iter().map(|(_, fault)| match fault {
             Fault::Step { by_us, .. } => u64::try_from(-by_us).unwrap_or(0),
@@ -275,8 +275,8 @@ impl Plan {
         Duration::from_micros(back.sum())
     }
 
-    /// How long a lock may be free while somebody waits for it and nothing is broken: a beat, the time to notice that a
-    /// connection is dead, and the time to make another. Transactions stand behind each other.
+    /// The time for which a lock may be free while an attempt waits for it and nothing is broken. It is a beat, the time to
+    /// notice a dead connection, and the time to make another. Transactions wait for each other, and need longer.
     pub(crate) fn idle(&self) -> Nanos {
         let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         match self.servers[0].dialect {
@@ -285,8 +285,8 @@ impl Plan {
         }
     }
 
-    /// How long a clean-up may take when nothing is broken: a try that gets no answer, on each of the connections that it needs,
-    /// and the longest pause between two tries.
+    /// The time that a clean-up may take when nothing is broken. It is one try without an answer on each connection, and the
+    /// longest pause between two tries.
     pub(crate) fn forgotten(&self) -> Nanos {
         self.idle() + 2 * SECOND
     }
@@ -320,11 +320,11 @@ impl Plan {
 
     fn of_the_network(&self, chance: &mut Chance, span: Nanos) -> Fault {
         let host = self.host(chance);
-        // One process alone, or all.
+        // The fault hits one process, or all.
         let process = chance
             .permille(700)
             .then(|| chance.index(self.processes.len()));
-        // What was held back must not arrive later than a lease that ended by itself is waited for.
+        // Held-back bytes must not arrive after the time for which the checks wait for a lease to end by itself.
         let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         let held = span.min(3 * command_timeout);
         match chance.below(9) {
@@ -384,7 +384,7 @@ impl Plan {
                 span,
                 expires: chance.permille(700),
             },
-            // A minority that forgets breaks nothing.
+            // A minority that loses its data breaks no promise.
             3 if *forgetful > 0 => {
                 *forgetful -= 1;
                 Fault::Amnesia { host, span, tells }
@@ -423,7 +423,7 @@ impl ServerPlan {
             _ => chance.pick(&[1_000, 100_000, 400_000]),
         };
         let each = |_| Self {
-            // Several servers need scripts.
+            // Locks on several servers need scripts.
             dialect: if count == 1 {
                 dialect
             } else {

@@ -1,4 +1,4 @@
-//! One seed, from its beginning to its end.
+//! Runs one seed, from its beginning to its end.
 
 use std::{
     cell::RefCell,
@@ -24,7 +24,7 @@ use crate::{
     world::{ProcessClock, World, enter},
 };
 
-/// Everything that anybody waits for is over by then, after nothing is broken any more.
+/// The time after the last fault is healed by which every wait is over.
 const PATIENCE: u64 = 60 * SECOND;
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ thread_local! {
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has each thread remember its panics: lock-core catches those of wakers, and goes on.
+/// Records the panics of each thread: lock-core catches those of wakers, and goes on.
 fn remember_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -86,7 +86,7 @@ fn live(seed: u64, traced: bool) -> Outcome {
         chance,
     };
     let done = scene.begin();
-    // Without tokio's budget for a task: all of them are polled by one.
+    // Without tokio's cooperative budget, which is for one task: one task polls all tasks of the world.
     let driven = world.drive(|| done.is_done());
     runtime.block_on(tokio::task::unconstrained(driven));
     let (grants, refused_writes) = oracle.counts();
@@ -106,7 +106,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts everybody; done when the last check has been made.
+    /// Starts all processes; the crew is done when the last check has been made.
     fn begin(mut self) -> Crew {
         for server in &self.plan.servers {
             let mut network = self.world.network();
@@ -172,7 +172,7 @@ impl Scene {
         });
     }
 
-    /// Waits until everything is healed and over, and looks at what is left.
+    /// Waits until everything is healed and over, and checks the data that is left.
     async fn end(&self, crew: &Crew) {
         let healed_at = self.plan.healed_at;
         sleep(Duration::from_nanos(healed_at)).await;
@@ -218,7 +218,7 @@ impl Scene {
         if let [one] = all[..] {
             return one;
         }
-        // Only exclusively, on a majority.
+        // Several servers have only exclusive locks, on a majority.
         let free = all.iter().filter(|one| **one == Occupied::Free).count();
         if free > all.len() / 2 {
             Occupied::Free
@@ -227,8 +227,8 @@ impl Scene {
         }
     }
 
-    /// A process that comes after everything gets each lock once all is settled. Until then it watches the servers, which have no
-    /// vote before some process did.
+    /// Checks that a late process gets each lock once everything is settled. Until then the process watches the servers, which
+    /// have no vote until a process has watched them.
     async fn probe(&self, settled_at: Nanos) {
         let clock = ProcessClock {
             booted_before: SECOND,
@@ -239,13 +239,14 @@ impl Scene {
         let crew = Crew::new();
         let member = crew.join();
         let (world, plan, oracle) = (self.world.clone(), self.plan.clone(), self.oracle.clone());
-        // A lock that was forgotten keeps others out for a ttl, and as a waiter's for another; and a clock that was set back, for longer.
+        // A lock that was left behind excludes others for a ttl, and for another ttl if it is then granted to a dead waiter. A
+        // clock that was set back makes both longer.
         let wait = plan.longest_ttl * 2 + plan.set_back() + Duration::from_secs(2);
         self.world.start(process, async move {
             let manager = connect(&plan).await;
             sleep(Duration::from_nanos(settled_at.saturating_sub(world.now()))).await;
             for key in &plan.keys {
-                // Alone, whatever the mode.
+                // The mode allows one holder only, whatever the key's mode is.
                 let mode = match plan.mode_of(key) {
                     KeyMode::Permits => Mode::Permits(1),
                     KeyMode::Exclusive | KeyMode::Shared => Mode::Exclusive,
@@ -272,7 +273,7 @@ impl Scene {
         }
     }
 
-    /// Clean-ups go on until a lease must have ended by itself, and then the managers' threads end.
+    /// Waits for the managers' threads to end: clean-ups go on until a lease must have ended by itself.
     async fn wait_for_the_end_of_managers(&self) {
         let patience =
             self.plan.longest_ttl + self.plan.command_timeout * 8 + Duration::from_secs(2);
@@ -280,7 +281,7 @@ impl Scene {
         loop {
             let lanes = self.world.scheduler.lanes(Kind::Manager);
             let mut connections = self.world.network().open_connections();
-            // The system closes those of a process that was killed.
+            // The system closes the connections of a process that was killed.
             connections.retain(|(_, process)| !self.world.scheduler.is_dead(*process));
             if lanes == 0 && connections.is_empty() {
                 return;
@@ -308,7 +309,7 @@ impl Scene {
                     Some("fence" | "watched") => {
                         matches!(entry.value, Value::Text(_)) && entry.until.is_none()
                     }
-                    // They go with their lock.
+                    // These keys expire with their lock.
                     Some(other) if other.starts_with("holders:") || other.starts_with("seats:") => {
                         false
                     }

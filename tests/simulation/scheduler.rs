@@ -1,8 +1,8 @@
-//! The tasks of all simulated processes, and who is polled next.
+//! Schedules the tasks of all simulated processes.
 //!
-//! A manager's thread is a lane: its tasks are polled in the order in which they became ready, as the small runtime of that
-//! thread does. A user's task has a lane of its own, since it may run on any thread of the user's runtime. Which lane comes
-//! next is drawn from the seed.
+//! A manager's thread is a lane. Its tasks are polled in the order in which they became ready, as in the small runtime of that
+//! thread. A user's task has a lane of its own, since it may run on any thread of the user's runtime. The seed decides
+//! which lane comes next.
 
 use std::{
     cell::Cell,
@@ -21,7 +21,7 @@ pub(crate) type ProcessId = usize;
 pub(crate) type LaneId = u64;
 type TaskId = u64;
 
-/// Where the running task belongs.
+/// The process and the lane of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) process: ProcessId,
@@ -32,12 +32,12 @@ thread_local! {
     static HERE: Cell<Option<Place>> = const { Cell::new(None) };
 }
 
-/// Where the task belongs that is polled, or dropped, right now.
+/// The place of the task that is polled or dropped right now.
 pub(crate) fn here() -> Option<Place> {
     HERE.get()
 }
 
-/// Does something as if it were done in a process.
+/// Runs `what` as if it ran in a process.
 pub(crate) fn within<T>(place: Option<Place>, what: impl FnOnce() -> T) -> T {
     let before = HERE.replace(place);
     let result = what();
@@ -45,7 +45,7 @@ pub(crate) fn within<T>(place: Option<Place>, what: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Looks at something with the eyes of a process.
+/// Runs `look` with the clock of a process.
 pub(crate) fn as_seen_by<T>(process: ProcessId, look: impl FnOnce() -> T) -> T {
     within(Some(Place { process, lane: 0 }), look)
 }
@@ -71,16 +71,16 @@ struct State {
     lanes: BTreeMap<LaneId, Lane>,
     processes: Vec<Process>,
     last_id: u64,
-    /// Wakes what drives the world.
+    /// Wakes the task that drives the world.
     driver: Option<Waker>,
     chance: Option<Chance>,
-    /// What is to be dropped when no task runs.
+    /// The tasks that are to be dropped when no task runs.
     graveyard: Vec<(Place, Work)>,
 }
 
 struct Task {
     place: Place,
-    /// `None` while it is polled.
+    /// `None` while the task is polled.
     work: Option<Work>,
     is_queued: bool,
 }
@@ -92,11 +92,11 @@ struct Lane {
     tasks: BTreeSet<TaskId>,
 }
 
-/// What keeps the tasks of a process from being polled.
+/// The conditions that keep the tasks of a process from being polled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
     is_stopped: bool,
-    /// Its user's code blocks the threads of the user's runtime.
+    /// The user's code blocks the threads of the user's runtime.
     is_blocked: bool,
     is_dead: bool,
 }
@@ -155,7 +155,7 @@ impl Scheduler {
         state.last_id += 1;
         let id = state.last_id;
         let Some(found) = state.lanes.get_mut(&lane) else {
-            // Dropped outside the lock: that may run any code.
+            // The task is dropped outside the mutex, since a drop may run any code.
             drop(state);
             drop(work);
             return;
@@ -175,7 +175,7 @@ impl Scheduler {
         state.wake_driver();
     }
 
-    /// Ends a lane with its tasks, soon.
+    /// Ends a lane; its tasks are dropped soon after.
     pub(crate) fn end_lane(&self, lane: LaneId) {
         let mut state = self.lock();
         let Some(ended) = state.lanes.remove(&lane) else {
@@ -203,7 +203,7 @@ impl Scheduler {
         state.wake_driver();
     }
 
-    /// Ends a process. What its tasks do when they are dropped reaches nobody.
+    /// Ends a process. Whatever its tasks do when they are dropped has no effect outside the process.
     pub(crate) fn kill(&self, process: ProcessId) {
         let lanes: Vec<LaneId> = {
             let mut state = self.lock();
@@ -234,7 +234,7 @@ impl Scheduler {
         lanes.filter(|lane| lane.kind == kind).count()
     }
 
-    /// Polls one task that is ready, or drops one that has ended; returns where, or `None` if there is none.
+    /// Polls one task that is ready, or drops one that has ended; returns its place, or `None` if there is none.
     pub(crate) fn run_one(self: &Arc<Self>) -> Option<Place> {
         let mut state = self.lock();
         if let Some((place, work)) = state.graveyard.pop() {
@@ -258,7 +258,7 @@ impl Scheduler {
                 return Some(place);
             }
             Some(_) => state.finish(id, place.lane),
-            // Its lane ended meanwhile.
+            // The task's lane ended meanwhile.
             None => {}
         }
         drop(state);
@@ -332,7 +332,7 @@ impl State {
             return;
         };
         found.tasks.remove(&id);
-        // It may have been woken while it was polled for the last time.
+        // The task may have been woken while it was polled for the last time.
         found.queue.retain(|other| *other != id);
         if found.kind == Kind::User && found.tasks.is_empty() {
             self.lanes.remove(&lane);

@@ -1,6 +1,6 @@
-//! The shipped scripts, put together as lock-core does it.
+//! The shipped scripts, concatenated as lock-core does it.
 
-/// One text of these files, one after the other.
+/// The texts of these files, concatenated.
 macro_rules! scripts {
     ($($file:literal),+) => {
         concat!($(include_str!(concat!("../../lock-core/src/store/redis/scripts/", $file))),+)

@@ -1,4 +1,4 @@
-//! What the processes of a world do with locks.
+//! The operations on locks that the processes of a world do.
 
 use std::{
     pin::{Pin, pin},
@@ -26,7 +26,7 @@ use crate::{
 /// The shortest ttl there is.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The longest that a lock is kept after its body.
+/// The longest time for which a lock is kept after its body.
 const LONGEST_KEPT: Duration = Duration::from_millis(1500);
 
 /// Counts the tasks that are not done.
@@ -65,7 +65,7 @@ pub(crate) struct User {
     pub(crate) chance: Chance,
 }
 
-/// Connects, as often as it takes.
+/// Connects, and retries until that succeeds.
 pub(crate) async fn connect(plan: &Plan) -> LockManager {
     let urls: Vec<String> = (0..plan.servers.len())
         .map(|host| format!("redis://s{host}/"))
@@ -97,7 +97,7 @@ pub(crate) async fn connect(plan: &Plan) -> LockManager {
 
 impl User {
     pub(crate) async fn work(mut self, manager: LockManager) {
-        // Bounded by the time at which everything is healed.
+        // The loop ends when everything is healed.
         while self.world.now() < self.plan.healed_at {
             self.act(&manager).await;
             self.nap().await;
@@ -141,7 +141,7 @@ impl User {
             .max(SHORTEST)
     }
 
-    /// For what is not to take too long.
+    /// A short span for one part of an operation.
     fn span(&mut self) -> Duration {
         self.ttl().min(Duration::from_secs(3))
     }
@@ -228,7 +228,7 @@ impl User {
         } else {
             options
         };
-        // By the key, so that the rest of each seed is drawn as without it.
+        // The key decides, so that no number is drawn and the rest of each seed stays the same.
         let options = if key.bytes().all(|byte| byte % 2 == 1) {
             options
         } else {
@@ -252,14 +252,14 @@ impl User {
         let held = attempt.acquired(&guard.lease());
         let mut steps = Steps::of(self);
         match self.chance.below(10) {
-            // The holder looks after its lease.
+            // The holder stops its body when its lease is lost.
             0..5 => {
                 let lost = held.lease.lost();
                 cut_by(lost, steps.go(&held)).await;
             }
             5 => drop(guard.lease().verify().await),
             6 => drop(guard.lease().ensure(Duration::from_millis(10))),
-            // Or does not.
+            // The holder does not check its lease.
             _ => steps.go(&held).await,
         }
         drop(held);
@@ -306,7 +306,7 @@ impl User {
     }
 }
 
-/// What a holder does.
+/// The steps of a holder.
 struct Steps {
     naps: Vec<Duration>,
 }
@@ -347,7 +347,7 @@ impl Steps {
     }
 }
 
-/// Drops a future after so many polls, or after so long; `None` if that came first.
+/// Drops a future after this many polls, or after this time; `None` if that came first.
 async fn cut<T>(
     polls: Option<u64>,
     span: Option<Duration>,

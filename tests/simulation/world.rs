@@ -1,4 +1,4 @@
-//! The world of one seed: time, processes, servers, and what lock-core sees of them.
+//! The world of one seed: time, processes, servers, and the view that lock-core has of them.
 
 use std::{
     fmt,
@@ -26,15 +26,15 @@ use crate::{
     scheduler::{Kind, LaneId, ProcessId, Scheduler, here},
 };
 
-/// So many polls without any time passing are a loop without a bound.
+/// This many polls while no time passes mean a loop without a bound.
 const BUSY: u32 = 100_000;
 
 pub(crate) struct World {
-    /// Since the world began.
+    /// The time since the world began.
     now: AtomicU64,
     pub(crate) scheduler: Arc<Scheduler>,
     network: Mutex<Network>,
-    /// What lock-core draws.
+    /// The source of lock-core's random numbers.
     chance: Mutex<Chance>,
     clocks: Mutex<Vec<ProcessClock>>,
     trace: Option<Mutex<Vec<String>>>,
@@ -96,7 +96,7 @@ impl World {
         self.scheduler.kill(process);
     }
 
-    /// A span of a process's clock, in the world's time.
+    /// Converts a span of a process's clock to the world's time.
     pub(crate) fn in_the_world(&self, process: ProcessId, span: Duration) -> Nanos {
         let span = i64::try_from(span.as_nanos()).expect("a short simulation");
         let clock = self.clock_of(Some(process));
@@ -121,7 +121,7 @@ impl World {
         trace.map_or(Vec::new(), |trace| std::mem::take(&mut lock(trace)))
     }
 
-    /// Lets time pass until `is_over`, in a paused runtime whose clock stands at its beginning.
+    /// Lets time pass until `is_over`, in a paused runtime with a clock that stands at its beginning.
     pub(crate) async fn drive(&self, is_over: impl Fn() -> bool) {
         let origin = Instant::now();
         let mut polls = 0;
@@ -151,7 +151,7 @@ impl World {
 
     /// Waits for the next event of the network, or for a timer of a task if that is due before.
     ///
-    /// Timers are in whole milliseconds, and the network is finer than that.
+    /// Timers are in whole milliseconds; the network's events are in nanoseconds.
     async fn pass_time(&self, origin: Instant, now: Nanos) {
         let next = self.network().next_event().unwrap_or(Nanos::MAX);
         if next <= now {
@@ -162,7 +162,7 @@ impl World {
             tokio::time::advance(Duration::from_nanos(next - now)).await;
             return;
         }
-        // A timer rings at the first whole millisecond at or after its moment.
+        // A timer fires at the first whole millisecond at or after its deadline.
         let tick = now / MILLI + whole.min(3_600_000);
         let mut timer = std::pin::pin!(tokio::time::sleep_until(
             origin + Duration::from_millis(tick)
@@ -201,10 +201,10 @@ impl fmt::Debug for World {
     }
 }
 
-/// What lock-core sees of it.
+/// The seams through which lock-core sees the world.
 struct Seams(Arc<World>);
 
-/// Has this thread be in the world.
+/// Enters the world with this thread.
 pub(crate) fn enter(world: &Arc<World>) -> seams::Entered {
     seams::enter(Rc::new(Seams(world.clone())))
 }
@@ -288,7 +288,8 @@ impl Drop for Lane {
     }
 }
 
-/// A process's end of a connection; closes it when dropped. What a killed process leaves in memory must not keep the world.
+/// A process's end of a connection; closes it when dropped. It must not keep the world alive when a killed process leaves it
+/// in memory.
 #[derive(Debug)]
 struct Socket {
     id: ConnId,
@@ -319,7 +320,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         let world = self.world()?;
         let mut network = world.network();
-        // Ends when it is not writable, or has been written to.
+        // The loop ends when the connection is not writable, or took some bytes.
         loop {
             match network.write(self.id, bytes, world.now()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

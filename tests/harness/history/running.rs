@@ -1,7 +1,7 @@
 //! Makes the same checks on a history without an end: each event is judged once and forgotten soon after.
 //!
-//! Events come roughly in the order of time. If a process is stopped after it reads the clock and before it writes the
-//! line, the event is late by the length of the stop. So events are gathered, and judged up to a point in time before
+//! Events come roughly in the order of time. If a process is stopped between the look at the clock and the write of the
+//! line, the event is late by that time. So events are gathered, and judged up to a point in time before
 //! which everything is known. By then all earlier events have been written, and all earlier faults have been reported.
 //!
 //! `checker` makes two of the checks on a whole history, for tests of minutes. It needs no ttl of each key, and shows all

@@ -1,11 +1,11 @@
-//! From any state, without faults: all requests get the lock, and the server ends with its counter alone.
+//! Checks that from any state, without faults, all requests get the lock and only the counter is left on the server.
 
 use super::{
     server_view::FENCE,
     state::{At, Scripts, State, Step},
 };
 
-/// Each takes all processes one step further at least.
+/// The most rounds that are needed: each takes every process at least one step further.
 const ROUNDS: usize = 40;
 
 pub(super) fn drain(mut state: State, scripts: &Scripts) -> Result<(), String> {
@@ -27,7 +27,7 @@ pub(super) fn drain(mut state: State, scripts: &Scripts) -> Result<(), String> {
         {
             state = state.after(&Step::LeaseEnds(holder), scripts)?;
         }
-        // A beat, within which all that wait have checked.
+        // One beat passes; every waiter has checked within it.
         state.now += 1_100_000;
         if state.processes.iter().all(is_done) {
             return is_empty(&mut state);
@@ -59,7 +59,7 @@ fn is_empty(state: &mut State) -> Result<(), String> {
     for holder in state.view().all_holders() {
         state.end_lease(holder);
     }
-    // The time of a queue that nothing joins, and of beats.
+    // Longer than the time to live of a queue without newcomers, and of the beats.
     state.now += 31_000_000;
     let left: Vec<String> = state
         .server

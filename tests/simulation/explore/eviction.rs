@@ -1,4 +1,4 @@
-//! A server that is short of memory drops one of the keys, and the others stay.
+//! Tests of a server that is short of memory and drops one of the keys, while the others stay.
 
 use super::server_view::{HOLDERS, KEYS, LOCK, QUEUE, SEATS};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 
 const START_US: i64 = 1_700_000_000_000_000;
 
-/// A server, and its time.
+/// A server, and its time in microseconds.
 struct Evicting(Server, i64);
 
 impl Evicting {
@@ -82,7 +82,7 @@ fn permits_whose_seats_were_evicted_admit_nobody_until_they_are_let_go() {
         assert!(!is_granted(&server.acquire("lc1:a:2", "60000", "3")));
         let _released = server.release("lc1:a:1", "60000", "3");
         let enters = is_granted(&server.acquire("lc1:a:2", "60000", "3"));
-        // Which holders there were is known only by the holders.
+        // Without the set of holders, the server does not know that the first holder existed, so its release frees no seat.
         assert_eq!(enters, evicted == SEATS, "{evicted}");
         server.1 += 61_000_000;
         assert!(
@@ -92,7 +92,7 @@ fn permits_whose_seats_were_evicted_admit_nobody_until_they_are_let_go() {
     }
 }
 
-/// Deleted by hand, for one: then the lock is free, and what its holders have left counts for nothing in a later phase.
+/// The marker may also be deleted by hand. Then the lock is free, and the old holders' entries do not count in a later phase.
 #[test]
 fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
     for kind in ["s", "1"] {
@@ -110,7 +110,7 @@ fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
     }
 }
 
-/// An entry whose kind is not that of its score could let a writer in beside readers.
+/// An entry with a kind that contradicts its score could let a writer in beside readers.
 #[test]
 fn what_no_process_of_ours_has_queued_is_passed_over() {
     let mut server = Evicting::new();

@@ -1,22 +1,22 @@
-//! All interleavings of a few requests for one key, with the shipped scripts on the modelled server, breadth first.
+//! Explores all interleavings of a few requests for one key, with the shipped scripts on the modelled server, breadth first.
 //!
-//! A process is only what the protocol asks of it: it sends a request, believes a reply or a message, checks, renews, releases. What
-//! can happen to it is a step like any other: a reply that is lost, a message that is lost, a late copy of a request, a crash, a
-//! lease that ends, silence. The number of such faults is bounded; all else is not.
+//! A process does only what the protocol asks of it: it sends a request, believes a reply or a message, checks, renews,
+//! releases. Faults are steps as well: a lost reply, a lost message, a late copy of a request, a crash, a lease that ends,
+//! silence. Only the number of faults is bounded.
 //!
-//! Time is not: each call comes a microsecond after the one before, and no lease ends by itself. That a lease has ended, or that a
-//! process was silent for two beats, is a step. So states that differ in times alone are the same state.
+//! Time is not explored: each call comes a microsecond after the one before, and no lease ends by itself. The end of a lease
+//! is a step, and so is a silence of two beats. So states that differ only in times are the same state.
 //!
 //! ```sh
 //! cargo test -p lock-tests --test simulation explore
 //! EXPLORE=large cargo test --profile simulation -p lock-tests --test simulation explore -- --nocapture
 //! ```
 //!
-//! - `server_view`: what the server holds;
-//! - `state`: the processes and the server, and what the steps do;
-//! - `rules`: what must hold after each step;
-//! - `drain`: that without faults all requests come to an end;
-//! - `eviction`: what the exploration leaves out: a server that drops keys.
+//! - `server_view`: the data that the server holds;
+//! - `state`: the processes and the server, and the effects of the steps;
+//! - `rules`: the rules that must hold after each step;
+//! - `drain`: the check that without faults all requests come to an end;
+//! - `eviction`: a server that drops keys, which the exploration leaves out.
 
 mod drain;
 mod eviction;
@@ -35,15 +35,15 @@ use state::{
     Scripts, State, Step,
 };
 
-/// From each of so many states, all requests are brought to an end.
+/// From one state in this many, all requests are brought to an end.
 const DRAINED: usize = 7;
 
-/// What is explored: who is there, how often each of them acquires, and how many faults there are.
+/// What is explored: the processes, how often each of them acquires, and the number of faults.
 struct Setup {
     kinds: &'static [Kind],
     faults: u8,
     acquisitions: u8,
-    /// The batches, if not the shipped size.
+    /// The size of the batches, if not the shipped one.
     part: Option<u8>,
 }
 
@@ -128,7 +128,7 @@ fn explore_all(small: &[Setup], large: &[Setup]) {
     }
 }
 
-/// How a state was reached.
+/// The state and the step from which a state was reached.
 struct Found {
     from: usize,
     step: Option<Step>,

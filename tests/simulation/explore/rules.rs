@@ -1,4 +1,4 @@
-//! What must hold after each call.
+//! The rules that must hold after each call.
 
 use super::{
     server_view::{Lock, Queued, Request, ServerView},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::model::Reply;
 
-/// Which call was made.
+/// The kind of a call.
 #[derive(Clone, Copy)]
 pub(super) enum Call {
     Acquire { by: usize, is_newcomer: bool },
@@ -31,7 +31,7 @@ enum Last {
     Exclusive,
     Shared,
     Permits,
-    /// A request that came past the queue had the lock while others waited.
+    /// A request that did not queue had the lock while others waited.
     Past,
 }
 
@@ -39,15 +39,17 @@ enum Last {
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     last: Last,
-    /// While the last phase is a shared one and an exclusive request waits: shared ones placed before it belong to the phase.
+    /// Set while the last phase is a shared one and an exclusive request waits. Shared requests with a place before the cut
+    /// belong to the phase.
     pub(super) cut: Option<i64>,
-    /// Since a request came past the queue, the beats may have a cut of an earlier phase, which the exclusive hand-off leaves there.
+    /// Set after a request took the lock without queueing. The beats may then have the cut of an earlier phase, which an
+    /// exclusive hand-off leaves there.
     has_stale_cut: bool,
     /// The largest fencing token.
     pub(super) largest: i64,
 }
 
-/// How many phases a request has waited for, and for how many it may.
+/// The number of phases that a request has waited for, and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waited {
     exclusive: u8,
@@ -61,7 +63,7 @@ impl History {
         (self.last, self.cut.is_some(), self.has_stale_cut)
     }
 
-    /// A client that does not queue took the lock, or let it go.
+    /// Notes that a client that does not queue took or released the lock.
     pub(super) fn past_the_queue(&mut self, before: &ServerView, after: &ServerView) {
         self.has_stale_cut |= before.cut.is_some();
         if after.lock != Lock::Free {
@@ -78,7 +80,7 @@ impl History {
     }
 }
 
-/// From now on, nothing is said about how long those that wait may have to.
+/// Removes the bounds on the phases that the current waiters may have to wait for.
 pub(super) fn excuse_all(processes: &mut [Process]) {
     for process in processes {
         process.waited = None;
@@ -119,7 +121,7 @@ pub(super) fn check(
     count_phases(state, before, after, was_shared)
 }
 
-/// The marker, its companions and the cut fit together.
+/// Checks that the marker, the sets beside it and the cut fit together.
 fn representation(after: &ServerView) -> Result<(), String> {
     let is_beside = matches!(after.lock, Lock::Shared(_) | Lock::Permits);
     if is_beside && (after.holders.is_empty() || !after.has_first_member) {
@@ -137,7 +139,7 @@ fn representation(after: &ServerView) -> Result<(), String> {
     Ok(())
 }
 
-/// S2: a newcomer enters directly only if nothing waits any more.
+/// S2: a newcomer enters directly only if no request waits any more.
 fn no_barging(
     call: &Call,
     before: &ServerView,
@@ -181,7 +183,7 @@ fn first_come_first_served(
     Ok(())
 }
 
-/// Those that waited before a call, and do so after it.
+/// The requests that waited before a call and still wait after it.
 fn still<'a>(
     before: &'a ServerView,
     after: &'a ServerView,
@@ -190,7 +192,7 @@ fn still<'a>(
     queue.filter(|queued| !queued.is_silent && before.queued(queued.request).is_some())
 }
 
-/// S3: a shared phase ends for requests behind its cut, and an exclusive one is followed by the shared requests.
+/// S3: requests behind its cut do not enter a shared phase, and the waiting shared requests follow an exclusive phase.
 fn phases_alternate(
     state: &mut State,
     before: &ServerView,
@@ -203,7 +205,7 @@ fn phases_alternate(
     let is_old = |queued: &Queued| !queued.is_shared && before.queued(queued.request).is_some();
     let is_exclusive = matches!(after.lock, Lock::Exclusive(_));
     if !is_exclusive && !after.queue.iter().any(is_old) {
-        // Those for which the phase was cut have left, or were taken out as silent, before a newcomer came.
+        // The exclusive requests that caused the cut left, or were removed as silent, before a newcomer came.
         history.cut = None;
     }
     match &after.lock {
@@ -213,7 +215,7 @@ fn phases_alternate(
                 for request in granted {
                     let place = match before.queued(*request) {
                         Some(queued) => queued.place,
-                        // It comes back to its place, or is new.
+                        // The request comes back to its place, or is new.
                         None => Some(state.processes[request.0].place)
                             .filter(|place| *place > 0)
                             .unwrap_or(now),
@@ -273,7 +275,7 @@ fn permits(
     if taken.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(format!("a seat is taken twice: {taken:?}"));
     }
-    // In the order in which they entered: that of their places, and the asking process last.
+    // In the order of entry: by their places, with the calling process last.
     let mut entered = granted.to_vec();
     entered.sort_by_key(|request| before.queued(*request).map_or(i64::MAX, |it| it.place));
     let seat_of = |request: &Request| {
@@ -303,7 +305,7 @@ fn permits(
     Ok(())
 }
 
-/// S5: the tokens of exclusive requests and of permits grow, and a shared phase has one.
+/// S5: the tokens of exclusive requests and of permits grow, and a shared phase has one token.
 fn tokens(
     state: &mut State,
     reply: &Reply,
@@ -350,7 +352,7 @@ fn tokens(
     Ok(())
 }
 
-/// What lets the lock go, or its place, lets those in that may enter now.
+/// Checks that a call that gives up the lock or a place lets in the requests that may enter now.
 fn nothing_is_left_waiting(
     state: &State,
     call: &Call,
@@ -380,7 +382,7 @@ fn nothing_is_left_waiting(
     }
 }
 
-/// The first exclusive waiter asks all holders of a shared phase to yield.
+/// Checks that the first exclusive waiter asks all holders of a shared phase to yield.
 fn holders_are_told(
     state: &State,
     call: &Call,
@@ -403,14 +405,14 @@ fn holders_are_told(
             && !told.to_yield.contains(&holder.0)
     });
     match untold {
-        // A part of them is enough.
+        // With batches, a part of the holders is enough.
         Some(holder) if !scripts.is_in_parts => Err(format!("{holder:?} was not asked to yield")),
         _ => Ok(()),
     }
 }
 
-/// S4: a shared request waits for one phase of each kind at most, and an exclusive one for those before it and the shared phases
-/// between.
+/// S4: a shared request waits for at most one phase of each kind. An exclusive request waits for the exclusive requests before
+/// it and the shared phases between them.
 fn count_phases(
     state: &mut State,
     before: &ServerView,
@@ -420,14 +422,14 @@ fn count_phases(
     let is_new_exclusive = matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
     let is_new_shared = matches!(after.lock, Lock::Shared(_))
         && !matches!(before.lock, Lock::Shared(_))
-        // The rest of a batch, whose first part has ended, is no other phase.
+        // When the first part of a batch has ended, the rest of the batch is still the same phase.
         && !was_shared;
     let cut = state.history.cut;
     let mut ahead = 0;
     let is_back =
         |queued: &Queued| before.queued(queued.request).is_none() && queued.place != state.now;
     if after.queue.iter().any(is_back) {
-        // One that was taken out overtakes the others, since it has its place.
+        // A request that was removed as silent overtakes the others when it returns, since it keeps its place.
         excuse_all(&mut state.processes);
     }
     for queued in &after.queue {

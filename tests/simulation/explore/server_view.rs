@@ -1,4 +1,4 @@
-//! What the server holds for the key, read into a form that rules can speak of.
+//! The server's data for the key, in a form that the rules can use.
 
 use crate::model::{Server, Value};
 
@@ -14,7 +14,7 @@ pub(super) const BAND: i64 = 4_500_000_000_000_000;
 pub(super) const SILENT: i64 = 2_200_000;
 const LAST: i64 = 9_007_199_254_740_991;
 
-/// A request, by its process and its number there.
+/// A request: its process, and its number in that process.
 pub(super) type Request = (usize, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +39,13 @@ pub(super) struct Queued {
 #[derive(Clone, Debug)]
 pub(super) struct ServerView {
     pub(super) lock: Lock,
-    /// In its order.
+    /// In the order of the queue.
     pub(super) queue: Vec<Queued>,
-    /// Those whose lease has not ended, while the marker stands.
+    /// The holders with a lease that has not ended, while the marker exists.
     pub(super) holders: Vec<Request>,
     pub(super) has_first_member: bool,
     pub(super) seats: Vec<(Request, i64)>,
-    /// In the beats.
+    /// The cut in the beats.
     pub(super) cut: Option<i64>,
 }
 
@@ -97,7 +97,7 @@ impl ServerView {
         self.queue.iter().find(|queued| queued.request == request)
     }
 
-    /// Whether the server counts it as a holder.
+    /// Whether the server counts the request as a holder.
     pub(super) fn holds(&self, request: Request) -> bool {
         match self.lock {
             Lock::Exclusive(holder) | Lock::Foreign(holder) => holder == request,
@@ -140,7 +140,7 @@ fn read_lock(value: &Value) -> Lock {
     }
 }
 
-/// The last words of an owner token, "…:process:number".
+/// Reads the last words of an owner token, "…:process:number".
 pub(super) fn request_of(text: &str) -> Request {
     let mut words = text.rsplit(':');
     let mut next = || words.next().and_then(|word| word.parse().ok());

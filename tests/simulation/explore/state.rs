@@ -1,4 +1,4 @@
-//! The processes and the server, and what each step does.
+//! The processes and the server, and the effect of each step.
 
 use super::{
     rules::{self, Call, History},
@@ -14,7 +14,7 @@ use crate::{
 
 type Bytes = Vec<u8>;
 
-/// Longer than anything here.
+/// A ttl that is longer than any exploration.
 const TTL_MS: &str = "600000";
 const EPOCH_US: i64 = 1_700_000_000_000_000;
 
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Exclusive,
     Shared,
     Permits(i64),
-    /// Exclusive, by plain commands first.
+    /// Exclusive, with plain commands first.
     FastPath,
     /// Another library: it never queues.
     Foreign,
@@ -82,7 +82,7 @@ impl Scripts {
     }
 }
 
-/// What a process believes.
+/// What a process believes about its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum At {
     Idle,
@@ -90,19 +90,19 @@ pub(super) enum At {
     /// The reply to its acquire was lost.
     Unknown,
     Held,
-    /// It came past the queue and has to give the lock back.
+    /// It took the lock without queueing and has to give it back.
     Undoing,
     /// The reply to its release was lost.
     Leaving,
     Gone,
 }
 
-/// A grant that was published, and has not arrived.
+/// A grant that was published and has not arrived yet.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
     fencing: i64,
     stamp: i64,
-    /// The lease has ended since, counted from the last request.
+    /// Whether the lease has ended since, counted from the last request.
     is_over: bool,
 }
 
@@ -110,25 +110,25 @@ pub(super) struct Grant {
 pub(super) struct Process {
     pub(super) kind: Kind,
     pub(super) at: At,
-    /// Of its request; each has an owner token.
+    /// The number of its request; each request has an owner token.
     pub(super) number: u32,
     pub(super) acquisitions_left: u8,
     pub(super) has_tried: bool,
-    /// As the server told it.
+    /// Its place in the queue, as the server told it.
     pub(super) place: i64,
-    /// Of the last reply.
+    /// The stamp of the last reply.
     stamp: i64,
     pub(super) grants: Vec<Grant>,
-    /// Its lease was given with this fencing token last.
+    /// The fencing token of its last lease.
     pub(super) granted: i64,
-    /// It was silent in this request, so that others may have overtaken it.
+    /// Whether it was silent during this request, so that others may have overtaken it.
     pub(super) was_silent: bool,
     pub(super) is_silent: bool,
     /// The phases that it waited for.
     pub(super) waited: Option<rules::Waited>,
 }
 
-/// One thing that happens, to one process.
+/// One event for one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Acquire(usize),
@@ -198,7 +198,7 @@ impl State {
         (process, self.processes[process].number)
     }
 
-    /// All that can happen next.
+    /// All steps that are possible next.
     pub(super) fn steps(&self) -> Vec<Step> {
         let view = self.view();
         let mut steps = Vec::new();
@@ -269,7 +269,7 @@ impl State {
         number == process.number && !matches!(process.at, At::Idle | At::Leaving | At::Gone)
     }
 
-    /// The state after a step; or what it broke.
+    /// The state after a step, or the rule that the step broke.
     pub(super) fn after(&self, step: &Step, scripts: &Scripts) -> Result<Self, String> {
         let mut next = self.clone();
         next.now += 1;
@@ -370,7 +370,7 @@ impl State {
         process.at = At::Waiting;
     }
 
-    /// Its request is over, in whatever way.
+    /// Ends the request of a process, whatever the outcome.
     fn end(&mut self, i: usize) {
         let process = &mut self.processes[i];
         process.at = At::Idle;
@@ -382,14 +382,14 @@ impl State {
     fn acquire(&mut self, i: usize, scripts: &Scripts, is_answered: bool) -> Result<(), String> {
         let kind = self.processes[i].kind;
         if kind == Kind::Foreign || kind == Kind::FastPath && !self.processes[i].has_tried {
-            // The next time by the script: it has learnt that others wait.
+            // The next acquire uses the script: the process has learnt that others wait.
             self.processes[i].has_tried = true;
             let before = self.view();
             if before.lock == Lock::Free {
                 return self.take_past_the_queue(i, &before, is_answered);
             }
             if kind == Kind::Foreign {
-                // It asks again some time.
+                // It may ask again later.
                 self.processes[i].at = At::Idle;
                 return Ok(());
             }
@@ -490,7 +490,7 @@ impl State {
             &scripts.release
         };
         let arguments = [token.as_str(), "0", "0", &entry];
-        // A plain release says only what it has to.
+        // A plain release has only the required arguments.
         let count = if is_beside || with_entry { 4 } else { 2 };
         let call = Call::Release;
         self.call(call, script, &KEYS, &arguments[..count], scripts)
@@ -515,7 +515,7 @@ impl State {
         self.call(Call::Renew, &scripts.renew, &KEYS[..1], &arguments, scripts)
     }
 
-    /// Runs a script, hands its messages out, and looks at what it did.
+    /// Runs a script, delivers its messages, and checks its effects.
     fn call(
         &mut self,
         call: Call,
@@ -544,7 +544,7 @@ impl State {
         Ok(reply)
     }
 
-    /// Puts a message to those that are on their way.
+    /// Adds a message to those in flight to its process.
     fn hand_out(&mut self, to: u64, text: &str, told: &mut rules::Told) -> Result<(), String> {
         let to = usize::try_from(to).expect("a few");
         let (rest, proof) = text.rsplit_once(' ').expect("a proof");
@@ -596,14 +596,14 @@ impl State {
             return self.hold(i, numbers[1]).map(|()| true);
         }
         process.at = At::Waiting;
-        // A process counts a lease from its last request. So it cannot tell any more by its clock.
+        // A process counts a lease from its last request. So its clock no longer shows that the lease of an earlier grant is over.
         for grant in &mut process.grants {
             grant.is_over = false;
         }
         if numbers[2] > 0 {
             process.place = numbers[2];
         }
-        // The first one has the place only, which is the time.
+        // The first reply has only the place, which is also the time.
         let stamp = match numbers.get(5) {
             Some(stamp) => *stamp,
             None if process.kind == Kind::Shared => process.place,
@@ -618,7 +618,7 @@ impl State {
         let grant = process.grants.remove(grant);
         process.is_silent = false;
         if grant.is_over || grant.stamp <= process.stamp {
-            // Of before the last reply: it is over, too.
+            // The message is from before the last reply, and no longer counts.
             return Ok(());
         }
         self.hold(i, grant.fencing)
@@ -646,7 +646,7 @@ impl State {
         }
     }
 
-    /// No process is thrown out that believes to hold the lock.
+    /// Checks that each process that believes in its lock is a holder on the server.
     fn check_beliefs(&self) -> Result<(), String> {
         let view = self.view();
         for (i, process) in self.processes.iter().enumerate() {
@@ -659,7 +659,7 @@ impl State {
         Ok(())
     }
 
-    /// A lease is over; the others were renewed meanwhile.
+    /// Ends one lease; the others were renewed meanwhile.
     pub(super) fn end_lease(&mut self, request: Request) {
         if self.is_alive(request) {
             self.faults -= 1;
@@ -687,7 +687,7 @@ impl State {
         }
     }
 
-    /// Two beats pass, in which all others that wait check, except for those that were silent before.
+    /// Lets two beats pass, in which all other waiters check, except those that were silent before.
     fn be_silent(&mut self, i: usize) {
         let process = &mut self.processes[i];
         process.is_silent = true;
@@ -712,7 +712,7 @@ impl State {
         self.server.command(&["PEXPIRE", QUEUE, "30000"], self.now);
         self.now = now;
         self.server.command(&["PEXPIRE", BEATS, "2200"], now);
-        // Where it comes back to its place, it overtakes.
+        // If the silent process comes back to its place, it overtakes others.
         rules::excuse_all(&mut self.processes);
     }
 
@@ -731,7 +731,7 @@ impl State {
         )
     }
 
-    /// The same for states that differ only in times, in what is over, or in which of like processes is which.
+    /// A text that is equal for states that differ only in times, in what is over, or in the order of like processes.
     pub(super) fn canonical(&self) -> Bytes {
         let view = self.view();
         let mut records: Vec<String> = (0..self.processes.len())

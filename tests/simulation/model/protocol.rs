@@ -1,6 +1,6 @@
 //! The Redis protocol, from the server's side.
 
-/// What a command answers.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(&'static str),
@@ -10,7 +10,7 @@ pub(crate) enum Reply {
     Bulk(Vec<u8>),
     Nil,
     Array(Vec<Self>),
-    /// Pairs, which the second version of the protocol shows as an array.
+    /// Pairs, which RESP2 shows as an array.
     Map(Vec<(Self, Self)>),
     /// A message, or the confirmation of a subscription.
     Push(Vec<Self>),
@@ -66,11 +66,11 @@ fn all(out: &mut Vec<u8>, mark: char, parts: &[Reply], resp3: bool) {
     }
 }
 
-/// Takes the first whole request out of `input`, as its words; `None` while it is incomplete.
+/// Removes the first whole request from `input` and returns its words; `None` while it is incomplete.
 ///
 /// # Panics
 ///
-/// If it is no request: what comes here was written by lock-core, or by the test.
+/// If `input` is not a request: it is always written by lock-core, or by the test.
 pub(crate) fn take_request(input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
     let mut at = 0;
     let count = number(input, &mut at, b'*')?;

@@ -1,4 +1,4 @@
-//! Lua, as a server runs it: the text of a script, with `KEYS`, `ARGV` and `redis`.
+//! Runs Lua scripts as a server does: with `KEYS`, `ARGV` and `redis`.
 
 use std::{cell::RefCell, collections::HashMap};
 
@@ -8,26 +8,26 @@ use super::{protocol::Reply, server::Server};
 
 struct Engine {
     lua: Lua,
-    /// By the hash of the text.
+    /// The compiled scripts, by the hash of the text.
     scripts: RefCell<HashMap<String, Function>>,
 }
 
 thread_local! {
-    /// Making one costs more than a whole run of a scenario. A script leaves nothing behind in it but its globals, which the
-    /// next one sets anew.
+    /// One engine for each thread, since making one costs more than a whole run of a scenario. A script leaves only its globals
+    /// behind, and the next script sets them anew.
     static ENGINE: Engine = Engine::new();
-    /// The server whose script runs.
+    /// The server that runs a script now.
     static RUNNING: RefCell<Option<(Server, Turn)>> = const { RefCell::new(None) };
 }
 
-/// What is fixed while a script runs.
+/// The state of one run of a script.
 struct Turn {
     now_us: i64,
-    /// Of a command that ended the script.
+    /// The error of a command that ended the script.
     error: Option<String>,
 }
 
-/// Runs a script on a server. Returns an error reply for whatever goes wrong in it.
+/// Runs a script on a server. Returns an error reply for any failure in it.
 pub(crate) fn run(
     server: &mut Server,
     hash: &str,
@@ -126,7 +126,7 @@ fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
     }
 }
 
-/// What a script gives to a command.
+/// Converts a value of a script to an argument of a command.
 fn word(value: &Value) -> Vec<u8> {
     match value {
         Value::String(text) => text.as_bytes().to_vec(),
@@ -138,7 +138,7 @@ fn word(value: &Value) -> Vec<u8> {
     }
 }
 
-/// What a script gets of a command.
+/// Converts the reply of a command to a value for the script.
 fn value(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
     let one = |name: &str, text: &str| -> mlua::Result<Value> {
         let table: Table = lua.create_table()?;
@@ -170,7 +170,7 @@ fn as_double(number: i64) -> f64 {
     number as f64
 }
 
-/// What a script's result is to whoever called it.
+/// Converts the result of a script to the reply for its caller.
 fn reply(value: Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Nil | Value::Boolean(false) => Reply::Nil,

@@ -1,4 +1,4 @@
-//! A server: its clients, its scripts, and which of the commands it knows.
+//! A server: its clients, its scripts, and the commands that it knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,33 +10,33 @@ use super::{
 
 type Bytes = Vec<u8>;
 
-/// Which commands a server has, or a user may use.
+/// The commands that a server has, or that a user may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Redis 7: scripts, and the third version of the protocol.
+    /// Redis 7: scripts, and RESP3.
     #[default]
     Scripts,
-    /// The same behind a proxy that speaks the second version only.
+    /// The same server behind a proxy that speaks RESP2 only.
     Resp2,
-    /// A user who may not run scripts, on Redis.
+    /// A user without the right to run scripts, on Redis.
     Watch,
-    /// The same on Valkey 9 or later.
+    /// A user without the right to run scripts, on Valkey 9 or later.
     Delifeq,
 }
 
-/// One that runs, with its data.
+/// A running server, with its data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) dialect: Dialect,
-    /// Random, and another one after each start.
+    /// A random id that is new after each start.
     pub(crate) run_id: String,
-    /// By the server's clock.
+    /// The time of the start, by the server's clock.
     pub(crate) started_us: i64,
-    /// By their hashes.
+    /// The loaded scripts, by their hashes.
     scripts: BTreeMap<String, Bytes>,
     clients: BTreeMap<u64, Client>,
-    /// What goes to clients, in order.
+    /// The output to clients, in order.
     outbox: Vec<(u64, Bytes)>,
 }
 
@@ -47,7 +47,7 @@ struct Client {
     resp3: bool,
     channels: BTreeSet<Bytes>,
     watched: Vec<(Bytes, u64)>,
-    /// What `MULTI` has gathered.
+    /// The commands that were queued since `MULTI`.
     transaction: Option<Vec<Vec<Bytes>>>,
 }
 
@@ -60,7 +60,7 @@ impl Server {
         self.clients.remove(&client);
     }
 
-    /// It ends, and another process takes its place; `keeps`: with its data.
+    /// Ends the server's process and starts another one, with the same data if `keeps` is set.
     pub(crate) fn restart(&mut self, run_id: String, now_us: i64, keeps: bool) {
         let store = if keeps {
             std::mem::take(&mut self.store)
@@ -76,9 +76,9 @@ impl Server {
         };
     }
 
-    /// Takes in what a client sent; returns what goes to which client, in order.
+    /// Takes in the bytes of a client; returns the bytes for each client, in order.
     pub(crate) fn receive(&mut self, client: u64, bytes: &[u8], now_us: i64) -> Vec<(u64, Bytes)> {
-        // One that is gone, or of the process before a restart.
+        // The client is gone, or was connected to the process before a restart.
         let Some(known) = self.clients.get_mut(&client) else {
             return Vec::new();
         };
@@ -94,7 +94,7 @@ impl Server {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Runs a script that need not be known; returns its reply, and what goes to which client.
+    /// Runs a script that need not be loaded; returns its reply, and the bytes for each client.
     pub(crate) fn run_script(
         &mut self,
         script: (&str, &[u8]),
@@ -106,19 +106,19 @@ impl Server {
         (reply, std::mem::take(&mut self.outbox))
     }
 
-    /// A client that listens to a channel.
+    /// Adds a client that is subscribed to a channel.
     pub(crate) fn listen(&mut self, client: u64, channel: &[u8]) {
         self.connect(client);
         let _confirmed = self.subscribe(client, channel);
     }
 
-    /// Executes a plain command for nobody in particular.
+    /// Executes a plain command without a client.
     pub(crate) fn command(&mut self, words: &[&str], now_us: i64) -> Reply {
         let words: Vec<Bytes> = words.iter().map(|word| Bytes::from(*word)).collect();
         self.execute_in_script(&words, now_us)
     }
 
-    /// What the script commands may use.
+    /// Executes a command that a script may use.
     pub(crate) fn execute_in_script(&mut self, words: &[Bytes], now_us: i64) -> Reply {
         let (name, words) = name_of(words);
         match name.as_str() {
@@ -251,7 +251,7 @@ impl Server {
     }
 
     fn info(&self, now_us: i64) -> Reply {
-        // Both in whole seconds, as a server takes the difference.
+        // A server takes the difference of two whole seconds, and so does this.
         let uptime = now_us / 1_000_000 - self.started_us / 1_000_000;
         Reply::Bulk(
             format!(
@@ -278,7 +278,7 @@ impl Server {
             return Reply::error("ERR WATCH inside MULTI is not allowed");
         }
         for key in keys {
-            // One that has expired is gone.
+            // A key that has expired is removed first.
             let _gone = self
                 .store
                 .execute("PTTL", std::slice::from_ref(key), now_us);

@@ -15,26 +15,26 @@ type Bytes = Vec<u8>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(Bytes),
-    /// Sorted by score, and then by member. All scores are whole numbers here.
+    /// Members, sorted by score and then by member. All scores are whole numbers here.
     Sorted(Vec<(i64, Bytes)>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) value: Value,
-    /// In milliseconds since the epoch.
+    /// The expiry, in milliseconds since the epoch.
     pub(crate) until: Option<i64>,
 }
 
-/// What the server holds.
+/// The data of the server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     keys: BTreeMap<Bytes, Entry>,
-    /// Counts up whenever a key changes; for transactions.
+    /// The number of changes of each key, for transactions.
     changes: BTreeMap<Bytes, u64>,
 }
 
-/// Redis knows the name, or not.
+/// The reply, or `None` for a command name that Redis does not know.
 type Known = Option<Reply>;
 
 impl Store {
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    /// Executes a command on keys; `None`: there is none of this name here.
+    /// Executes a command on keys; `None` if it has no command of this name.
     pub(crate) fn execute(&mut self, name: &str, words: &[Bytes], now_us: i64) -> Known {
         for key in keys_of(name, words) {
             self.expire(key, now_us);
@@ -109,7 +109,7 @@ impl Store {
         Some(done.unwrap_or_else(Reply::error))
     }
 
-    /// A key whose time is over goes when somebody looks.
+    /// Removes a key with an expiry in the past, as a server does at the next access.
     pub(crate) fn expire(&mut self, key: &[u8], now_us: i64) {
         if self.keys.contains_key(key) && self.entry(key, now_us).is_none() {
             self.keys.remove(key);
@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// Empty if there is none.
+    /// The sorted set of a key; empty if there is none.
     fn sorted(&self, key: &[u8]) -> Result<&[(i64, Bytes)], &'static str> {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(&[]),
@@ -143,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Replaces what is there; one that is empty is gone.
+    /// Replaces the sorted set of a key; an empty set removes the key.
     fn put_sorted(&mut self, key: &[u8], mut all: Vec<(i64, Bytes)>) {
         all.sort();
         let until = self.keys.get(key).and_then(|entry| entry.until);
@@ -196,7 +196,7 @@ impl Store {
             until = self.keys.get(key).and_then(|entry| entry.until);
         }
         self.put(key, Value::Text(value.clone()), until);
-        // A time that has passed.
+        // The new expiry may be in the past.
         self.expire(key, now_us);
         Ok(Reply::Status("OK"))
     }
@@ -286,7 +286,7 @@ impl Store {
         Ok(Reply::Array(scores?))
     }
 
-    /// By rank; the last option is to show the scores, too.
+    /// The members in a range of ranks; the last option shows the scores, too.
     fn range(&self, words: &[Bytes], is_reversed: bool) -> Result<Reply, &'static str> {
         let (from, to) = (number(&words[1])?, number(&words[2])?);
         assert!(from >= 0, "not modelled: ranks from {from}");
@@ -316,7 +316,7 @@ impl Store {
                     let mut next = || number(options.next().ok_or(SYNTAX)?);
                     let (skipped, count) = (next()?, next()?);
                     assert!(skipped == 0, "not modelled: LIMIT {skipped}");
-                    // Below zero: all.
+                    // A count below zero means all.
                     limit = usize::try_from(count).ok();
                 }
                 _ => return Err(SYNTAX),
@@ -340,7 +340,7 @@ impl Store {
     ) -> Result<Reply, &'static str> {
         let all = self.sorted(key)?;
         let (gone, rest): (Vec<_>, Vec<_>) = all.iter().cloned().partition(goes);
-        // Without one, it is not a change, for a client that watches the key.
+        // If no member is removed, the key does not change for a client that watches it.
         if !gone.is_empty() {
             self.put_sorted(key, rest);
         }
@@ -396,7 +396,7 @@ impl Store {
     }
 }
 
-/// Members, and their scores if asked for, one after the other: what a script sees.
+/// Members as a script sees them: each one followed by its score if `with_scores` is set.
 fn shown<'a>(found: impl Iterator<Item = &'a (i64, Bytes)>, with_scores: bool) -> Reply {
     let mut all = Vec::new();
     for (score, member) in found {
