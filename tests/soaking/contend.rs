@@ -1,11 +1,11 @@
-//! A process that takes locks in every way there is, again and again, and writes down what became of each.
+//! A process that takes locks in every possible way, again and again, and records the outcome of each attempt.
 //!
 //! ```text
 //! soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms> <all|exclusive>
 //! ```
 //!
-//! What it logs goes to its standard error. It prints `ready` when it is connected, begins when a line comes in, answers
-//! `tasks` with how many tasks it has, and ends at `stop` or when its input does.
+//! Its log goes to its standard error. It prints `ready` when it is connected, and begins at the next line of input. It answers
+//! `tasks` with the number of its tasks, and ends at `stop` or at the end of its input.
 
 use std::{
     env,
@@ -44,26 +44,26 @@ pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 const USAGE: &str = "soak contend <lock url> <history> <process> <place> <register> <seed> <longest ttl in ms> <all|exclusive>";
 
-/// So many tasks of a process take the keys that it shares; two more have a key of their own each.
+/// The number of tasks of a process that take its shared keys; each of two more tasks has a private key.
 const TASKS: u64 = 5;
 
-/// For as long as the servers may be down when a process is started again.
+/// The longest time for which the servers may be down when a process is started again.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(120);
 
-/// What all tasks of the process share.
+/// The state that all tasks of the process share.
 pub(crate) struct Contender {
     pub(crate) locks: LockManager,
     recorder: Recorder,
     attempts: AtomicU64,
     register: SocketAddr,
-    // Those that nobody uses: an exchange that was dropped half-way takes its connection with it.
+    // The unused connections to registers: an exchange that is dropped half-way closes its connection.
     idle: Mutex<Vec<Register>>,
 }
 
 /// Attempts at some keys at a time; one key as a rule.
 pub(crate) type Attempts = Vec<(Kept, u64)>;
 
-/// Runs as `arguments` say, which come after `contend`.
+/// Runs with the arguments after `contend`.
 pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
     let [url, history, process, place, register, seed, longest, modes] = arguments else {
         return Err(USAGE.into());
@@ -98,7 +98,7 @@ pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
     drop(stopped);
     let runtime = Handle::current();
     thread::spawn(move || obey(&runtime, stop));
-    // An error is what it waits for.
+    // The sender is dropped to end the work, so an error is the expected result.
     ending.changed().await.ok();
     contender.locks.shutdown(Duration::from_secs(1)).await;
     while let Some(ended) = running.join_next().await {
@@ -107,20 +107,20 @@ pub(crate) async fn contend(arguments: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything that it can say, so that all of it is looked through for secrets.
+/// Logs at all levels, so that every message is searched for secrets.
 fn log() {
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
         .with_writer(io::stderr)
         .with_ansi(false)
         .init();
-    // Without a trace of the stack, for which all of the program would be read, once: that looks like growth.
+    // No backtrace: the first one reads the whole program into memory, and would look like growth.
     panic::set_hook(Box::new(|panic| say(&panic.to_string())));
 }
 
 async fn connect(url: &str, longest: Duration) -> LockManager {
     loop {
-        // Of several servers one that restarts is kept out for twice as long, and 5 s.
+        // One of several servers has no vote after a restart for twice the longest ttl, and 5 s.
         let builder = LockManager::builder().ttl(longest).max_ttl(longest);
         match builder.connect(url).await {
             Ok(locks) => return locks,
@@ -130,7 +130,7 @@ async fn connect(url: &str, longest: Duration) -> LockManager {
     }
 }
 
-/// Does what comes in by lines, until its end or `stop`. Whatever it says, and also if the soak is gone.
+/// Obeys the lines of its input until `stop` or the end. If the soak is gone, its answers are lost, and it still ends.
 fn obey(runtime: &Handle, stop: watch::Sender<()>) {
     for line in io::stdin().lock().lines() {
         match line.as_deref() {
@@ -155,7 +155,7 @@ impl Contender {
             let key = Kept::choose(&keys, &mut random);
             let way = Way::choose(key.usage, &mut random);
             let got_it = way.take(&self, key, &mut random).await?;
-            // Who gets nothing must not ask again in a busy loop; who has had it lets others go first now and then.
+            // A task that failed must not try again in a busy loop. A task that had the lock lets others go first now and then.
             sleep(if got_it {
                 random.millis(0, 20)
             } else {
@@ -166,7 +166,7 @@ impl Contender {
         Ok(())
     }
 
-    /// Writes down that these keys are asked for.
+    /// Records that these keys are asked for.
     pub(crate) fn call(&self, keys: impl IntoIterator<Item = Kept>) -> io::Result<Attempts> {
         let call = |key: Kept| {
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Contender {
         keys.into_iter().map(call).collect()
     }
 
-    /// Writes down what became of all of them.
+    /// Records the same step for all attempts.
     pub(crate) fn record(&self, attempts: &Attempts, step: Step) -> io::Result<()> {
         for (key, attempt) in attempts {
             self.recorder.record(*attempt, &key.name, step)?;
@@ -185,7 +185,7 @@ impl Contender {
         Ok(())
     }
 
-    /// Writes down that they are held, does its work under them, and writes down that they are about to be let go.
+    /// Records that the keys are held, works under the locks, and records that they are about to be released.
     pub(crate) async fn hold(
         &self,
         attempts: &Attempts,
@@ -200,7 +200,7 @@ impl Contender {
         self.about_to_release(attempts, lease)
     }
 
-    /// Writes down that they are held; returns since when.
+    /// Records that the keys are held; returns since when.
     pub(crate) fn begin(&self, attempts: &Attempts, lease: &Lease) -> io::Result<Moment> {
         let since = Moment::now();
         let fences = lease.fences();
@@ -218,7 +218,7 @@ impl Contender {
         Ok(since)
     }
 
-    /// Does the work that each of them is for, which is held since then.
+    /// Does the work under each key of the lease, which is held since `since`.
     pub(crate) async fn count_up(&self, lease: &Lease, since: Moment) -> io::Result<()> {
         let fences = lease.fences().into_iter();
         for (number, (key, fence)) in fences.enumerate() {
@@ -236,7 +236,7 @@ impl Contender {
             };
             match updated {
                 Err(FencedError::Store(error)) => return Err(error),
-                // It was valid when the answer was there already.
+                // The lease was still valid after the answer had arrived, so the refusal is wrong.
                 Err(FencedError::Refused(token)) if !lease.is_lost() => {
                     register.complain(token, since).await?;
                 }
@@ -261,7 +261,7 @@ impl Contender {
     }
 }
 
-/// Announces the token, and reads. A shared holder does no more: others would write at the same time.
+/// Announces the token, and reads. A shared holder does not write, because others would write at the same time.
 async fn look(
     register: &mut Register,
     fence: lock_core::Fence,
@@ -272,7 +272,7 @@ async fn look(
     Ok(register.read().await?)
 }
 
-/// What [`Lease::update_fenced`] does, for the other keys of a lease.
+/// Does the same as [`Lease::update_fenced`], for the other keys of a lease.
 async fn count_up(
     register: &mut Register,
     fence: lock_core::Fence,
@@ -284,13 +284,13 @@ async fn count_up(
     }
 }
 
-/// Never later than the truth: the clock is read first.
+/// The end of the lease's validity, never later than the truth: the clock is read first.
 fn end_of(lease: &Lease) -> Moment {
     let now = Moment::now();
     now.after(lease.remaining())
 }
 
-/// Says something in the log.
+/// Writes a line to the log.
 pub(crate) fn say(line: &str) {
     writeln!(io::stderr(), "{line}").ok();
 }

@@ -17,10 +17,10 @@ use lock_tests::{Process, history::Moment};
 
 use crate::plan::CONTENDERS;
 
-/// What all contenders are told.
+/// The arguments for all contenders.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
-    /// By place.
+    /// The url of each contender, by its place.
     pub(crate) urls: Vec<String>,
     pub(crate) history: PathBuf,
     pub(crate) register: String,
@@ -30,7 +30,7 @@ pub(crate) struct Orders {
     pub(crate) log: PathBuf,
 }
 
-/// All of them, each at its place.
+/// All contenders, each at its place.
 #[derive(Debug)]
 pub(crate) struct Crew {
     orders: Orders,
@@ -45,7 +45,7 @@ struct Member {
     number: u32,
 }
 
-/// More than the longest wait.
+/// Longer than the longest wait.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 impl Crew {
@@ -67,20 +67,20 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Has all of them begin.
+    /// Lets all of them begin.
     pub(crate) fn begin(&self) {
         for place in 0..CONTENDERS {
             self.member(place).process.say("go");
         }
     }
 
-    /// Kills the one at a place, and starts another.
+    /// Kills the contender at a place, and starts another.
     pub(crate) fn replace(&self, place: u64) -> io::Result<()> {
         let place = place % CONTENDERS;
         let mut member = self.member(place);
         self.kill(&mut member);
         *member = self.hire(place)?;
-        // It begins as soon as it is connected, however long that takes.
+        // The new one reads this line as soon as it is connected, however long that takes.
         member.process.say("go");
         Ok(())
     }
@@ -106,14 +106,14 @@ impl Crew {
             .collect()
     }
 
-    /// Returns how many tasks the process at a place that is never replaced has.
+    /// Returns the number of tasks of the process at a place. The process at this place must be one that is never replaced.
     pub(crate) fn tasks(&self, place: u64) -> u64 {
         let mut member = self.member(place);
         member.process.say("tasks");
         member.process.line().parse().expect("a number")
     }
 
-    /// Returns those that ended by themselves, in words.
+    /// Returns a line for each contender that ended by itself.
     pub(crate) fn deserters(&self) -> Vec<String> {
         let mut deserters = Vec::new();
         for place in 0..CONTENDERS {
@@ -128,7 +128,8 @@ impl Crew {
         deserters
     }
 
-    /// Ends all of them: every second one is killed, the others finish what they have. Returns those that do not, in words.
+    /// Ends all of them: every second one is killed, and the others finish with their locks. Returns a line for each that does
+    /// not end.
     pub(crate) fn end(&self) -> Vec<String> {
         let mut asked = Vec::new();
         for (place, member) in self.members.iter().enumerate() {
@@ -189,7 +190,7 @@ impl Crew {
 
     fn kill(&self, member: &mut Member) {
         member.process.kill9();
-        // Nothing that it wrote down is later.
+        // The process records nothing later than this time.
         let killed = (member.number, Moment::now());
         self.killed.lock().expect("no poison").push(killed);
     }

@@ -1,4 +1,4 @@
-//! What can be broken, and which of it takes promises away.
+//! The faults, and which of them suspend a promise.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use lock_tests::{Direction, Scope};
 
 use crate::topology::{Sides, Topology};
 
-/// One thing that is broken, with all that was drawn for it; healed when it is over.
+/// One fault, with all numbers that were drawn for it; it is healed when its time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// So many contenders from this place on are killed, and started again.
+    /// This many contenders from this place on are killed, and started again.
     KillContenders {
         place: u64,
         count: u64,
     },
-    /// So many contenders from this place on are stopped for so long.
+    /// This many contenders from this place on are stopped for this time.
     StopContenders {
         place: u64,
         count: u64,
@@ -29,11 +29,11 @@ pub(crate) enum Fault {
         data: Data,
         span: Duration,
     },
-    /// The one that has a key is killed, another takes over, and it comes back behind that one.
+    /// The server that has a key is killed, another takes over, and the killed one comes back as its replica.
     FailOver {
         key: u64,
     },
-    /// The one that has a key is stopped until another has taken over, and goes on as what it was.
+    /// The server that has a key is stopped until another has taken over, and then goes on in its old role.
     FailOverByStop {
         key: u64,
     },
@@ -50,7 +50,7 @@ pub(crate) enum Fault {
         direction: Direction,
         delay: Duration,
     },
-    /// The frame with this number is lost, and no more comes behind it.
+    /// The frame with this number is lost, and no later frame arrives.
     LoseFrame {
         node: u64,
         sides: Sides,
@@ -85,7 +85,7 @@ pub(crate) enum Fault {
     DeleteKey {
         key: u64,
     },
-    /// Another library has it all of a sudden.
+    /// The key is overwritten by the lock of another library.
     StealKey {
         key: u64,
     },
@@ -104,7 +104,7 @@ pub(crate) enum Fault {
     },
 }
 
-/// What becomes of a server's data.
+/// The fate of a server's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
     Kept,
@@ -132,7 +132,7 @@ pub(crate) enum Paused {
     Writes,
 }
 
-/// Those of which one is deleted, stolen, or decides whose server is broken.
+/// The keys from which a fault chooses: it deletes or steals one, or hits the server that has it.
 pub(crate) const KEYS: [&str; 6] = ["hot-0", "hot-1", "few-2", "pair-0", "pair-1", "long"];
 
 /// One of [`KEYS`].
@@ -141,13 +141,13 @@ pub(crate) fn key(number: u64) -> &'static str {
     KEYS[usize::try_from(number % count).expect("less than a few")]
 }
 
-/// The same as it is on the server.
+/// One of [`KEYS`] with the prefix that it has on the server.
 pub(crate) fn full_key(number: u64) -> String {
     format!("lock:{}", key(number))
 }
 
 impl Fault {
-    /// What it is counted under.
+    /// The name under which it is counted.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::KillContenders { .. } => "contenders killed",
@@ -192,21 +192,21 @@ impl Fault {
         }
     }
 
-    /// Whether all locks, or that of one key, are gone from all servers after it.
+    /// The locks that are gone from all servers after it: all locks, or the lock of one key.
     pub(crate) fn wipes(self, topology: Topology) -> Option<Wipes> {
         match self {
             Self::RestartServer {
                 data: Data::Lost, ..
             } if topology.is_single() => Some(Wipes::All),
-            // Others may have been lost with a part of the servers of a cluster.
+            // In a cluster, the flush hits only one of the servers.
             Self::FlushAll { .. } if topology.nodes() == 1 => Some(Wipes::All),
             Self::DeleteKey { key } => Some(Wipes::Key(key)),
             _ => None,
         }
     }
 
-    /// Whether exclusion is not promised while it lasts. With several independent servers it always is: what loses the data
-    /// of one of them is planned for one at a time.
+    /// Whether exclusion is not promised while it lasts. With several independent servers, exclusion is always promised: only one
+    /// of them loses its data at a time.
     pub(crate) fn excuses_overlaps(self, is_one_of_several: bool) -> bool {
         match self {
             Self::RestartServer { data, .. } => data == Data::Lost && !is_one_of_several,

@@ -1,10 +1,10 @@
-//! What a contender has taken of the machine, early and late.
+//! The resources of the machine that a contender uses, early and late.
 
 use std::{collections::BTreeMap, fs};
 
 use crate::topology::Servers;
 
-/// What one process has at one time, by the kernel's word.
+/// The resources of one process at one time, as the kernel counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) files: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Sample {
     pub(crate) memory_kib: u64,
 }
 
-/// An early one of some processes, and a late one.
+/// An early sample of some processes, and a late one.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     early: BTreeMap<u32, Sample>,
@@ -21,23 +21,23 @@ pub(crate) struct Growth {
     tasks: [Option<u64>; 2],
 }
 
-/// Which of the two.
+/// Which of the two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Early,
     Late,
 }
 
-// So much may come on top, whatever it was: connections to what protects the data, and to servers that were not there before.
+// The growth that is allowed: new connections to the registers, and to servers that were not there before.
 const MORE_FILES: u64 = 24;
 const MORE_THREADS: u64 = 2;
 const MORE_TASKS: u64 = 40;
 const MORE_CLIENTS: u64 = 16;
-/// And so much memory: pages that are touched for the first time, and the guards that are leaked on purpose.
+/// The growth of memory that is allowed: pages that are touched for the first time, and the guards that are leaked on purpose.
 const MORE_MEMORY_KIB: u64 = 16 << 10;
 
 impl Sample {
-    /// That of a process that is there.
+    /// The sample of a process, if it exists.
     pub(crate) fn of(id: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
         let number = |name: &str| {
@@ -52,7 +52,7 @@ impl Sample {
         })
     }
 
-    /// What has grown beyond its bound, in words.
+    /// Returns a line for each resource that has grown beyond its bound.
     fn excess(self, early: Self) -> Vec<String> {
         let bounds = [
             ("files", early.files + MORE_FILES, early.files, self.files),
@@ -79,7 +79,7 @@ impl Sample {
 }
 
 impl Growth {
-    /// Looks at these processes, by number and id, and at the servers' clients.
+    /// Takes a sample of these processes, by number and id, and of the servers' clients.
     pub(crate) fn look(
         &mut self,
         when: When,
@@ -101,7 +101,7 @@ impl Growth {
         self.tasks[place] = Some(tasks);
     }
 
-    /// What has grown beyond its bound, in words.
+    /// Returns a line for each resource of any process that has grown beyond its bound.
     pub(crate) fn excesses(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (number, early, late) in self.pairs() {
@@ -121,7 +121,7 @@ impl Growth {
         found
     }
 
-    /// Lines for the report.
+    /// The lines for the report.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
             .pairs()

@@ -1,4 +1,4 @@
-//! What is locked, for how long, and by whom.
+//! The keys that are locked, their ttls, and the processes that want them.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use lock_tests::{Mode, Random, history::Demands};
 
 use crate::topology::Topology;
 
-/// What a key is there for.
+/// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// All processes want it all the time.
     Hot,
     /// Two processes want it now and then.
     Few,
-    /// It is taken together with the other one, in both orders, and alone.
+    /// It is taken together with the other key of the pair, in both orders, and alone.
     Pair,
     /// It is held for much longer than its ttl now and then.
     Long,
-    /// Its guards are leaked, and it is free again by `max_hold` alone.
+    /// Its guards are leaked, and only `max_hold` frees it.
     Leaked,
     /// One task holds it for several ttls.
     Alone,
     /// One task takes it, drops the future in flight, and takes it again.
     Private,
-    /// Most share it, and some want it alone.
+    /// Most attempts share it, and some want it alone.
     Shared,
-    /// Each wants one of three permits.
+    /// Each attempt wants one of three permits.
     Permits,
-    /// Each wants one of four permits, or one of six.
+    /// Each attempt wants one of four permits, or one of six.
     MorePermits,
 }
 
@@ -38,26 +38,26 @@ pub(crate) struct Kept {
     pub(crate) name: String,
     pub(crate) ttl: Duration,
     pub(crate) usage: Use,
-    /// How it is taken this time.
+    /// The mode in which it is taken this time.
     pub(crate) mode: Mode,
 }
 
-/// Beyond the ttl: what renewals, reconnecting and a busy machine may take.
+/// The time beyond the ttl that renewals, reconnecting and a busy machine may take.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Longer than anybody holds a lock on purpose, on a busy machine.
+/// Longer than any task holds a lock on purpose, on a busy machine.
 const HOLD: Duration = Duration::from_millis(500);
 
-/// For how long a share in use admits none, once a ttl.
+/// The time, once a ttl, for which a shared lease that is in use admits no further task.
 const LET_GO: Duration = Duration::from_secs(2);
 
-/// The longest that a leaked guard keeps its lock.
+/// The longest time that a leaked guard keeps its lock.
 pub(crate) const MAX_HOLD: Duration = Duration::from_millis(700);
 
-/// The longest that a lock is held on purpose.
+/// The longest time that a lock is held on purpose.
 pub(crate) const LONG_HOLD: Duration = Duration::from_secs(3);
 
-/// Name, ttl in milliseconds, use. Those who share a key have one ttl, so that it is known for how long a crash blocks it.
+/// Name, ttl in milliseconds, use. All processes have the same ttl for a key, so that it is known how long a crash blocks it.
 const SHARED: [(&str, u64, Use); 13] = [
     ("hot-0", 300, Use::Hot),
     ("hot-1", 1_000, Use::Hot),
@@ -75,7 +75,7 @@ const SHARED: [(&str, u64, Use); 13] = [
 ];
 
 const PRIVATE: &str = "private-";
-/// Shorter than most pauses between faults, to be seen in one.
+/// Shorter than most pauses between faults, so that a lease which was left behind shows within a pause.
 const PRIVATE_TTL: Duration = Duration::from_secs(4);
 
 const ALONE: &str = "alone-";
@@ -85,7 +85,7 @@ impl Kept {
     /// The longest ttl of all.
     pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(10);
 
-    /// The keys of the process that stands at this place, on servers that have other modes than the exclusive one, or not.
+    /// The keys of the process at this place. `has_modes`: the servers have other modes than the exclusive one.
     pub(crate) fn wanted_by(place: u64, has_modes: bool) -> Vec<Self> {
         let shared = SHARED.iter().enumerate();
         let shared = shared.filter(|(_, (_, _, usage))| has_modes || !usage.is_beside());
@@ -96,7 +96,7 @@ impl Kept {
         wanted.map(|(_, row)| Self::of(*row)).collect()
     }
 
-    /// That of one task of one process, by the process's number.
+    /// The key of one task that drops futures in flight, by the number of its process.
     pub(crate) fn private(process: u32) -> Self {
         Self {
             name: format!("{PRIVATE}{process}"),
@@ -106,7 +106,7 @@ impl Kept {
         }
     }
 
-    /// That of another one.
+    /// The key of one task that holds it for several ttls, by the number of its process.
     pub(crate) fn alone(process: u32) -> Self {
         Self {
             name: format!("{ALONE}{process}"),
@@ -116,13 +116,13 @@ impl Kept {
         }
     }
 
-    /// With no longer ttl than this.
+    /// The same key with a ttl of at most this.
     pub(crate) fn at_most(mut self, ttl: Duration) -> Self {
         self.ttl = self.ttl.min(ttl);
         self
     }
 
-    /// One of these, the hot ones as a rule.
+    /// Draws one of these keys, as a rule a hot one.
     pub(crate) fn choose(keys: &[Self], random: &mut Random) -> Self {
         let weight = |key: &Self| match key.usage {
             Use::Hot => 6,
@@ -141,7 +141,7 @@ impl Kept {
         Self { mode, ..key }
     }
 
-    /// What is locked, in its mode.
+    /// The key in its mode, as an acquire takes it.
     pub(crate) fn taken(&self) -> impl IntoLockKey + use<> {
         self.mode.of(&self.name)
     }
@@ -157,13 +157,13 @@ impl Kept {
 }
 
 impl Use {
-    /// Whether some hold it beside each other.
+    /// Whether several holders may have it at a time.
     fn is_beside(self) -> bool {
         matches!(self, Self::Shared | Self::Permits | Self::MorePermits)
     }
 }
 
-/// What the checker asks of a key, where no ttl is longer than this.
+/// The checker's demands on a key, where no ttl is longer than `longest_ttl`.
 pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> Option<Demands> {
     let shared = SHARED.iter().find(|row| row.0 == name);
     let key = match shared {
@@ -172,16 +172,16 @@ pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> 
     };
     let key = key.at_most(longest_ttl);
     let service = match key.usage {
-        // All keys share a counter there, for which processes compete in rounds, with pauses that grow: a wait of seconds for a
-        // key that is free cannot be told from one for a key that was left behind.
+        // All keys share a counter there, and processes compete for it in rounds with growing pauses. So a wait of seconds for a
+        // free key looks the same as a wait for a key that was left behind.
         Use::Alone | Use::Private if topology.counts_in_rounds() => PRIVATE_TTL + SLACK,
-        // Whoever dropped a future in flight left nothing behind: it does not take a ttl until the key is free.
+        // A dropped future leaves no lock behind: the key is free again in less than a ttl.
         Use::Private => key.ttl * 3 / 4,
         Use::Alone => SLACK,
         Use::Leaked => key.ttl + SLACK + MAX_HOLD,
         Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
         Use::Hot | Use::Few | Use::Pair | Use::Permits | Use::MorePermits => key.ttl + SLACK + HOLD,
-        // A phase of the others, and the end of one.
+        // One whole phase of the other mode, and the rest of another phase.
         Use::Shared => key.ttl + SLACK + 2 * HOLD + LET_GO,
     };
     Some(Demands {

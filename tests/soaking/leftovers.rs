@@ -1,4 +1,4 @@
-//! What is on the servers when everybody has gone.
+//! Checks the keys on the servers after all contenders have ended.
 
 use std::{
     thread,
@@ -9,8 +9,8 @@ use lock_tests::RedisServer;
 
 use crate::topology::Servers;
 
-/// Returns what should not be there any more after this time: locks, and anything else that does not go by itself, but for
-/// the counters of fencing tokens.
+/// Returns the keys that should not exist after this time: locks, and all keys without an expiry, except the counters of
+/// fencing tokens.
 pub(crate) fn leftovers(servers: &Servers, within: Duration) -> Vec<String> {
     let deadline = Instant::now() + within;
     loop {
@@ -28,11 +28,11 @@ fn on_one(server: &RedisServer) -> Vec<String> {
     let keys = server.keys("*").into_iter();
     let wrong = keys.filter_map(|key| {
         let left = server.pttl(&key);
-        // One a database, or one a slot: nothing that grows with the number of locks.
+        // There is one such key for each database, or for each slot: their number does not grow with the number of locks.
         let is_counter = key == "__lock_core__:watched"
             || key.starts_with("__lock_core__:") && key.ends_with("fence");
         let is_companion = key.starts_with("__lock_core__:") && left.is_some();
-        // It may have gone between the two questions.
+        // The key may have expired between the two commands.
         let is_there = left.is_some() || server.keys(&key) == [key.as_str()];
         let is_wrong = is_there && !is_counter && !is_companion;
         is_wrong.then(|| {

@@ -1,4 +1,4 @@
-//! Processes that lock in every way there is, on servers that break in every way there is, for as long as one likes.
+//! Processes that lock in every possible way, on servers with every kind of fault, for any length of time.
 //!
 //! ```text
 //! soak --topology one|sentinel|cluster|redlock|resp2|without-scripts [--minutes N | --seconds N] [--seed S] [--longest-ttl MS]
@@ -8,8 +8,8 @@
 //! `stall` does one thing instead: one process holds 100,000 locks, while the server stands still, the connection is cut and every
 //! core is busy. None of them may be lost.
 //!
-//! Its exit status is 0 if all that is promised was kept, and else 10 and the number of the first invariant that was not; the
-//! folder with all that is known is then kept and named. The same seed makes the same faults in the same order.
+//! Its exit status is 0 if all promises were kept. Otherwise it is 10 plus the number of the first invariant that was broken,
+//! and the folder with all logs is kept and named. The same seed makes the same faults in the same order.
 
 mod contend;
 mod crew;
@@ -37,10 +37,10 @@ use lock_tests::{Process, RedisServer, hold_through_a_stall, lost_by_a_stall, ow
 
 use crate::{contend::Failure, settings::Settings};
 
-/// Added to the number of an invariant.
+/// Added to the number of an invariant, for the exit status.
 const OFFENDED: u8 = 10;
 
-/// The number of what `stall` looks at: the others are judged by a history.
+/// The number of the invariant that `stall` checks; the others are judged by a history.
 const NONE_LOST: u8 = 8;
 
 fn main() -> Result<ExitCode, Failure> {

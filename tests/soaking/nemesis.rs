@@ -1,4 +1,4 @@
-//! Breaks what the plan says, heals it, and tells when that was.
+//! Injects the faults of the plan, heals them, and records when each was.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
     topology::{Kind, Servers, Topology},
 };
 
-/// What was broken so far; shared with those who judge.
+/// The faults so far; shared with the judges.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     state: Mutex<State>,
@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default)]
 struct State {
-    // Of what is broken now, if anything is.
+    // The beginning of the current fault, if there is one.
     since: Option<Moment>,
     news: News,
     counts: BTreeMap<&'static str, u64>,
@@ -38,35 +38,35 @@ struct State {
     is_over: bool,
 }
 
-/// The windows that were closed since somebody looked.
+/// The windows that were closed since the last call.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) faults: Vec<Window>,
-    /// Those in which exclusion is not promised.
+    /// The windows in which exclusion is not promised.
     pub(crate) excuses: Vec<Window>,
-    /// Those in which a key, or all, were lost.
+    /// The windows in which a key, or all keys, were lost.
     pub(crate) wiped: Vec<(Window, Option<&'static str>)>,
 }
 
 impl Ledger {
-    /// Returns what has happened since the last call, and the last point in time of which all is known.
+    /// Returns the news since the last call, and the latest point in time before which everything is known.
     pub(crate) fn news(&self) -> (News, Moment) {
         let mut state = self.state();
         let known = state.since.unwrap_or_else(Moment::now);
         (std::mem::take(&mut state.news), known)
     }
 
-    /// Returns how often each kind of fault was made.
+    /// Returns how often each kind of fault was injected.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.state().counts.clone()
     }
 
-    /// Returns what is broken now, in words.
+    /// Returns the names of the current faults, or `calm`.
     pub(crate) fn current(&self) -> String {
         self.state().current.clone()
     }
 
-    /// Takes that nothing will be broken any more.
+    /// Notes that no further fault will come.
     pub(crate) fn close(&self) {
         self.state().is_over = true;
     }
@@ -104,7 +104,7 @@ impl Ledger {
         "calm".clone_into(&mut state.current);
     }
 
-    /// Something happened that was not planned: the servers took a busy one for dead.
+    /// Notes a fault that was not planned: the servers took a busy server for dead.
     fn unplanned(&self, window: Window) {
         let mut state = self.state();
         *state.counts.entry("fail-over by itself").or_default() += 1;
@@ -117,20 +117,20 @@ impl Ledger {
     }
 }
 
-/// Everything that can be broken.
+/// Everything that faults can hit.
 pub(crate) struct Nemesis<'a> {
     pub(crate) servers: &'a Servers,
     pub(crate) crew: &'a Crew,
     pub(crate) ledger: &'a Ledger,
-    /// A line for each fault.
+    /// Gets a line for each fault.
     pub(crate) diary: File,
 }
 
 impl Nemesis<'_> {
-    /// Carries out the plan until the deadline, and leaves the last calm to it.
+    /// Carries out the plan until the deadline; the last calm before the deadline has no fault.
     pub(crate) fn work(mut self, plan: Plan, deadline: Instant) -> io::Result<()> {
         let last_calm = plan.last_calm();
-        // They get going first.
+        // The contenders get going first.
         thread::sleep(Duration::from_secs(2));
         for round in plan {
             self.carry_out(&round)?;
@@ -154,7 +154,7 @@ impl Nemesis<'_> {
                     make(servers, crew, fault)
                 })
             };
-            // The second one meets what the first has made of the contenders.
+            // The second fault comes while the contenders still deal with the first.
             let after = [Duration::ZERO, Duration::from_millis(700)];
             let running: Vec<_> = round.faults.iter().zip(after).map(start).collect();
             for fault in running {
@@ -175,11 +175,11 @@ impl Nemesis<'_> {
     }
 }
 
-/// Breaks one thing, and heals it.
+/// Injects one fault, and heals it.
 fn make(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
     match fault {
         Fault::KillContenders { place, count } => {
-            // None of those that are spared.
+            // The spared contenders have lower places.
             let mut places = place..(place + count).min(CONTENDERS);
             return places.try_for_each(|place| crew.replace(place));
         }
@@ -251,7 +251,7 @@ fn make(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
     Ok(())
 }
 
-/// A server that changes its part at this moment may refuse: then this fault is none.
+/// Sends a command that injects a fault. A server that changes its role at this moment may refuse: then there is no fault.
 fn order(server: &RedisServer, command: &[&str]) {
     server.try_cli(command).ok();
 }
@@ -308,7 +308,7 @@ fn fail_over_in(cluster: &Cluster, fault: Fault) {
         Fault::FailOverByStop { key } => {
             let stopped = cluster.node_of(&full_key(key));
             stopped.stop();
-            // By those that answer: the stopped one says nothing.
+            // The other nodes are asked: the stopped one does not answer.
             eventually_blocking(Duration::from_secs(60), "another has its slots", || {
                 let masters = cluster.masters();
                 masters.len() == 3 && masters.iter().all(|node| node.port() != stopped.port())
@@ -339,7 +339,7 @@ fn move_slot(servers: &Servers, key: u64, target: u64) {
 }
 
 fn break_the_network(servers: &Servers, fault: Fault) {
-    /// Enough for a client to find out, if it does.
+    /// Long enough for a client to notice the fault, if it does.
     const NOTICED: Duration = Duration::from_millis(2_500);
     let (Fault::Delay { node, sides, .. }
     | Fault::LoseFrame { node, sides, .. }
@@ -369,15 +369,15 @@ fn break_the_network(servers: &Servers, fault: Fault) {
         _ => {}
     }
     proxies.iter().for_each(Proxy::pass);
-    // What is under way keeps its delay.
+    // Frames in flight keep their delay.
     if let Fault::Delay { delay, .. } = fault {
         thread::sleep(delay);
     }
 }
 
-/// Notices when servers change their parts without having been told, until the end.
+/// Watches until the end for servers that change their roles without a fault of the plan.
 pub(crate) fn watch_roles(servers: &Servers, ledger: &Ledger) {
-    /// Between the death of a primary and the moment in which that shows.
+    /// The time between the death of a primary and the moment in which the new roles show.
     const BEFORE: Duration = Duration::from_secs(2);
     let mut last: Option<(Vec<u16>, Moment)> = None;
     while !ledger.is_over() {

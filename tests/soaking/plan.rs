@@ -1,7 +1,7 @@
-//! Which faults come, in which order and for how long: decided by the topology and the seed alone.
+//! The faults, their order and their lengths, which depend on the topology and the seed alone.
 //!
-//! The simulation has a plan of its own: it draws its faults all at once, at points of virtual time. Here they come in rounds
-//! without an end, each is healed before the next, and a topology decides which there are.
+//! The simulation has another plan: it draws its faults all at once, at points of virtual time. Here faults come in rounds
+//! without an end. Each is healed before the next, and the topology decides which kinds there are.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::{
     topology::{Sides, Topology},
 };
 
-/// What is broken together, and for how long nothing is afterwards.
+/// The faults that come together, and the calm after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Round {
     pub(crate) faults: Vec<Fault>,
     pub(crate) calm: Duration,
 }
 
-/// So many contenders there are, at places from zero on.
+/// The number of contenders, at places from zero on.
 pub(crate) const CONTENDERS: u64 = 8;
 
-/// Those at the first places are never killed, to see what becomes of a process in the long run.
+/// The contenders at the first places are never killed, so that some processes run for long.
 pub(crate) const SPARED: u64 = 2;
 
 /// Rounds without an end.
@@ -44,12 +44,12 @@ impl Plan {
         }
     }
 
-    /// For how long nothing may be broken before the end, so that every key can be seen to be granted again.
+    /// The time without faults before the end, which is long enough to see each key granted again.
     pub(crate) fn last_calm(&self) -> Duration {
         self.longest_ttl + Duration::from_millis(2_600)
     }
 
-    /// One of those that hit the servers or the network.
+    /// Draws a fault of the servers or the network.
     fn main_fault(&mut self) -> Fault {
         let draw: fn(&mut Random, u64) -> Fault = match self.topology {
             Topology::One | Topology::Resp2 | Topology::WithoutScripts => on_a_single_server,
@@ -78,10 +78,10 @@ impl Plan {
     fn calm_after(&mut self, faults: &[Fault]) -> Duration {
         let lost = |fault: &Fault| matches!(fault, Fault::RestartServer { .. });
         if faults.iter().any(lost) && self.topology == Topology::Redlock {
-            // Until it has a vote again no other may be broken.
+            // Until that server has a vote again, no other server may be hit.
             return self.topology.quarantine() + Duration::from_secs(1);
         }
-        // Long enough for each key, now and then.
+        // Every fifth calm is long enough to see each key granted.
         if self.rounds.is_multiple_of(5) {
             return self.last_calm();
         }
@@ -150,7 +150,7 @@ fn on_one_of_several(random: &mut Random, node: u64) -> Fault {
     draw(random, node)
 }
 
-/// A server that is silent for half a second is taken for dead, so those that are not to be have to be shorter.
+/// Sentinels take a server for dead after half a second of silence. So a fault without a fail-over has to be shorter.
 fn on_sentinels(random: &mut Random, node: u64) -> Fault {
     let draw = random.weighted::<Draw>(&[
         (25, of_the_server_for_a_moment),
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(kinds(Topology::One).len(), 20);
         assert!(kinds(Topology::Sentinel).contains("fail-over as planned"));
         assert!(kinds(Topology::Cluster).contains("slot moved"));
-        // It could take the data of one server and not the vote.
+        // A flush would take the data of one server and not its vote.
         assert!(!kinds(Topology::Redlock).contains("data flushed"));
     }
 

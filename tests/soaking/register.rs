@@ -1,9 +1,9 @@
-//! What the locks protect: a number for each key, which refuses writers that come late, and can be counted up only by
-//! reading it and writing it back. Increments that two holders made at once would be missing in the end.
+//! The data that the locks protect: a number for each key. It refuses late writers, and an increment has to read it and write
+//! it back. If two holders increment at once, one increment is missing in the end.
 //!
-//! It lives in the process of the soak, so it forgets nothing, whatever becomes of the lock servers. Contenders ask by lines:
+//! The registers are in the process of the soak, so they survive all faults of the lock servers. Contenders send lines:
 //! `announce <key> <token>`, `read <key>`, `write <key> <token> <value>`, and `complain <key> <token> <since>` if they were
-//! refused while they had a valid lease, since then. Answers are `yes`, `no`, or a number.
+//! refused while their lease had been valid since then. Answers are `yes`, `no`, or a number.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use tokio::{
     runtime::Runtime,
 };
 
-/// Between a key and the number of a permit: each permit has a register of its own.
+/// The separator between a key and the number of a permit: each permit has a register of its own.
 pub(crate) const SEAT: char = '#';
 
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ struct Cell {
 /// A holder that was refused though its lease was valid.
 #[derive(Debug, Clone)]
 pub(crate) struct Complaint {
-    /// From when it had its lease to when it complained.
+    /// From when it got its lease until it complained.
     pub(crate) held: Window,
     pub(crate) key: String,
     pub(crate) token: u64,
@@ -112,7 +112,7 @@ impl Registers {
         let cells = Arc::<Mutex<Cells>>::default();
         let served = Arc::clone(&cells);
         runtime.spawn(async move {
-            // It ends with the runtime.
+            // The loop ends with the runtime.
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream, Arc::clone(&served)));
             }
@@ -128,7 +128,7 @@ impl Registers {
         self.address
     }
 
-    /// Returns the holders that were refused since the last call though their leases were valid.
+    /// Returns the holders that were refused since the last call although their leases were valid.
     pub(crate) fn complaints(&self) -> Vec<Complaint> {
         std::mem::take(
             &mut self
@@ -149,7 +149,7 @@ impl Registers {
         counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Returns the registers that do not have as many increments as were accepted, in words.
+    /// Returns a line for each register that has not as many increments as were accepted.
     pub(crate) fn missing(&self) -> Vec<String> {
         let cells = self.cells.lock().expect("no panic while it is locked");
         let missing = cells
@@ -189,7 +189,7 @@ async fn serve(stream: TcpStream, cells: Arc<Mutex<Cells>>) -> Option<()> {
     }
 }
 
-/// A contender's way to the register of one key.
+/// A contender's connection to the register of one key.
 #[derive(Debug)]
 pub(crate) struct Register {
     key: String,
@@ -206,13 +206,13 @@ impl Register {
         })
     }
 
-    /// The same for another key. To be called between two requests.
+    /// The same connection for another key. To be called between two requests.
     pub(crate) fn of(mut self, key: &str) -> Self {
         key.clone_into(&mut self.key);
         self
     }
 
-    /// Says that it was refused while the lease was valid, which it was since then.
+    /// Reports a refusal although the lease had been valid since `since`.
     pub(crate) async fn complain(&mut self, token: FencingToken, since: Moment) -> io::Result<()> {
         let line = format!("complain {} {token} {since}\n", self.key);
         self.ask(&line).await.map(drop)

@@ -1,4 +1,4 @@
-//! What is said while it goes on, and in the end.
+//! The output during the soak, and at its end.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use lock_tests::history::{Invariant, Tally};
 
 use crate::{growth::Growth, nemesis::Ledger, secrets::Log};
 
-/// One line that is written over again; where nobody watches, a new one now and then.
+/// A status line that is overwritten on a terminal; elsewhere a new line now and then.
 #[derive(Debug)]
 pub(crate) struct Progress {
     started: Instant,
@@ -57,16 +57,16 @@ impl Progress {
     }
 }
 
-/// What every invariant was found to be, by its number.
+/// The offences of each invariant, by its number.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     offences: BTreeMap<u8, (u64, Vec<String>)>,
 }
 
-/// So many offences of each invariant are shown.
+/// The number of offences of each invariant that are shown.
 const SHOWN: usize = 5;
 
-/// The invariants that are looked at, with their numbers.
+/// The invariants that are checked, with their numbers.
 const INVARIANTS: [(u8, &str); 6] = [
     (1, "no two holders at a time"),
     (3, "fencing tokens grow"),
@@ -91,7 +91,7 @@ impl Verdict {
         }
     }
 
-    /// Adds what the history has shown.
+    /// Adds the offences that the history has shown.
     pub(crate) fn add_tally(&mut self, tally: &Tally) {
         for (invariant, number) in [
             (Invariant::Exclusion, 1),
@@ -105,7 +105,7 @@ impl Verdict {
                 .copied()
                 .unwrap_or_default();
             if let Some((count, shown)) = self.offences.get_mut(&number) {
-                // Those without words are counted too.
+                // The offences without text are counted, too.
                 *count +=
                     all.saturating_sub(u64::try_from(shown.len()).unwrap_or(u64::MAX).min(all));
             }
@@ -132,7 +132,7 @@ impl Verdict {
     }
 }
 
-/// Everything that is known in the end.
+/// All results at the end.
 pub(crate) struct Report<'a> {
     pub(crate) tally: &'a Tally,
     pub(crate) ledger: &'a Ledger,
@@ -144,7 +144,7 @@ pub(crate) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Says it all.
+    /// The text of the report.
     pub(crate) fn text(&self) -> String {
         let tally = self.tally;
         let (accepted, refused) = self.increments;

@@ -1,4 +1,4 @@
-//! Looking through what the contenders say for what nobody may see, and for why leases were lost.
+//! Searches the log of the contenders for secrets, and for the reasons of lost leases.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -6,13 +6,13 @@ use lock_tests::history::Tail;
 
 use crate::topology::PASSWORD;
 
-/// So much of the log stays on the disk.
+/// The number of bytes of the log that stay on the disk.
 const KEPT: u64 = 64 << 20;
 
-/// More need not be known.
+/// The most secrets that are kept for the report.
 const MOST_FOUND: usize = 100;
 
-/// What owner tokens begin with, and how long the random part is that must not be seen without it either.
+/// The prefixes of owner tokens, and the length of their random part, which must not appear without a prefix either.
 const SCHEMES: [&str; 2] = ["lc1:", "lc0:"];
 const RANDOM_DIGITS: usize = 32;
 
@@ -37,7 +37,7 @@ impl Log {
         })
     }
 
-    /// Looks through what is new.
+    /// Searches the new lines.
     pub(crate) fn look(&mut self) {
         for line in self.tail.lines().lines() {
             self.lines += 1;
@@ -48,7 +48,7 @@ impl Log {
                 *self.losses.entry(reason.to_owned()).or_default() += 1;
             }
             if let Some(failure) = line.strip_prefix("failure: ") {
-                // Without the key, and what else differs from one to the next.
+                // The reason is kept without the key and without other words that differ from one failure to the next.
                 let words = failure
                     .split_whitespace()
                     .filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
@@ -74,7 +74,7 @@ impl Log {
         &self.losses
     }
 
-    /// Returns how often locks were not to be had though they were not busy, by reason.
+    /// Returns how often an acquire failed although the lock was not busy, by reason.
     pub(crate) fn failures(&self) -> &BTreeMap<String, u64> {
         &self.failures
     }

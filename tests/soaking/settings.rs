@@ -1,4 +1,4 @@
-//! What the command line says.
+//! Reads the command line.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::topology::Topology;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) topology: Topology,
-    /// For how long something is broken now and then.
+    /// The length of the soak with its faults.
     pub(crate) span: Duration,
     pub(crate) seed: u64,
     pub(crate) longest_ttl: Duration,
@@ -49,7 +49,7 @@ fn word<T: FromStr>(word: &str) -> Result<T, String> {
     word.parse().map_err(|_| format!("`{word}`? {USAGE}"))
 }
 
-/// Enough to do it again.
+/// Shows the arguments that repeat the run.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

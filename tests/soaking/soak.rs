@@ -1,4 +1,4 @@
-//! Everything together: contenders, nemesis, and judges.
+//! Runs contenders, nemesis and judges together.
 
 use std::{
     fs::File,
@@ -24,19 +24,19 @@ use crate::{
     topology::{Servers, Topology},
 };
 
-/// So much later than it happened everything has been written down, by whoever was not stopped.
+/// The time after which an event has been recorded, unless its process was stopped.
 const LATENESS: Duration = Duration::from_secs(3);
 
-/// So much of the history stays on the disk.
+/// The number of bytes of the history that stay on the disk.
 const HISTORY_KEPT: u64 = 256 << 20;
 
-/// Of this process, the first that is never replaced, the tasks are counted.
+/// The process with tasks that are counted: the first one that is never replaced.
 const COUNTED: u64 = 0;
 
-/// Everything is in use by then.
+/// The time after which everything is in use.
 const WARM: Duration = Duration::from_secs(10);
 
-/// Whoever looks at what the others do.
+/// The checks of everything that the contenders and the servers do.
 struct Judges<'a> {
     running: Running,
     tail: Tail,
@@ -49,7 +49,7 @@ struct Judges<'a> {
     most_kept: usize,
 }
 
-/// Runs as the settings say, with its files in this folder. Returns what was found, and in words.
+/// Runs with these settings, with its files in this folder. Returns the verdict and the text of the report.
 pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, String), Failure> {
     let servers = Servers::start(settings.topology);
     let registers = Registers::start()?;
@@ -67,7 +67,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, Strin
         log: log.clone(),
     })?;
     if settings.topology == Topology::Redlock {
-        // They have all just been started, so none of them votes yet.
+        // All servers have just been started, so none of them votes yet.
         thread::sleep(settings.topology.quarantine());
     }
     let mut judges = Judges {
@@ -102,7 +102,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, Strin
             judges.look();
             progress.show(judges.running.tally(), &ledger)?;
             servers.clear_logs_of_proxies();
-            // While nothing is broken all answer at once.
+            // The early sample is taken in a calm, in which all contenders answer at once.
             if !is_warm && started.elapsed() > warm && ledger.current() == "calm" {
                 is_warm = true;
                 growth.look(When::Early, &crew.ids(), crew.tasks(COUNTED), &servers);
@@ -136,7 +136,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<(Verdict, Strin
 }
 
 impl Judges<'_> {
-    /// Looks at what is new, and judges what is old enough.
+    /// Reads the new events, and judges those that are old enough.
     fn look(&mut self) {
         let (news, known) = self.ledger.news();
         for (number, at) in self.crew.killed() {
@@ -160,7 +160,7 @@ impl Judges<'_> {
         self.most_kept = self.most_kept.max(self.running.kept());
     }
 
-    /// Everybody has gone.
+    /// Judges the rest, after all contenders have ended.
     fn finish(&mut self) {
         self.look();
         self.running.judge(Moment::now());
@@ -170,7 +170,7 @@ impl Judges<'_> {
         self.verdict.add(7, self.log.found().iter().cloned());
     }
 
-    /// Whoever is refused with a valid lease has a token that is too small, or somebody else has the lock.
+    /// Counts the complaints: a holder that is refused with a valid lease has too small a token, or another holder has the lock.
     fn hear_complaints(&mut self) {
         self.complaints.extend(self.registers.complaints());
         let judged = self.running.judged();

@@ -1,4 +1,4 @@
-//! The servers that are locked on, with what stands between them and the contenders.
+//! The lock servers, with the proxies between them and the contenders.
 
 use std::{fs, io, path::Path, str::FromStr, time::Duration};
 
@@ -6,21 +6,21 @@ use lock_tests::{Cluster, Proxy, RedisServer, Sentinels};
 
 use crate::keys::Kept;
 
-/// No output may have it.
+/// The password of the servers, which must not appear in any output.
 pub(crate) const PASSWORD: &str = "correct-horse-battery";
 
-/// Of the user who may not run scripts.
+/// The name of the user without the right to run scripts.
 const PLAIN: &str = "plain";
 
-/// So many independent servers have to agree by majority.
+/// The number of independent servers, of which a majority has to agree.
 const INDEPENDENT: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topology {
     One,
-    /// One server, in the older protocol: messages come on a second connection.
+    /// One server with RESP2: messages come on a second connection.
     Resp2,
-    /// One server whose user may not run scripts.
+    /// One server with a user without the right to run scripts.
     WithoutScripts,
     Sentinel,
     Cluster,
@@ -47,17 +47,17 @@ impl Topology {
         matches!(self, Self::One | Self::Resp2 | Self::WithoutScripts)
     }
 
-    /// Whether a fencing token takes as many round trips as it takes until no other process comes in between.
+    /// Whether a fencing token takes rounds of commands, until no other process comes in between.
     pub(crate) fn counts_in_rounds(self) -> bool {
         matches!(self, Self::WithoutScripts | Self::Redlock)
     }
 
-    /// Whether locks can be shared there, and have permits.
+    /// Whether locks can be shared there and can have permits.
     pub(crate) fn has_modes(self) -> bool {
         !matches!(self, Self::WithoutScripts | Self::Redlock)
     }
 
-    /// How many servers can be broken one by one.
+    /// The number of servers that faults can hit one by one.
     pub(crate) fn nodes(self) -> u64 {
         match self {
             Self::One | Self::Resp2 | Self::WithoutScripts | Self::Sentinel => 1,
@@ -65,16 +65,16 @@ impl Topology {
         }
     }
 
-    /// No lock has a longer ttl.
+    /// The longest ttl of all locks.
     pub(crate) fn longest_ttl(self) -> Duration {
         match self {
-            // So that a server which restarts may vote again soon.
+            // A short one, so that a server which restarts may vote again soon.
             Self::Redlock => Duration::from_secs(4),
             _ => Kept::LONGEST_TTL,
         }
     }
 
-    /// For so long one of several servers does not vote after a restart.
+    /// The time after a restart in which one of several servers has no vote.
     pub(crate) fn quarantine(self) -> Duration {
         match self {
             Self::Redlock => 2 * self.longest_ttl() + Duration::from_secs(5),
@@ -92,7 +92,7 @@ impl FromStr for Topology {
     }
 }
 
-/// The contenders whose network is broken, by their places.
+/// The contenders with a broken network, by their places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sides {
     Even,
@@ -109,7 +109,7 @@ pub(crate) struct Servers {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Independent ones, one as a rule, each behind a proxy for every second contender and another for the others.
+    /// Independent servers, as a rule one. Each is behind two proxies: one for every second contender, one for the others.
     Independent(Vec<(RedisServer, [Proxy; 2])>),
     Sentinels(Sentinels),
     Cluster(Cluster),
@@ -139,7 +139,7 @@ impl Servers {
         Self { topology, kind }
     }
 
-    /// What the contender at a place connects to.
+    /// The url for the contender at a place.
     pub(crate) fn url(&self, place: u64) -> String {
         match &self.kind {
             Kind::Sentinels(sentinels) => sentinels.url(),
@@ -164,14 +164,14 @@ impl Servers {
         }
     }
 
-    /// The one with this number among those that take writes now.
+    /// The server with this number among those that take writes now.
     pub(crate) fn node(&self, number: u64) -> &RedisServer {
         let nodes = self.primaries();
         let number = usize::try_from(number).expect("a few");
         nodes[number % nodes.len()]
     }
 
-    /// What stands before the independent server with this number, for these contenders.
+    /// The proxies in front of the independent server with this number, for these contenders.
     pub(crate) fn proxies(&self, number: u64, sides: Sides) -> &[Proxy] {
         let Kind::Independent(servers) = &self.kind else {
             unreachable!("no fault of the network is planned here");
@@ -192,7 +192,7 @@ impl Servers {
         }
     }
 
-    /// Who takes writes, by port, if that can change without a word and is known right now.
+    /// The ports of the servers that take writes, if these can change without a planned fault and are known right now.
     pub(crate) fn roles(&self) -> Option<Vec<u16>> {
         match &self.kind {
             Kind::Sentinels(sentinels) => Some(vec![sentinels.named()?]),
@@ -206,7 +206,7 @@ impl Servers {
         }
     }
 
-    /// The proxies write down every request, for tests that look at them. Nobody does here.
+    /// Clears the requests that the proxies record, which the soak does not read.
     pub(crate) fn clear_logs_of_proxies(&self) {
         if let Kind::Independent(servers) = &self.kind {
             for proxy in servers.iter().flat_map(|(_, proxies)| proxies) {
@@ -215,7 +215,7 @@ impl Servers {
         }
     }
 
-    /// Adds what the servers have said to files in this folder.
+    /// Adds the logs of the servers to files in this folder.
     pub(crate) fn save_logs(&self, folder: &Path) -> io::Result<()> {
         let servers: Vec<&RedisServer> = match &self.kind {
             Kind::Sentinels(sentinels) => sentinels
@@ -236,9 +236,9 @@ impl Servers {
     }
 }
 
-/// With data that outlive it, unless they are taken from it.
+/// A server with data that survive its process, unless they are removed.
 fn persistent() -> lock_tests::RedisServerBuilder {
-    // What it has answered is with the kernel, which no kill of the process takes it from.
+    // The server hands its data to the kernel before it answers, and a kill of the process does not remove them from there.
     RedisServer::builder()
         .setting("appendonly", "yes")
         .setting("appendfsync", "no")

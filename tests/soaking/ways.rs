@@ -1,4 +1,4 @@
-//! The ways to take a lock and to let it go, on purpose or not.
+//! The ways to take a lock and to release it, on purpose or not.
 
 use std::{
     error::Error,
@@ -17,35 +17,35 @@ use crate::{
     keys::{Kept, LONG_HOLD, MAX_HOLD, Use},
 };
 
-/// Long for a lock that is wanted by all, and short against a fail-over: a wait that ends begins anew.
+/// Long for a lock that all processes want, and short compared with a fail-over: after a wait that ends, another begins.
 const WAIT: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// With a body, waiting.
+    /// With a body and a wait.
     Run,
-    /// The same, and nobody else for a while after it.
+    /// With a body, a wait and `min_hold`: no other task gets the lock for a while after the body.
     MinHold,
-    /// The future is dropped while the body runs, if it is long enough.
+    /// The future is dropped while the body runs, if the body is long enough.
     DroppedBody,
     /// The body panics.
     Panic,
-    /// With a guard, waiting; it is released or dropped.
+    /// With a guard and a wait; the guard is released or dropped.
     Guard,
-    /// With a guard, if it is free.
+    /// With a guard, if the lock is free.
     Try,
-    /// The future is dropped while its answer is on the way.
+    /// The future is dropped while its answer is in flight.
     DroppedAcquire,
     /// With a body that takes several ttls, and works under the lock at its beginning and at its end.
     Long,
     /// The guard is leaked.
     Leak,
-    /// Together with the other one of the pair.
+    /// Together with the other key of the pair.
     Both,
 }
 
 impl Way {
-    /// One that fits the key.
+    /// Draws a way that fits the use of the key.
     pub(crate) fn choose(usage: Use, random: &mut Random) -> Self {
         match usage {
             Use::Leaked => random.weighted(&[(1, Self::Leak), (3, Self::Run), (1, Self::Guard)]),
@@ -67,7 +67,7 @@ impl Way {
         }
     }
 
-    /// Takes the lock, writes down what became of it, and returns whether it was held.
+    /// Takes the lock, records the outcome, and returns whether it was held.
     pub(crate) async fn take(
         self,
         contender: &Arc<Contender>,
@@ -114,7 +114,7 @@ impl Way {
     }
 }
 
-/// Short as a rule, so that many get it.
+/// Draws the time of a hold, as a rule a short one, so that many tasks get the lock.
 fn hold(random: &mut Random) -> Duration {
     random.weighted(&[
         (150, Duration::ZERO),
@@ -128,7 +128,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).expect("a few seconds")
 }
 
-/// Both keys, this one first or last.
+/// Both keys of the pair, this one first or last.
 fn pair(key: Kept, random: &mut Random) -> Vec<Kept> {
     let other = if key.name == "pair-0" {
         "pair-1"
@@ -194,7 +194,7 @@ async fn drop_body(
         biased;
         ended = &mut running => ended,
         () = sleep(after) => {
-            // The history has it before anybody else can.
+            // The history has the end of this hold before another holder can have the lock.
             if let Some(lease) = held.get() {
                 contender.about_to_release(&attempts, lease)?;
             } else {
@@ -238,7 +238,7 @@ async fn drop_acquire(
     span: Duration,
     random: &mut Random,
 ) -> io::Result<bool> {
-    // A timer is too slow for an answer that takes a tenth of a millisecond.
+    // Some futures are dropped after a number of turns: a timer is too slow for an answer that takes a tenth of a millisecond.
     let (turns, within) = (random.below(4), random.millis(1, 8));
     let is_at_once = random.percent(60);
     let attempts = contender.call([key.clone()])?;
@@ -269,7 +269,7 @@ async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io
     counted.map(|()| true)
 }
 
-/// Whatever it has sent may be on its way.
+/// Records a dropped attempt as failed; its request may still be in flight.
 fn gave_up(contender: &Contender, attempts: &Attempts) -> io::Result<bool> {
     contender.record(attempts, Step::Failed)?;
     Ok(false)
@@ -281,7 +281,7 @@ async fn wait_for_turns(turns: u64) {
     }
 }
 
-/// Works under a guard, and lets it go in one way or the other.
+/// Works under a guard, and ends it in one of several ways.
 async fn use_guard(
     contender: &Contender,
     attempts: &Attempts,
@@ -316,7 +316,7 @@ async fn use_guard(
     end(contender, attempts, released.map(Ok))
 }
 
-/// Writes down how it ended; returns whether it was held.
+/// Records how the attempt ended; returns whether the lock was held.
 fn end(
     contender: &Contender,
     attempts: &Attempts,
