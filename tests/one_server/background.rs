@@ -1,4 +1,4 @@
-//! Releases in the background: the call returns when the release was handed over, and nothing else changes.
+//! Releases in the background: the call returns when the release is queued for sending, and nothing else changes.
 
 use std::{
     fmt,
@@ -19,15 +19,15 @@ use tokio::{task::JoinSet, time::timeout};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// For how long the drop of the last manager may block.
+/// The longest time that the drop of the last manager may block.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
-/// No lock ends by its ttl while a test runs.
+/// Options with a ttl so long that no lock expires while a test runs.
 fn options() -> LockOptions {
     LockOptions::new(HANG * 10).wait(HANG)
 }
 
-/// A call that waits for an answer does not give up while a test runs.
+/// A builder with a time-out so long that no call gives up its wait for an answer while a test runs.
 fn patient() -> LockManagerBuilder {
     LockManager::builder().command_timeout(HANG)
 }
@@ -40,7 +40,7 @@ struct Way {
 }
 
 impl Way {
-    /// With a manager whose releases are in the background.
+    /// Returns a way, and a manager that releases in the background.
     async fn in_the_background() -> (Self, LockManager) {
         Self::of(patient().release_in_background()).await
     }
@@ -65,12 +65,12 @@ impl Way {
         eventually(HANG, "the lock is free", async || self.held() == 0).await;
     }
 
-    /// The server gets nothing from now on.
+    /// Keeps everything from the server from now on.
     fn swallow(&self) {
         self.proxy.black_hole(Scope::Existing);
     }
 
-    /// The server gets what is sent, and no answer comes back from now on.
+    /// Loses all answers from now on; the server still gets the requests.
     fn lose_answers(&self) {
         self.proxy
             .lose(Direction::Replies, Which::every(), After::Silence);
@@ -82,7 +82,8 @@ impl Way {
         self.loses_answers.store(false, Ordering::SeqCst);
     }
 
-    /// A call whose body has all that follows swallowed, or its answers lost, returns: sooner than one that waits gives up.
+    /// Checks that a call returns although its body has all later requests or answers lost. A call that waits for an answer
+    /// would give up later.
     async fn does_not_hold_up<T>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let ended = timeout(HANG / 2, call).await;
         assert!(
@@ -91,7 +92,7 @@ impl Way {
         );
     }
 
-    /// A call whose body has the answers lost does not return before its release was answered.
+    /// Checks that a call with a body that has the answers lost does not return before its release was answered.
     async fn holds_up<T: fmt::Debug>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let mut call = pin!(call);
         tokio::select! {
@@ -201,7 +202,7 @@ async fn a_guard_that_is_released_waits_for_the_answer() {
     way.holds_up(guard.release()).await;
 }
 
-/// It does not wait for the answer: none has come when the server has the lock again.
+/// The acquire does not wait for the release's answer: none has come when the server has the lock again.
 #[tokio::test]
 async fn the_next_acquire_of_the_process_is_sent_behind_the_release() {
     let (way, locks) = Way::in_the_background().await;
@@ -229,7 +230,7 @@ async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token(
         .delay(Direction::Requests, Duration::from_millis(10));
     for _ in 0..3 {
         run_in_a_row(&locks, "k", 10).await;
-        // From now on their hashes are unknown.
+        // From now on the server does not know the hashes of the scripts.
         way.server.cli(&["SCRIPT", "FLUSH"]);
     }
     // A connection breaks with a release in it.
@@ -303,7 +304,7 @@ fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
         .enable_all()
         .build()
         .expect("a runtime");
-    // One that no stall of the machine disturbs.
+    // Several rounds, so that a stall of the machine does not disturb one of them.
     for _ in 0..20 {
         let (way, locks) = runtime.block_on(Way::in_the_background());
         let slow = async |_| {
@@ -335,7 +336,7 @@ async fn the_drop_of_the_last_manager_does_not_wait_for_a_server_that_does_not_a
     drop(locks);
     let took = started.elapsed();
     assert!(took >= LAST_WAIT && took < HANG / 2, "{took:?}");
-    // And the release goes on behind it.
+    // The release goes on after the drop.
     way.pass();
     way.becomes_free().await;
 }

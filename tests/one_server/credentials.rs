@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 const VALID: Duration = Duration::from_secs(2);
 
-/// A server whose user `app` has a new password whenever it is told so. The old one counts no longer.
+/// A server with a user `app` that gets a new password when a test asks for it. The old password is no longer valid then.
 struct Rotating {
     server: RedisServer,
     password: Mutex<String>,
@@ -51,7 +51,7 @@ impl Rotating {
         Credentials::new("app", self.password.lock().expect("no panic").clone())
     }
 
-    /// How often a connection was authenticated, by this user and by others.
+    /// The number of times that a connection was authenticated, as this user or another one.
     fn logins(&self) -> u64 {
         self.server.calls("auth") + self.server.calls("hello")
     }
@@ -141,7 +141,7 @@ async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
         .await
         .release_held()
         .await;
-    // Without a connection there is nothing to go on with, until the provider answers.
+    // Without a connection the manager cannot go on until the provider answers.
     rotating.disconnect();
     let refused = locks.try_acquire("k", options()).await;
     let refused = refused.expect_err("no credentials");

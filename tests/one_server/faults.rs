@@ -1,4 +1,4 @@
-//! What goes wrong between a manager and its server, and what must become of it.
+//! Faults between a manager and its server, and the results that they must have.
 
 use std::{
     sync::{
@@ -16,11 +16,11 @@ use lock_tests::{
 };
 use tokio::time::timeout;
 
-/// Long against any stall of a loaded machine, since an answer that comes later is another behaviour.
+/// Longer than any stall of a loaded machine, since a later answer leads to another behaviour.
 const COMMAND: Duration = Duration::from_secs(1);
 
-/// A server, a proxy before it, and a manager that goes through the proxy. The scripts are known to the server, since connecting
-/// has tried a lock; and nothing is known yet of the fencing counter, so the first acquire is a script.
+/// A server, a proxy before it, and a manager that goes through the proxy. The server knows the scripts, since connecting has
+/// tried a lock. The manager does not know the fencing counter yet, so the first acquire is a script.
 async fn through_a_proxy() -> (RedisServer, Proxy, LockManager) {
     through_a_proxy_that_may_take(COMMAND).await
 }
@@ -37,13 +37,13 @@ async fn through_a_proxy_that_may_take(command: Duration) -> (RedisServer, Proxy
     (server, proxy, locks)
 }
 
-/// The latest that a lease may end, by what it says now.
+/// The latest time at which a lease may end, by its own remaining time.
 fn end(lease: &Lease) -> Instant {
     let remaining = lease.remaining();
     Instant::now() + remaining
 }
 
-/// Waits until a lease ends later than before. That stays true, however late the test looks.
+/// Waits until a lease ends later than before. The condition stays true, however late the test checks it.
 async fn renewed(lease: &Lease, before: Instant) {
     eventually(HANG, "renewed", async || {
         assert!(!lease.is_lost());
@@ -52,7 +52,7 @@ async fn renewed(lease: &Lease, before: Instant) {
     .await;
 }
 
-/// Not before all clean-ups are through: nothing may be left.
+/// Waits for all clean-ups, and checks that no lock is left.
 async fn nothing_is_left(server: &RedisServer) {
     eventually(HANG, "no lock is left", async || {
         server.keys("lock:*").is_empty()
@@ -81,7 +81,7 @@ async fn a_free_lock_takes_no_script_where_tokens_are_counted_up() {
     ] {
         let (scripts, increments) = (server.calls("evalsha"), server.calls("incr"));
         let mut last = None;
-        // All within a second, or some of them on the slowest machine.
+        // All tries are within a second, or some of them on the slowest machine.
         for _ in 0..10 {
             let guard = locks.acquire_free("k", options()).await;
             let token = Some(guard.lease().fencing_token());
@@ -184,7 +184,7 @@ async fn a_connection_that_loses_requests_is_replaced_although_messages_come() {
     proxy.lose(Direction::Requests, Which::every(), After::Silence);
     let asked = tokio::spawn(async move { locks.acquire("k", patient()).await });
     eventually(HANG, "a new connection", async || {
-        // As from another process that waits.
+        // The message is like one from another process that waits.
         let channels = server.cli(&["PUBSUB", "CHANNELS", "*"]);
         let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
         for channel in channels {
@@ -200,7 +200,7 @@ async fn a_connection_that_loses_requests_is_replaced_although_messages_come() {
 
 #[tokio::test]
 async fn a_slow_answer_does_not_cost_the_connection() {
-    // Seconds below the time-out, so that a stall does not make a slow answer a late one.
+    // The delay is seconds below the time-out, so that a stall does not turn a slow answer into a late one.
     let (_server, proxy, locks) = through_a_proxy_that_may_take(COMMAND * 4).await;
     let before = proxy.connections();
     proxy.delay(Direction::Replies, COMMAND * 3 / 2);
@@ -224,7 +224,7 @@ async fn the_validity_counts_from_before_the_request_left() {
             LockOptions::new(Duration::from_secs(20)).without_renewal(),
         )
         .await;
-    // The two clocks are read in this order, so the claim can only be too modest by what passes between.
+    // The two clocks are read in this order, so that the time between the reads only makes the claim smaller.
     let believed = guard.lease().remaining();
     let real = server.pttl("lock:k").expect("held");
     assert!(believed <= real, "{believed:?} of {real:?}");
@@ -265,7 +265,7 @@ async fn a_short_outage_costs_no_lease() {
     .await;
     eventually(HANG, "renewed by a new connection", async || {
         assert!(!guard.lease().is_lost());
-        // The first renewal, at this much, is lost; before the second connection is open, less is left.
+        // The first renewal, at this remaining time, is lost. Before the second connection is open, less time remains.
         proxy.connections() >= 2 && guard.lease().remaining() > Duration::from_secs(8)
     })
     .await;
@@ -347,7 +347,7 @@ async fn an_idle_connection_that_was_closed_costs_nobody_an_error() {
     guard.release().await.expect("released by a new connection");
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     let guard = locks.try_acquire("k", options()).await;
-    // The one attempt of a `try_acquire` may meet the closed connection; the lock is then free of orphans all the same.
+    // The only attempt of a `try_acquire` may meet the closed connection. Then it must leave no orphaned lock either.
     drop(guard);
     nothing_is_left(&server).await;
 }
@@ -431,13 +431,13 @@ async fn tokens_that_are_counted_up_grow_across_a_loss_of_data() {
     };
     let mut last = token(&one).await;
     for round in 0..20 {
-        // Counted up only for a short while, which may be over on a loaded machine; most rounds are faster.
+        // A manager counts tokens up only for a short while, which may be over on a loaded machine; most rounds are faster.
         for locks in [&one, &other, &one, &other] {
             let next = token(locks).await;
             assert!(next > last, "round {round}: {next} after {last}");
             last = next;
         }
-        // Without a word to anybody, and without breaking a connection.
+        // The data change without a message to any client, and without breaking a connection.
         server.cli(if round % 2 == 0 {
             &["FLUSHALL"]
         } else {
@@ -467,10 +467,10 @@ async fn a_token_is_not_counted_up_on_a_new_connection() {
     for _ in 0..5 {
         last = token(&other).await;
     }
-    // The server comes back with old data: with more than the one knows, and less than the other was told.
+    // The server comes back with old data: with a larger token than one manager knows, and a smaller one than the other was given.
     server.cli(&["SET", "__lock_core__:fence", &(before + 1).to_string()]);
     proxy.reset();
-    // Something else than an acquire connects anew.
+    // An operation other than an acquire reconnects.
     eventually(HANG, "it is there again", async || {
         locks.inspect("k").await.is_ok()
     })
@@ -551,7 +551,7 @@ async fn one_task_a_key_is_on_the_network_however_many_wait() {
         proxy.requests("EVALSHA") >= 5
     })
     .await;
-    // Five questions take four pauses of 25 ms at least, however many wait.
+    // Five requests need at least four pauses of 25 ms, for any number of waiters.
     assert!(
         started.elapsed() >= Duration::from_millis(100),
         "{:?}",
@@ -602,7 +602,7 @@ async fn a_wait_that_ends_while_an_answer_is_due_ends_with_it() {
         proxy.requests("EVALSHA") == 1
     })
     .await;
-    // Its time is over before the holder's answer comes, which is what it waits for then, and for nothing else.
+    // The waiter's time is over before the answer to the holder's acquire comes. Then it waits for that answer only.
     let busy = timeout(
         HANG,
         locks.acquire("k", options().wait(Duration::from_millis(20))),
@@ -668,7 +668,7 @@ async fn a_counter_that_is_out_of_bounds_costs_the_lock_and_leaves_none() {
         let (server, _proxy, locks) = through_a_proxy().await;
         server.cli(&["SET", "__lock_core__:fence", counter]);
         match locks.acquire("k", options().no_wait()).await {
-            // What is no number counts for nothing.
+            // A counter that is not a number is ignored.
             Ok(guard) => {
                 let token = u64::from(guard.lease().fencing_token());
                 assert!(
@@ -714,13 +714,13 @@ async fn a_connection_may_take_longer_than_a_command() {
         .connect(&proxy.url())
         .await
         .expect("the server is up");
-    // The scripts are known to the server from now on.
+    // The server knows the scripts from now on.
     locks
         .acquire_free("k", options())
         .await
         .release_held()
         .await;
-    // Opening takes two round trips; each command alone is in time.
+    // Opening a connection takes two round trips; each command alone is in time.
     proxy.delay(Direction::Replies, command / 2 + Duration::from_millis(250));
     proxy.reset();
     let guard = timeout(HANG, locks.acquire("k", options().wait(HANG)))
@@ -845,7 +845,7 @@ async fn a_server_that_does_not_read_gets_everything_when_it_does() {
             tokio::spawn(async move { locks.acquire(key, long).await })
         })
         .collect();
-    // Most tasks have had their turn, and left their request.
+    // Most tasks have had their turn, and their requests are queued.
     tokio::time::sleep(Duration::from_millis(300)).await;
     server.cont();
     let mut tokens = Vec::new();
@@ -898,7 +898,7 @@ async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_take
         // What connecting tries.
         "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
         "EVALSHA" => match counted.fetch_add(1, Ordering::SeqCst) {
-            // Executed, and its reply is lost.
+            // The request is executed, and its reply is lost.
             0 => Answer::HangUp,
             1 => Answer::line("-OOM command not allowed when used memory > 'maxmemory'."),
             _ => Answer::line(":1"),
@@ -932,13 +932,13 @@ async fn a_waker_that_panics_harms_nobody_else() {
     let before = proxy.connections();
     let mut acquire = Box::pin(locks.acquire("k", options()));
     {
-        // Polled twice, so that its request has left.
+        // The future is polled twice, so that its request is sent.
         let waker = std::task::Waker::noop();
         let mut context = std::task::Context::from_waker(waker);
         assert!(acquire.as_mut().poll(&mut context).is_pending());
         let waker = std::task::Waker::from(std::sync::Arc::new(Broken));
         let mut context = std::task::Context::from_waker(&waker);
-        // The answer may have come before.
+        // The answer may have arrived before.
         if acquire.as_mut().poll(&mut context).is_ready() {
             return;
         }
@@ -966,14 +966,14 @@ async fn a_connection_that_breaks_at_every_question_is_not_made_anew_without_a_p
     let every = Which::of("EVALSHA");
     proxy.lose(Direction::Requests, every, After::Reset);
     let (before, started) = (proxy.connections(), Instant::now());
-    // As after any end of a connection, all are renewed.
+    // After the end of a connection, all leases are renewed.
     proxy.reset();
     eventually(HANG, "some time has passed", async || {
         started.elapsed() > Duration::from_secs(2)
     })
     .await;
     let connections = u128::from(proxy.connections() - before);
-    // One each 50 ms at the most.
+    // At most one request each 50 ms.
     let most = started.elapsed().as_millis() / 50 + 20;
     assert!(
         (2..=most).contains(&connections),
@@ -1007,7 +1007,7 @@ async fn what_was_taken_on_a_new_connection_is_not_renewed_at_once() {
     })
     .await;
     assert_eq!(proxy.requests("EVALSHA"), MANAGERS, "the acquires alone");
-    // But they are when the connections break.
+    // The leases are renewed when the connections break.
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually(HANG, "all are renewed", async || {
         proxy.requests("EVALSHA") >= 2 * MANAGERS

@@ -1,4 +1,4 @@
-//! Fencing tokens grow, whatever happens to the server's data and clock.
+//! Fencing tokens grow, whatever the server's data and clock are.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const HOUR: Duration = Duration::from_secs(3600);
 const FENCE: &str = "__lock_core__:fence";
 
-/// Takes the lock and lets it go, as soon as that works.
+/// Takes the lock and releases it, and retries until that works.
 async fn token(locks: &LockManager) -> u64 {
     let guard = locks.acquire_free("k", patient()).await;
     let token = guard.lease().fencing_token();
@@ -42,7 +42,7 @@ async fn tokens_grow_across_a_fail_over_to_a_replica_that_lagged() {
         counter(&replica) >= last
     })
     .await;
-    // Cut off: it hears nothing of what comes now.
+    // The replica is cut off: it gets no later write.
     replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     for _ in 0..50 {
         for locks in [&one, &other] {
@@ -55,7 +55,7 @@ async fn tokens_grow_across_a_fail_over_to_a_replica_that_lagged() {
     primary.kill9();
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     proxy.lead_to(replica.port());
-    // The one that knows less goes first, and one that knows nothing.
+    // The manager that knows a smaller token goes first, and then one that knows none.
     for locks in [&one, &connect(&proxy.url()).await, &other] {
         let next = token(locks).await;
         assert!(next > last, "{next} after {last}");
@@ -76,15 +76,15 @@ async fn tokens_grow_across_a_restart_without_data() {
         }
         server.kill9();
         server.restart();
-        // Who knows nothing must not be given less.
+        // A manager that knows no token must not be given a smaller one.
         let next = token(&connect(&server.url()).await).await;
         assert!(next > last, "{next} after {last}");
         last = next;
     }
 }
 
-/// What the system has not written yet is gone then; a killed process loses nothing of it. So the file is put back to what it
-/// was before the lock was taken.
+/// A loss of power loses the data that the system has not written yet; a kill of the process loses none. So the test restores
+/// the file from before the lock was taken.
 #[tokio::test]
 async fn tokens_grow_across_a_loss_of_power() {
     let server = RedisServer::builder().setting("appendonly", "yes").start();
@@ -172,7 +172,7 @@ async fn a_process_that_knows_a_token_from_the_far_future_drags_nobody_there() {
     let honest = connect_to_fixed_address(&server.url()).await;
     let before = token(&honest).await;
     assert!(before < far);
-    // Longer than a token may be counted up, and shorter.
+    // One pause is shorter than the time for which a token may be counted up, and one is longer.
     for pause in [Duration::ZERO, Duration::from_millis(1200)] {
         tokio::time::sleep(pause).await;
         let refused = mad
@@ -212,7 +212,7 @@ async fn an_acquire_that_is_sent_again_gets_a_larger_token_and_one_lock() {
     .await;
 }
 
-/// Whoever grants the lock to a waiter need not have held it, and may know less than the waiter.
+/// The process that grants the lock to a waiter need not have held it, and may know a smaller token than the waiter.
 #[tokio::test]
 async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
     let server = RedisServer::start();
@@ -257,7 +257,7 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
             server.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;
-        // What a primary did after its replica had stopped listening: this lock was held, with a larger token.
+        // The primary gave this lock, with a larger token, after its replica was cut off.
         let lost = holder.acquire_free("other", patient()).await;
         let before = u64::from(lost.lease().fencing_token());
         drop(lost);

@@ -1,4 +1,4 @@
-//! The locks that are held, found by looking at all keys.
+//! Listing the locks that are held, by a scan of all keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,7 +89,7 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
     guard.release_held().await;
 }
 
-/// As after a fail-over: the server that goes on has the same locks, and another order of its keys.
+/// As after a fail-over, the new server has the same locks, and another order of its keys.
 #[tokio::test]
 async fn a_list_is_whole_although_another_server_takes_over() {
     let (first, second) = (RedisServer::start(), RedisServer::start());

@@ -1,4 +1,4 @@
-//! A lock on one server: waiting, fencing, every way out, and what goes wrong on the way to the server.
+//! A lock on one server: waiting, fencing, every way out, and faults on the way to the server.
 //!
 //! Each test starts a server of its own. A manager stands for a process.
 

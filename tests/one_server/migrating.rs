@@ -1,5 +1,5 @@
-//! What docs/migrating.md says about single libraries, against the libraries that can be linked, and for the others against
-//! the commands that their sources send. `neighbours.rs` has those of other languages, as processes.
+//! Checks what docs/migrating.md says about single libraries: against the libraries that can be linked, and otherwise against
+//! the commands that their sources send. `neighbours.rs` runs the libraries of other languages, as processes.
 
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use lock_core::{KeysOf, LeaseLost, LockError, LockManager, LockOptions};
@@ -94,8 +94,8 @@ mod redisson {
 
     const THREAD: &str = "a-client-of-redisson:1";
 
-    /// The commands by which it takes a lock, or takes it once more; it has them in a script. `Err`: what the server says where
-    /// the key is no hash.
+    /// Sends the commands with which Redisson takes a lock, or takes it once more; Redisson has them in a script. `Err`: the
+    /// server's error where the key is no hash.
     fn take(server: &RedisServer) -> redis::RedisResult<()> {
         server.try_cli(&["HEXISTS", "orders", THREAD])?;
         server.try_cli(&["HINCRBY", "orders", THREAD, "1"])?;
@@ -136,7 +136,7 @@ mod redisson {
     }
 }
 
-/// `ShedLock` sets a string, and ends or shortens its lock without looking whose it is, unless told to by `safeUpdate`.
+/// `ShedLock` sets a string. It ends or shortens its lock without checking the owner, unless `safeUpdate` is set.
 mod shedlock {
     use lock_tests::{AcquireFree as _, ReleaseHeld as _};
 

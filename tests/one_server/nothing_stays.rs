@@ -1,4 +1,4 @@
-//! What is dropped, forgotten or released too late leaves nothing on the server that blocks others.
+//! A lock that is dropped, forgotten or released too late leaves nothing on the server that blocks others.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
-/// How many connections and subscriptions the server has.
+/// The numbers of connections and subscriptions of the server.
 fn clients(server: &RedisServer) -> (usize, usize) {
     let list: String =
         redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", "normal"])).expect("text");
@@ -50,7 +50,7 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
     assert_eq!(clients(&server), before, "connections and subscriptions");
 }
 
-/// The way is slow when a request leaves, and fast when it is taken back: what goes by another connection arrives first.
+/// The network is slow when the request is sent, and fast when the clean-up is: on another connection, it would arrive first.
 #[tokio::test]
 async fn a_clean_up_never_overtakes_what_it_cleans_up() {
     let server = RedisServer::start();
@@ -58,14 +58,14 @@ async fn a_clean_up_never_overtakes_what_it_cleans_up() {
     let locks = LockManager::builder().command_timeout(SECOND * 3 / 2);
     let locks = locks.connect(&proxy.url()).await.expect("up");
     let options = LockOptions::new(HANG);
-    // All connections that it will use are there.
+    // After this, all connections that the manager will use are open.
     let guard = locks.acquire_free("k", options.clone()).await;
     guard.release_held().await;
     let taken = || server.calls("set") + server.calls("psetex");
     for round in 0..5 {
         let (before, key) = (taken(), format!("k{round}"));
-        // Longer than an answer may take, but not so long that the connection counts as dead, on a busy machine either: that
-        // takes two time-outs, and then the request might never be executed.
+        // The delay is longer than the time-out of an answer, so that the acquire fails. It is well below two time-outs, even on
+        // a busy machine: after two, the connection counts as dead, and the request might never be executed.
         proxy.delay(Direction::Requests, Duration::from_millis(1800));
         let acquire = locks.acquire(key.as_str(), options.clone());
         assert!(timeout(Duration::from_millis(100), acquire).await.is_err());
@@ -83,7 +83,7 @@ async fn who_does_not_wait_asks_once() {
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let _held = one.acquire_free("k", patient()).await;
     let asked = || server.calls("evalsha") + server.calls("eval") + server.calls("set");
-    // It knows the scripts from here on.
+    // The server knows the scripts from here on.
     for round in 0..2 {
         let before = asked();
         let tried = other.try_acquire("k", patient()).await.expect("an answer");
@@ -150,7 +150,7 @@ async fn connections_that_are_reset_all_the_time_cost_no_order_and_leave_nothing
             assert!(token > last, "{token} after {last}");
             last = token;
             times += 1;
-            // Without an answer it goes on by itself.
+            // Without an answer the release goes on in the background.
             drop(guard.release().await);
         }
         over.set(true);

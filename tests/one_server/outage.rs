@@ -1,4 +1,4 @@
-//! A server that is out of reach: what new requests do, what waits already, and a program that starts before its server.
+//! A server that is out of reach: new requests, requests that wait already, and a program that starts before its server.
 
 use std::{error::Error as _, time::Duration};
 
@@ -8,12 +8,12 @@ use tokio::time::{Instant, timeout};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Each request of its own wait would be a test that hangs.
+/// Options with a long wait: a request that used up its wait would make the test hang.
 fn options() -> LockOptions {
     LockOptions::default().wait(HANG * 10)
 }
 
-/// The reason why a request was not sent, if it is that.
+/// Whether a request was refused at once, without being sent.
 fn is_fast(refused: &Result<impl Sized, LockError>) -> bool {
     match refused {
         Err(error @ LockError::Unavailable { .. }) => {
@@ -63,7 +63,7 @@ async fn in_an_outage_new_requests_fail_at_once_and_those_that_wait_go_on() {
         });
         let error = refused_at_once(&locks).await;
         assert_eq!(error.key().map(LockKey::as_str), Some("k"));
-        // One with a long wait, too. It would else hang as long as this server is away.
+        // A request with a long wait is refused, too. Otherwise it would hang for as long as this server is away.
         assert!(is_fast(&locks.acquire("k", options()).await));
         let for_ever = tokio::spawn({
             let locks = locks.clone();
@@ -101,7 +101,7 @@ async fn an_outage_ends_without_a_request_that_waits() {
     redis.kill9();
     refused_at_once(&locks).await;
     redis.restart();
-    // Each refused request has one look at the server, beside itself.
+    // Each refused request starts one check of the server in the background.
     let is_sent = async || locks.acquire("k", options()).await.is_ok();
     eventually(HANG, "requests are sent again", is_sent).await;
 }
@@ -152,7 +152,7 @@ async fn a_program_may_start_before_its_server() {
     acquired.expect("the server is there");
     locks.check().await.expect("it is there");
 
-    // What is wrong for good is an error as before.
+    // A permanent mistake is still an error.
     let url = format!("redis://nobody:wrong@127.0.0.1:{}", redis.port());
     let refused = builder().connect_lazily().connect(&url).await;
     assert!(

@@ -1,4 +1,4 @@
-//! Permits on one server: how many hold, which one is whose, a number that changes, and a rate.
+//! Permits on one server: the number of holders, the number of each permit, a bound that changes, and a rate.
 
 use std::{
     collections::BTreeSet,
@@ -67,7 +67,7 @@ async fn as_many_hold_as_there_are_permits_and_each_has_the_lowest_free_number()
     .await;
 }
 
-/// While one version of a program is replaced by the next.
+/// The bound differs while one version of a program is replaced by the next.
 #[tokio::test]
 async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
     let server = RedisServer::start();
@@ -82,7 +82,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
         })
         .await;
     };
-    // From 4 to 6: the new one waits behind the old one.
+    // From 4 to 6: a waiter of the new version waits behind one of the old version.
     let mut held = take(&old, 4, 4).await;
     let fifth = wait(&old, 4);
     queued(1).await;
@@ -95,7 +95,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
     held.push(sixth);
     held.extend(take(&new, 6, 1).await);
     assert_eq!(permit(&held[5]), 5);
-    // From 6 to 4: it enters when fewer than four are held.
+    // From 6 to 4: a waiter of the old version enters when fewer than four permits are held.
     let waiting = wait(&old, 4);
     queued(1).await;
     for _ in 0..2 {
@@ -162,7 +162,7 @@ async fn never_more_than_the_permits_run_and_every_task_gets_its_turn() {
     assert_eq!(server.get(LOCK), None);
 }
 
-/// `min_hold` keeps the number of a body that is over.
+/// `min_hold` keeps the permit of a body that is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_that_are_kept_for_a_second_bound_the_starts_in_a_second() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! The queue of a key on the server: its places, its beats, what it costs, and processes of the version before it.
+//! The queue of a key on the server: its places, its beats, its cost, and processes of the version before it.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
 const SEATS: &str = "__lock_core__:seats:lock:k";
 
-/// The scores of exclusive entries are larger by this than their places.
+/// The score of an exclusive entry is its place plus this.
 const BAND: u64 = 4_500_000_000_000_000;
 
 const ACQUIRE: &str = concat!(
@@ -46,7 +46,7 @@ fn add(server: &RedisServer, place: &str, entry: &str) {
     server.cli(&["ZADD", QUEUE, &score, entry]);
 }
 
-/// Sends a request to wait; returns the place.
+/// Sends a request that waits; returns its place.
 fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     let reply = server.cli(&[
         "EVAL", ACQUIRE, "6", "lock:k", FENCE, QUEUE, BEATS, HOLDERS, SEATS, token, "60000", "0",
@@ -61,7 +61,7 @@ fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     u64::try_from(place).expect("a place")
 }
 
-/// The process that wrote it was stopped before its first check: it listens, and does not answer.
+/// The process that wrote the entry was stopped before its first check: it is subscribed, and does not answer.
 #[tokio::test]
 async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     let server = RedisServer::start();
@@ -72,7 +72,7 @@ async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     listener
         .subscribe("__lock_core__:grants:stopped")
         .expect("it is up");
-    // In microseconds. The second one has come lately even for a slow machine.
+    // Ages in microseconds. The second is in the future, so that the entry is recent on a slow machine, too.
     for (age, is_granted) in [(3_000_000, false), (-60_000_000, true)] {
         let guard = locks.acquire_free("k", patient()).await;
         let place = now(&server).saturating_add_signed(-age).to_string();
@@ -84,7 +84,7 @@ async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     }
 }
 
-/// An entry that was checked lately is alive, however long ago it came.
+/// An entry that was checked recently is alive, however old it is.
 #[tokio::test]
 async fn a_check_keeps_an_entry_alive_and_beats_do_not_pile_up() {
     let server = RedisServer::start();
@@ -106,7 +106,7 @@ async fn a_check_keeps_an_entry_alive_and_beats_do_not_pile_up() {
     assert_eq!(server.get("lock:k").as_deref(), Some("lc1:web/1:00"));
 }
 
-/// Otherwise all that come later would overtake, until the clock has caught up.
+/// Otherwise all later requests would overtake the earlier ones, until the clock has caught up.
 #[tokio::test]
 async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
     let server = RedisServer::start();
@@ -125,7 +125,7 @@ async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
     guard.release_held().await;
 }
 
-/// The first one also asks when the holder's lease must have ended, since it would be the next.
+/// The first process in the queue also checks when the holder's lease must have ended, since it is the next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
     const WAITING: u64 = 8;
@@ -164,7 +164,7 @@ async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
             .filter(|(other, _)| other == entry)
             .map(|(_, beat)| *beat)
             .collect();
-        // The one after joining comes sooner.
+        // The first check after joining comes sooner.
         for pair in checks[1..].windows(2) {
             let pause = pair[1] - pair[0];
             assert!(
@@ -191,7 +191,7 @@ const RELEASE_EARLIER: &str = concat!(
     include_str!("earlier/release.lua"),
 );
 
-/// A process of the version whose queue was a list.
+/// A process of the version that had a list as its queue.
 struct Earlier {
     connection: redis::Connection,
     _listener: redis::Connection,

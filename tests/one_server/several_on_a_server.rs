@@ -1,4 +1,4 @@
-//! Several keys at once, on a real server: every way out leaves all of them free, and the loss of one is the loss of all.
+//! Several keys at once, on a real server. Every way out leaves all of them free, and the loss of one is the loss of all.
 
 use std::{
     future::pending,
@@ -16,7 +16,7 @@ use lock_tests::{
 };
 use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
-/// Long against any round trip: what is free sooner was released, and did not just expire.
+/// Much longer than any round trip: a lock that is free sooner was released, and did not expire.
 const TTL: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(30);
 
@@ -175,7 +175,7 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
     });
     let lease = inside.await.expect("entered");
     server.cli(&["SET", "lock:b", "another's", "PX", "60000"]);
-    // Sooner than by its renewal.
+    // The check reports the loss sooner than the next renewal would.
     lease.verify().await.expect_err("one is another's");
     let result = running.await.expect("ends");
     let Err(LockError::Lost { key, reason }) = &result else {
@@ -240,7 +240,7 @@ async fn a_dropped_release_goes_on() {
             .acquire_all(["a", "b"], options())
             .await
             .expect("free");
-        // Polled once, so that the release is under way, and dropped.
+        // The future is polled once, so that the release is in flight, and then dropped.
         let mut release = std::pin::pin!(guard.release());
         std::future::poll_fn(|context| {
             let _first_step = release.as_mut().poll(context);
@@ -252,7 +252,7 @@ async fn a_dropped_release_goes_on() {
     becomes_free(&server, "b").await;
 }
 
-/// All releases leave together: with one after the other, each would wait for the answer to the one before.
+/// All releases are sent together. If they were sent in sequence, each would wait for the answer to the one before.
 #[tokio::test]
 async fn a_release_takes_one_round_trip_for_all_keys() {
     let server = RedisServer::start();
@@ -267,7 +267,7 @@ async fn a_release_takes_one_round_trip_for_all_keys() {
         let keys = (0..8).map(|number| format!("k{number}"));
         locks.acquire_all(keys, options()).await.expect("free")
     };
-    // The server knows the scripts from now on, so that one request is one release.
+    // After this the server knows the scripts, so that each release is one request.
     acquire().await.release_held().await;
     let guard = acquire().await;
     assert_eq!(server.keys("lock:*").len(), 8);

@@ -1,4 +1,4 @@
-//! Shared locks on one server: who holds together, whose turn it is, kept shares, and what ends them.
+//! Shared locks on one server: holders at the same time, turns, kept shared leases, and the events that end them.
 
 use std::{
     sync::{
@@ -155,7 +155,7 @@ async fn holders_of_several_processes_share_a_key_and_an_exclusive_one_has_it_al
     assert_eq!((seen.mode, seen.holders), (LockMode::Shared, 2));
     let token = first.lease().fencing_token();
     first.release_held().await;
-    // The refused one has ended the share that is kept.
+    // The refused request has ended the shared lease that is kept.
     let waiting = in_queue(&server, &third, options()).await;
     assert!(!waiting.is_finished());
     assert!(is_busy(&one, shared()).await, "none overtakes the queue");
@@ -189,7 +189,7 @@ async fn tasks_of_one_process_share_a_key_without_a_message_after_the_first() {
     .await;
 }
 
-/// None of the readers ever pauses, and each process keeps its share.
+/// None of the readers ever pauses, and each process keeps its shared lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exclusive_request_and_readers_without_a_pause_get_their_turns() {
     let server = RedisServer::start();
@@ -230,7 +230,7 @@ async fn the_end_of_the_last_exclusive_request_lets_the_queued_readers_in() {
     let reading = in_queue(&server, &reader, shared()).await;
     assert!(!reading.is_finished());
     writing.abort();
-    // The first one still holds it.
+    // The first reader still holds it.
     let second = reading.await.expect("let in");
     assert_eq!(
         first.lease().fencing_token(),
@@ -240,7 +240,7 @@ async fn the_end_of_the_last_exclusive_request_lets_the_queued_readers_in() {
     second.release_held().await;
 }
 
-/// A holder that ended without a word blocks others for its own ttl, and no share for longer.
+/// A holder that ended without a release blocks others for its own ttl, and no shared lease blocks them for longer.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_an_exclusive_request_for_its_own_ttl() {
     let server = RedisServer::start();
@@ -269,7 +269,7 @@ async fn clients_of_other_kinds_find_a_shared_key_taken_and_cannot_release_it() 
     guard.lease().verify().await.expect("still held");
     guard.release_held().await;
     locks.force_release("k").await.expect("works");
-    // While it is another client's, it is busy, in both modes.
+    // While another client has the key, it is busy in both modes.
     server.cli(&["SET", LOCK, "mine", "NX", "PX", "60000"]);
     assert!(is_busy(&locks, shared()).await && is_busy(&locks, options()).await);
     let waiting = in_queue(&server, &locks, shared()).await;
@@ -302,7 +302,7 @@ async fn a_forced_release_ends_every_share_of_a_key() {
     alone.release_held().await;
 }
 
-/// An eviction takes one key, not all that belong together.
+/// An eviction removes one key, not all keys of a lock.
 #[tokio::test]
 async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_the_key() {
     let server = RedisServer::start();
@@ -312,7 +312,7 @@ async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_t
     let second = late.acquire_free("k", shared()).await;
     let asked = is_busy(&writer, options()).await;
     assert!(asked);
-    // Its share ends at once, since an exclusive request was refused.
+    // Its shared lease ends at once, since an exclusive request was refused.
     second.release_held().await;
     eventually(HANG, "the later one is gone", async || {
         server.queue(HOLDERS).is_empty()
@@ -339,7 +339,7 @@ async fn min_hold_and_max_hold_are_those_of_each_task_that_shares() {
     long.release_held().await;
     let kept = shared().min_hold(SECOND * 30);
     locks.acquire_free("k", kept).await.release_held().await;
-    // It ends the kept share, and the server keeps the key.
+    // The request ends the kept shared lease, and the server keeps the key.
     assert!(is_busy(&writer, options()).await);
     eventually(HANG, "the share is released", async || {
         let left = server.pttl(LOCK).expect("kept");
@@ -385,7 +385,7 @@ const RENEW: &str = concat!(
     include_str!("../../lock-core/src/store/redis/scripts/renew_beside.lua"),
 );
 
-/// A server must not stand still while it grants a phase to all that wait for it.
+/// A server must not stand still while it grants a phase to many waiters.
 #[tokio::test]
 async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
     const READERS: usize = 2_000;
@@ -424,7 +424,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
     let guard = locks.acquire_free("k", patient()).await;
     for number in 1..=READERS {
         call(&join, number, &["1", "wait"]);
-        // It stays alive however slow this test is.
+        // The ttl keeps the entry alive, however slow this test is.
         let entry = format!("ch {number} 60000 s lc1:web/{number}:00");
         server.cli(&["ZADD", keys[3], "4000000000000000", &entry]);
     }
@@ -450,7 +450,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
         in_part += 1;
         assert!(in_part <= 64, "{message}: {granted} are granted");
         if more == "1" {
-            // As its process would. A check of the writer lets a part in, too.
+            // This is the renewal that the waiter's process would send. A check of the writer also lets a part in.
             call(&renew, number.parse().expect("a number"), &[]);
             in_part = 0;
         }
@@ -460,7 +460,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
     writing.abort();
 }
 
-/// Else a program that ends after its last call would keep others from the key for a ttl.
+/// Otherwise a program that ends after its last call would keep others from the key for a ttl.
 #[tokio::test]
 async fn the_last_manager_releases_the_shares_that_it_keeps() {
     let server = RedisServer::start();

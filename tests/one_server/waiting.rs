@@ -1,5 +1,5 @@
 //! Every way a wait can end or go wrong, on a real server. A manager stands for a process: it has a connection, a thread and
-//! a place in the queue of its own. Where a process is to die or to stop, it is one.
+//! a place in the queue of its own. Tests that kill or stop a process start a real one.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use tokio::{
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 
-/// A manager that waits for `k`, and stands in the server's queue when this returns.
+/// A manager that waits for `k`, and is in the server's queue when this returns.
 async fn in_line(
     server: &RedisServer,
     url: &str,
@@ -48,7 +48,7 @@ async fn in_line_with(
     waiting
 }
 
-/// How many processes wait.
+/// The number of processes that wait.
 fn queue_length(server: &RedisServer) -> usize {
     server.queue(QUEUE).len()
 }
@@ -61,7 +61,7 @@ async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard
     granted.expect("granted")
 }
 
-/// A process that waits for the lock of `k`'s queue, in the middle of its increments.
+/// A contender process that waits in the server's queue of `k` when this returns.
 async fn process_in_line(server: &RedisServer) -> Process {
     let url = server.url();
     let before = queue_length_of(server, "lock:contender:k");
@@ -84,7 +84,7 @@ fn queue_length_of(server: &RedisServer, full_key: &str) -> usize {
     server.queue(&queue).len()
 }
 
-/// Nothing but the counter is left, once the beats have expired.
+/// Checks that only the counter is left once the beats have expired.
 async fn nothing_stays(server: &RedisServer) {
     eventually(HANG, "everybody has left", async || {
         server.keys("lock:*").is_empty()
@@ -156,7 +156,7 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
     let (asked, released) = (proxy.requests("EVALSHA"), Instant::now());
     guard.release_held().await;
     let granted = granted(waiting).await;
-    // By a message; in between, the waiter shows once a second that it is alive.
+    // A message brings the grant; until then, the waiter checks once a second, which shows that it is alive.
     let beats = 1 + usize::try_from(released.elapsed().as_secs()).expect("few");
     assert!(
         proxy.requests("EVALSHA") <= asked + beats,
@@ -194,7 +194,7 @@ async fn a_wait_that_is_over_leaves_the_queue() {
     nothing_stays(&server).await;
 }
 
-/// Tried at once, and after a wait.
+/// Both without and with a wait.
 #[tokio::test]
 async fn what_a_busy_error_says_names_the_process_that_holds_the_lock() {
     let server = RedisServer::start();
@@ -232,13 +232,13 @@ async fn a_wait_that_is_dropped_leaves_the_lock_to_the_next() {
             .await;
         let dropped = in_line(&server, &proxy.url(), patient()).await;
         let next = in_line(&server, &server.url(), patient()).await;
-        // Before the grant, on its way, or after it has arrived, as the delay has it.
+        // The drop comes before the grant, while it is in flight, or after it has arrived, depending on the delay.
         let released = tokio::spawn(guard.release());
         if delay > 0 {
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
         dropped.abort();
-        // It may have had the lock before: then its guard goes with it.
+        // The dropped future may have had the lock before: then its guard is dropped with it.
         drop(dropped.await);
         let next = granted(next).await;
         drop(released.await);
@@ -257,7 +257,7 @@ async fn a_waiter_that_was_killed_is_passed_over() {
     let survivor = process_in_line(&server).await;
     killed.kill9();
     guard.release_held().await;
-    // It gets its turn at once, though the ttl of the killed one would keep it for a minute.
+    // It gets its turn at once, although the ttl of the killed process would keep it waiting for a minute.
     let started = Instant::now();
     survivor.join();
     assert!(started.elapsed() < SECOND * 30, "{:?}", started.elapsed());
@@ -274,7 +274,7 @@ async fn a_waiter_that_is_stopped_is_passed_over_and_comes_back_to_its_place() {
     let stopped = process_in_line(&server).await;
     let other = process_in_line(&server).await;
     stopped.stop();
-    // Two beats, in which the other one shows that it is alive.
+    // Two beats pass, in which the other waiter shows that it is alive.
     tokio::time::sleep(SECOND * 3).await;
     guard.release_held().await;
     let started = Instant::now();
@@ -327,12 +327,12 @@ async fn a_key_that_was_deleted_or_cut_short_by_hand_is_noticed() {
             .acquire_free("k", LockOptions::new(SECOND * 3600))
             .await;
         let waiting = in_line(&server, &server.url(), patient()).await;
-        // Past the first look at the holder's expiry: what follows is found out at a beat.
+        // The first check of the holder's expiry is over, so the waiter notices the change at a beat.
         tokio::time::sleep(SECOND).await;
         server.cli(command);
         let started = Instant::now();
         let next = granted(waiting).await;
-        // At a beat: long before the renewal of the first holder, or the expiry that it believes in.
+        // The waiter noticed it at a beat, long before the renewal of the first holder, or the holder's expected expiry.
         assert!(started.elapsed() < SECOND * 30, "{:?}", started.elapsed());
         assert!(next.lease().fencing_token() > guard.lease().fencing_token());
         next.release_held().await;
@@ -386,7 +386,7 @@ async fn a_grant_to_a_task_that_is_not_polled_goes_on() {
     nothing_stays(&server).await;
 }
 
-/// Its process gives the lock back once, and asks for nothing before it is polled again.
+/// The process of the waiter gives the lock back once, and sends no request before the waiter is polled again.
 #[tokio::test]
 async fn a_task_that_is_not_polled_keeps_no_other_process_waiting_again() {
     let server = RedisServer::start();
@@ -398,7 +398,7 @@ async fn a_task_that_is_not_polled_keeps_no_other_process_waiting_again() {
             .await
             .is_err()
     );
-    // It is the next one in this process.
+    // The waiter is the next one in this process.
     first.release_held().await;
     let others = connect(&server.url()).await;
     let guard = others.acquire("k", patient()).await.expect("given back");
@@ -420,10 +420,10 @@ async fn a_task_that_is_not_polled_keeps_no_other_process_waiting_again() {
 async fn a_request_that_is_not_polled_keeps_no_other_process_waiting() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    // So long that no other process gets it by waiting for its end.
+    // The ttl is so long that no other process gets the lock by an expiry.
     let long = LockOptions::new(HANG * 4).wait(HANG);
     let mut unpolled = Box::pin(locks.acquire("k", long));
-    // So that the reply does not come within the poll.
+    // The server is stopped, so that the reply does not come within the poll.
     server.stop();
     let polled = unpolled
         .as_mut()
@@ -441,7 +441,7 @@ async fn a_request_that_is_not_polled_keeps_no_other_process_waiting() {
     nothing_stays(&server).await;
 }
 
-/// As [`in_line`], behind a local line that is in the queue already or not.
+/// The same as [`in_line`] with a new manager.
 async fn in_line_behind(
     server: &RedisServer,
     options: LockOptions,
@@ -465,7 +465,7 @@ async fn a_waiter_survives_whatever_cuts_it_off() {
             .await;
         let waiting = in_line(&server, &proxy.url(), patient()).await;
         server.cli(command);
-        // A connection is opened again, a lost place is taken again.
+        // The waiter reconnects, and takes a new place if its place is lost.
         eventually(HANG, "it stands in line, or has the lock", async || {
             queue_length(&server) == 1 || server.get("lock:k").is_none_or(|_| waiting.is_finished())
         })
@@ -486,7 +486,7 @@ async fn a_waiter_survives_a_restart_of_the_server() {
     let waiting = in_line(&server, &server.url(), patient()).await;
     server.kill9();
     server.restart();
-    // The server has forgotten the holder. Its lease is lost, at its next renewal at the latest.
+    // The server has lost the holder's lock. The holder learns of the loss at its next renewal at the latest.
     let next = granted(waiting).await;
     assert!(next.lease().fencing_token() > first);
     next.release_held().await;
@@ -572,7 +572,7 @@ async fn tasks_of_one_process_hand_over_without_a_message_and_with_growing_token
     nothing_stays(&server).await;
 }
 
-/// The thread of the manager may look at a lease, whether to renew it, in the very moment in which it is handed on.
+/// The manager's thread may check whether to renew a lease at the same moment in which the lease is handed on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed_however_often_it_was_handed_on() {
     const TTL: Duration = Duration::from_millis(150);
@@ -602,7 +602,7 @@ async fn a_lease_is_renewed_however_often_it_was_handed_on() {
         })
         .collect();
     for _ in 0..30 {
-        // Meanwhile it is handed on, and renewed twice.
+        // Meanwhile the lease is handed on many times, and renewed twice.
         sleep(TTL).await;
         let guard = acquire(&locks).await;
         let (value, lease) = (server.get("lock:k"), guard.lease());
@@ -613,7 +613,7 @@ async fn a_lease_is_renewed_however_often_it_was_handed_on() {
             lost = &mut lost => Some(lost),
             () = sleep(TTL * 3 / 2) => None,
         };
-        // On a machine that stands still a lease may be lost, but not without a word.
+        // On a machine that stands still a lease may be lost, but the loss must be reported.
         if told.is_none() && server.get("lock:k") != value {
             let told = timeout(HANG, lost).await;
             told.expect("the holder is told of the end of its lease");
@@ -667,14 +667,14 @@ async fn a_busy_process_lets_another_one_in_after_a_short_batch() {
     for task in tasks {
         task.await.expect("no panic");
     }
-    // The bound counts from when the busy one hears of the other: with its next block of fencing tokens, of 64. On a loaded
-    // machine single turns last for longer, since messages take their time; most do not.
+    // The bound counts from when the busy process learns of the other: with its next block of 64 fencing tokens. On a loaded
+    // machine, slow messages make single turns longer, but not most turns.
     turns.sort_unstable();
     assert!(turns[turns.len() / 2] <= 64 + 64 + MOST, "{turns:?}");
     nothing_stays(&server).await;
 }
 
-/// Has processes with so many tasks each take turns of `held`, and returns how many turns each process had.
+/// Lets two processes with these numbers of tasks take turns of `held`, and returns how many turns each process had.
 async fn turns_of(url: &str, tasks: [usize; 2], held: Duration) -> [u32; 2] {
     const ALL: u32 = 300;
     let managers = [connect(url).await, connect(url).await];
@@ -700,7 +700,7 @@ async fn turns_of(url: &str, tasks: [usize; 2], held: Duration) -> [u32; 2] {
     [0, 1].map(|process| turns[process].load(Ordering::SeqCst))
 }
 
-/// The bounds are twice what is promised: on a loaded machine a process that released may come back late.
+/// The bounds are twice the promised ones: on a loaded machine a process that released may come back late.
 #[tokio::test]
 async fn processes_have_their_turns_whatever_the_number_of_their_tasks() {
     let server = RedisServer::start();
@@ -773,7 +773,7 @@ async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
         Arc::new(AtomicU32::new(0)),
     );
     let (is_loading, count) = (loading.clone(), tried.clone());
-    // A server that falls back to loading its data.
+    // A server that begins to load its data again.
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
         "PING" => Answer::line("+PONG"),
@@ -797,7 +797,7 @@ async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
     .await;
 }
 
-/// Those from this machine to a server of its own.
+/// The number of open connections from this machine to a server on it.
 fn open_connections(port: u16) -> usize {
     let server = format!(":{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").expect("a list of connections");
@@ -872,7 +872,7 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
 async fn nobody_barges_in_before_those_who_wait() {
     let server = RedisServer::start();
     let holder = connect(&server.url()).await;
-    // By a script, and by plain commands.
+    // One newcomer acquires with a script, the other with plain commands.
     for newcomer in [
         connect(&server.url()).await,
         connect_to_fixed_address(&server.url()).await,
@@ -880,7 +880,7 @@ async fn nobody_barges_in_before_those_who_wait() {
         let guard = holder.acquire_free("k", patient()).await;
         let waiting = in_line(&server, &server.url(), patient()).await;
         let other = newcomer.acquire_free("other", patient()).await;
-        // The key is free, and the first to notice is one who came later.
+        // The key is free, and the first process to notice is the newcomer.
         server.cli(&["DEL", "lock:k"]);
         let tried = newcomer
             .try_acquire("k", patient())
@@ -949,18 +949,18 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
         let wanted = LockOptions::new(Duration::from_millis(ttl))
             .wait(HANG)
             .without_renewal();
-        // The answers are late, and not lost.
+        // The answers are late, but not lost.
         let locks = LockManager::builder()
             .command_timeout(SECOND * 5)
             .connect(&proxy.url())
             .await
             .expect("the server is up");
         let waiting = in_line_with(&server, locks, wanted).await;
-        // Its first look at the queue is over, and the next one is due in more than half a second: the grant comes first.
+        // Its first check of the queue is over, and the next one is due in more than half a second: the grant comes first.
         tokio::time::sleep(Duration::from_millis(350)).await;
         proxy.delay(Direction::Replies, Duration::from_millis(late));
         guard.release_held().await;
-        // The grant is under way. What the waiter asks when it arrives is answered at once.
+        // The grant is in flight. The request that the waiter sends when the grant arrives is answered at once.
         tokio::time::sleep(Duration::from_millis(100)).await;
         proxy.delay(Direction::Replies, Duration::ZERO);
         let next = granted(waiting).await;
@@ -972,8 +972,8 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
     }
 }
 
-/// What a user could know of the one waiter of `k`: the channel of its process, the number of its entry, and (only by reading the
-/// queue) its owner token.
+/// The facts that a user of the server could know about the only waiter of `k`: the channel of its process and the number of
+/// its entry. The third is its owner token, which only a reader of the queue knows.
 fn only_waiter(server: &RedisServer) -> (String, String, String) {
     let entries = server.queue(QUEUE);
     let [entry] = &entries[..] else {
@@ -1020,7 +1020,7 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
         for message in forged {
             let told = server.cli(&["PUBLISH", &channel, &message]);
             assert_eq!(told, Value::Int(1), "{message}");
-            // Behind the message on the same connection.
+            // The reply comes behind the message on the same connection.
             let held = locks.inspect("k").await.expect("the server is up");
             assert!(held.is_some() && !waiting.is_finished(), "{message}");
         }
@@ -1033,7 +1033,7 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
     guard.release_held().await;
 }
 
-/// A user who may read messages and publish sends an old one again.
+/// A user with the right to read messages and to publish sends an old message again.
 #[tokio::test]
 async fn a_message_that_is_sent_again_and_again_costs_one_question() {
     let server = RedisServer::start();
@@ -1055,11 +1055,11 @@ async fn a_message_that_is_sent_again_and_again_costs_one_question() {
     let (before, since) = (server.calls("evalsha"), Instant::now());
     for _ in 0..500 {
         assert_eq!(server.cli(&["PUBLISH", &channel, &message]), Value::Int(1));
-        // So that each is read by itself.
+        // The reply to this comes behind the message, so that each message is read alone.
         locks.inspect("other").await.expect("the server is up");
     }
     let asked = server.calls("evalsha") - before - 500;
-    // That one, the first check, and those that show that the waiter is alive: not more than one in half a second.
+    // The requests are those of `inspect`, the first check, and the beats of the waiter: at most one in half a second.
     let alive = since.elapsed().as_millis() / 500;
     assert!(u128::from(asked) <= 3 + alive, "{asked} in {alive}");
     assert!(!waiting.is_finished());
@@ -1074,7 +1074,7 @@ async fn whatever_stands_in_the_queue_a_waiter_is_served_and_nothing_stays() {
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let mut chance = 0x9e37_79b9_7f4a_7c15_u64;
     let mut below = |bound: u64| {
-        // Marsaglia's xorshift.
+        // Random bytes by Marsaglia's xorshift.
         chance ^= chance << 13;
         chance ^= chance >> 7;
         chance ^= chance << 17;

@@ -13,7 +13,7 @@ use lock_tests::{
 };
 use tokio::time::{sleep, timeout};
 
-/// Long against any round trip: what is free sooner was released, and did not just expire.
+/// Much longer than any round trip: a lock that is free sooner was released, and did not expire.
 const TTL: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(30);
 
@@ -107,7 +107,7 @@ async fn a_timeout_around_the_body_releases() {
         entered.send(()).expect("somebody waits");
         pending::<()>().await;
     });
-    // The time-out strikes in the body, however slow the machine is.
+    // The time-out ends the wait within the body, however slow the machine is.
     tokio::select! {
         _ = run => unreachable!("the body never ends"),
         held = async { inside.await.expect("entered"); is_held(&server) } => assert!(held),
@@ -143,7 +143,7 @@ async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
     let before = server.calls("evalsha") + server.calls("set");
-    // Long against a stall: no acquire gets its answer before it is dropped.
+    // Longer than any stall: no acquire gets its answer before it is dropped.
     proxy.delay(Direction::Requests, Duration::from_millis(700));
     for number in 0..50 {
         let acquire = locks.acquire(format!("k{number}"), options());
@@ -168,7 +168,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
     let proxy = Proxy::start(server.port());
     for _ in 0..5 {
         let locks = connect(&proxy.url()).await;
-        // The scripts are known to the server from now on.
+        // The server knows the scripts from now on.
         locks
             .acquire_free("k", options())
             .await
@@ -182,7 +182,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
             _ = &mut acquire => unreachable!("no answer comes through"),
             () = taken => {}
         }
-        // Dropped, and still no answer comes through to the clean-up.
+        // The clean-up after this drop gets no answer until the proxy is healed.
         drop(acquire);
         proxy.pass();
         becomes_free(&server).await;
@@ -288,7 +288,7 @@ async fn a_dropped_release_goes_on() {
     let locks = connect(&server.url()).await;
     for _ in 0..50 {
         let guard = locks.acquire_free("k", options()).await;
-        // Polled once, so that the release is under way, and dropped.
+        // The future is polled once, so that the release is in flight, and then dropped.
         let mut release = std::pin::pin!(guard.release());
         std::future::poll_fn(|context| {
             let _first_step = release.as_mut().poll(context);
@@ -357,7 +357,7 @@ async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
     let guard = locks
         .acquire_free("k", LockOptions::new(Duration::from_secs(4)))
         .await;
-    // No renewal and no release any more, as after a kill: the connection is cut for good.
+    // No renewal and no release comes any more, as after a kill: the connection is cut for good.
     std::mem::forget(guard);
     let dead = locks;
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -371,7 +371,7 @@ async fn a_holder_that_is_killed_blocks_others_for_its_ttl_at_most() {
     sleep(Duration::ZERO).await;
 }
 
-/// A renewal may be on its way behind the release, and so may a copy of the acquire.
+/// A renewal may be in flight behind the release, and so may a copy of the acquire.
 #[tokio::test]
 async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_what_comes_behind_its_release() {
     let server = RedisServer::start();
@@ -390,8 +390,8 @@ async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_what_comes_behind_its_re
     assert!(matches!(seen.holder, Holder::Ours(_)), "{seen:?}");
 }
 
-/// The lease ran out while the server was out of reach, and so might an operator have freed the lock, or another process have had
-/// its turn. The server cannot tell.
+/// The lease ran out while the server was out of reach. An operator may have freed the lock since, or another process may have
+/// had its turn: the server cannot tell which.
 #[tokio::test]
 async fn what_an_operator_frees_in_an_outage_is_not_taken_again_for_min_hold() {
     let server = RedisServer::start();
@@ -415,12 +415,12 @@ async fn what_an_operator_frees_in_an_outage_is_not_taken_again_for_min_hold() {
         server.calls("evalsha") > calls
     })
     .await;
-    // It waits for what the release still does.
+    // The shutdown waits for the rest of the release.
     locks.shutdown(SOON).await;
     assert!(!is_held(&server));
 }
 
-/// What the documentation of `min_hold` advises where the time matters in an outage, too.
+/// Follows the advice in the documentation of `min_hold` for a time that matters in an outage, too.
 #[tokio::test]
 async fn a_ttl_longer_than_min_hold_keeps_the_lock_through_an_outage() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
--- Of the version whose queue was a list.
+-- Of the version with a list as its queue.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local own = ' ' .. ARGV[6] .. ' '

@@ -1,4 +1,4 @@
--- Of the version whose queue was a list.
+-- Of the version with a list as its queue.
 
 if ARGV[4] == '0' and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
   local token = redis.pcall('INCR', KEYS[2])

@@ -1,4 +1,4 @@
--- Of the version whose queue was a list.
+-- Of the version with a list as its queue.
 local SILENT = 2000000
 local QUEUE_EXPIRY = 30000
 local CHANNEL = '__lock_core__:grants:'

@@ -1,4 +1,4 @@
--- Of the version whose queue was a list.
+-- Of the version with a list as its queue.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 if ARGV[4] then
   leave(queue, ' ' .. ARGV[4] .. ' ')

@@ -1,4 +1,4 @@
--- Of the version whose queue was a list.
+-- Of the version with a list as its queue.
 local holder = redis.pcall('GET', KEYS[1])
 local first
 
