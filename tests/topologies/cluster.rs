@@ -1,4 +1,4 @@
-//! What is special about a cluster: keys in slots, slots that move, nodes that come and go. A manager stands for a process.
+//! The special cases of a cluster: keys in slots, slots that move, nodes that come and go. A manager stands for a process.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -13,8 +13,8 @@ use lock_tests::{
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
 
-/// Three masters without replicas, for all tests that run at the same time and leave them as they are. They end with the last
-/// of those tests.
+/// Three masters without replicas, shared by all tests that run at the same time and do not change them. They end with the
+/// last of those tests.
 fn shared() -> Arc<Cluster> {
     static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,15 +29,15 @@ fn alone() -> Cluster {
     Cluster::builder().masters_alone(3).start()
 }
 
-/// The ttl outlasts every test: a key that becomes free was released, and did not expire.
+/// Options with a ttl that outlasts every test: a key that becomes free was released, and did not expire.
 fn options() -> LockOptions {
     LockOptions::new(HANG).wait(HANG)
 }
 
-/// Long for a hand-over and a clean-up, and short for a lock with that ttl.
+/// Long for a hand-off and a clean-up, and short for a lock with that ttl.
 const SOON: Duration = Duration::from_secs(30);
 
-/// So many keys whose locks are on one node.
+/// This many keys with their locks on one node.
 fn keys_of(cluster: &Cluster, node: &RedisServer, front: &str, count: usize) -> Vec<String> {
     let keys = (0..).map(|number| format!("{front}{number}"));
     keys.filter(|key| cluster.node_of(&format!("lock:{key}")).port() == node.port())
@@ -55,7 +55,7 @@ fn fence_of(key: &str) -> String {
     format!("__lock_core__:{{{tag}}}:fence")
 }
 
-/// How many processes wait, by a node that answers for the slot.
+/// The number of processes that wait, as a node that serves the slot counts them.
 fn queue_length(node: &RedisServer, key: &str) -> usize {
     match node.try_cli(&["ZCARD", &queue_of(key)]) {
         Ok(Value::Int(length)) => usize::try_from(length).expect("a length"),
@@ -65,7 +65,7 @@ fn queue_length(node: &RedisServer, key: &str) -> usize {
 
 type Waiting = JoinHandle<Result<LockGuard, LockError>>;
 
-/// Has a manager wait for a key; it stands in the queue when this returns.
+/// Lets a manager wait for a key; it is in the queue when this returns.
 async fn in_line(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
     let node = cluster.node_of(&format!("lock:{key}"));
     let before = queue_length(node, key);
@@ -101,7 +101,7 @@ fn node_at(cluster: &Cluster, port: u16) -> &RedisServer {
     nodes.find(|node| node.port() == port).expect("one of ours")
 }
 
-/// Each range takes more than a hundred bytes of the reply, which is about a megabyte.
+/// Each range takes more than a hundred bytes of the reply, so that the reply has about a megabyte.
 #[tokio::test]
 async fn a_map_of_thousands_of_ranges_is_read() {
     let server = RedisServer::builder()
@@ -180,7 +180,7 @@ async fn in_the_second_version_of_the_protocol_waiters_ask_again_and_again() {
     next.release_held().await;
 }
 
-/// The url for a user who may do everything but run scripts.
+/// The url for a user with all rights except to run scripts.
 fn url_without_scripts(cluster: &Cluster) -> String {
     let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
     for node in cluster.nodes() {
@@ -295,7 +295,7 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
     guard.release_held().await;
     let next = granted(waiting).await;
     assert_eq!(node.calls("spublish"), told + 1);
-    // The release, and a beat or a renewal that came in between.
+    // The requests are the release, and a beat or a renewal that came in between.
     let questions = node.calls("evalsha") - asked;
     let beats = 1 + released.elapsed().as_secs();
     assert!(questions <= 1 + beats + renewals, "{questions}");
@@ -415,7 +415,7 @@ async fn urls_that_do_not_fit_are_refused_with_a_reason() {
     }
 }
 
-/// Gives what happens in the background the time of so many ttls.
+/// Waits for this many ttls, for the work in the background.
 async fn ttls_pass(ttl: Duration, count: u32) {
     let end = Instant::now() + ttl * count;
     eventually(HANG, "some ttls are over", async || Instant::now() > end).await;
@@ -436,7 +436,7 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
     ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("not yet moved");
     migration.move_key(&full_key);
-    // One lock in the slot is here, and one is there.
+    // The slot's locks are now on different nodes.
     ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("moved");
     other.lease().verify().await.expect("not yet moved");
@@ -499,7 +499,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
         started.elapsed() > SECOND * 2
     })
     .await;
-    // Other tests use these nodes, too: far below a busy loop.
+    // Other tests use these nodes, too, so the bound is loose, and far below a busy loop.
     let asked = source.calls("evalsha") + target.calls("eval") - before;
     let took = started.elapsed();
     assert!(
@@ -538,10 +538,10 @@ async fn whoever_waits_gets_the_lock_behind_the_move() {
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
     migration.open();
-    // The lock, its queue and its counter; and the beats, if the entry was checked already.
+    // The keys are the lock, its queue and its counter, and the beats if the entry was checked already.
     let moved = migration.move_keys();
     assert!((3..=4).contains(&moved.len()), "{moved:?}");
-    // All is there already, but nobody can subscribe there yet.
+    // All keys are on the target already, but no client can subscribe there yet.
     let busy = three.acquire(key, options().wait(SECOND)).await;
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
     let last = tokio::spawn(async move { three.acquire(key, options()).await });
@@ -592,12 +592,12 @@ async fn nodes_come_and_go() {
     let cluster = Cluster::builder().masters_alone(3).with_a_spare().start();
     let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let spare = &cluster.nodes()[3];
-    // Or it would follow whoever gets its only slot.
+    // Otherwise the spare would become a replica of the node that gets its only slot.
     spare.cli(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]);
     let source = cluster.node_of("lock:k");
     let short = LockOptions::new(SECOND * 10);
     let guard = locks.acquire_free("k", short.clone()).await;
-    // The map names no node without slots: this one is heard of by redirections alone.
+    // The slot map names no node without slots: clients learn of this one only from redirects.
     let migration = cluster.migration(slot_of("lock:k"), spare);
     migration.open();
     migration.move_keys();
@@ -639,7 +639,7 @@ async fn one_live_seed_is_enough() {
     let started = Instant::now();
     let locks = connect(&url).await;
     let took = started.elapsed();
-    // One after the other, each of the eight would take the connect time-out of two seconds.
+    // If the eight went in sequence, each would take the connect time-out of two seconds.
     assert!(
         took < SECOND * 12,
         "{took:?}: the silent ones one after the other"
@@ -759,7 +759,7 @@ async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
         started.elapsed() > SECOND * 11
     })
     .await;
-    // One more: of all these, two are of use.
+    // Of all these connections, one more lock uses two.
     let blocks = one.acquire_free("one more", options()).await;
     let one_more = tokio::spawn(async move { other.acquire("one more", options()).await });
     eventually(HANG, "the others were given up", async || channels() < 10).await;
@@ -771,7 +771,7 @@ async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
     }
 }
 
-/// A cluster of masters to each of which clients come through a proxy.
+/// A cluster of masters; clients reach each of them through a proxy.
 struct Proxied {
     cluster: Cluster,
     proxies: Vec<Proxy>,
@@ -826,7 +826,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         proxy.clear_log();
     }
     for number in 0..50 {
-        // In slots of which its process hears already: else it would begin with listening.
+        // The process is subscribed to these slots already: otherwise it would first subscribe.
         let key = format!("{{{}}}k{number}", number % 20);
         let acquire = locks.acquire(key, options());
         assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
@@ -836,12 +836,12 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         all.map(|proxy| proxy.requests("EVALSHA") + proxy.requests("SET"))
             .sum()
     };
-    // A few may have begun otherwise, and were dropped before they left.
+    // A few futures may have begun with another step, and were dropped before their requests were sent.
     eventually(HANG, "most requests have left", async || asked() >= 30).await;
     for proxy in &proxied.proxies {
         proxy.pass();
     }
-    // These come behind all that left, at both nodes.
+    // These requests arrive behind all that were sent before, at both nodes.
     for number in 0..20 {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release_held().await;
@@ -867,7 +867,7 @@ async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
         .await;
         proxy.reset();
     }
-    // Not `release`, which may be told of the last break; it goes on either way.
+    // A drop, since `release` may fail with the last break; the release goes on either way.
     drop(guard);
     granted(waiting).await.release_held().await;
     eventually(HANG, "nothing is left", async || proxied.locks_left() == 0).await;
@@ -916,7 +916,7 @@ async fn while_its_nodes_are_down_nobody_storms_them() {
     })
     .await;
     let connections = u128::from(proxy.connections() - before);
-    // For locks, and for grants: each one in fifty milliseconds at the most.
+    // Connections for locks and for grants: of each kind at most one in fifty milliseconds.
     let most = started.elapsed().as_millis() / 25 + 10;
     assert!(
         (1..=most).contains(&connections),
@@ -939,7 +939,7 @@ async fn a_manager_that_is_gone_leaves_no_connection_and_no_lock() {
         let count = nodes.map(|node| {
             let list: String =
                 redis::from_redis_value(node.cli(&["CLIENT", "LIST"])).expect("text");
-            // One of them asks.
+            // One of the clients is the one that asks.
             list.lines().count() - 1
         });
         count.sum()

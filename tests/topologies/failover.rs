@@ -1,4 +1,4 @@
-//! What becomes of locks when the server that has them dies and another one takes over, again and again.
+//! Locks on a server that dies, again and again, while another one takes over.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
 const TTL: Duration = Duration::from_secs(2);
 
-/// So often the server dies.
+/// The number of times that the server dies.
 const ROUNDS: u32 = 10;
 
-/// So often each process is to get the lock between two deaths, while nothing is broken.
+/// The number of times that each process has to get the lock between two deaths, while nothing is broken.
 const GRANTS: usize = 5;
 
-/// Within this time after another server took over, each process is to get the lock: many times what it takes, for a machine
+/// The time after a take-over within which each process has to get the lock. It is many times the usual time, for a machine
 /// busy with a build.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// Makes a test of each claim on what `start` starts.
+/// Makes a test of each claim on the servers that `start` starts.
 macro_rules! on {
     ($module:ident: $start:expr => $($claim:ident)*) => {
         mod $module {
@@ -40,7 +40,7 @@ macro_rules! on {
     };
 }
 
-// It has lost its data each time.
+// The server has lost its data each time.
 on! { a_server_that_is_started_again: RedisServer::start() =>
     all_who_wait_go_on_and_tokens_grow
     a_lease_that_the_next_server_does_not_know_is_lost
@@ -87,8 +87,8 @@ async fn all_who_wait_go_on_and_tokens_grow(servers: &Deployment) {
     assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
-/// For a moment, two servers may take writes, the old primary and the new one. Only the time is the same for both, so a token
-/// that is counted up on the one can be smaller than an earlier one of the other.
+/// For a moment two servers may take writes, the old primary and the new one. Only the time is the same for both. So a token
+/// that is counted up on one can be smaller than an earlier token of the other.
 async fn each_token_is_at_least_the_time(servers: &Deployment) {
     let (one, other) = (connect(&servers.url()).await, connect(&servers.url()).await);
     let micros = || u64::try_from(servers.time(FULL_KEY).as_micros()).expect("a time");
@@ -112,7 +112,7 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
     }
 }
 
-/// Kills the server of the key, and returns in which time exclusion is not promised.
+/// Kills the server of the key, and returns the time in which exclusion is not promised.
 async fn fail_over(servers: &Deployment, holders: &mut Holders) -> Window {
     let from = Moment::now();
     let killed = servers.kill_server_of(FULL_KEY);
@@ -121,7 +121,7 @@ async fn fail_over(servers: &Deployment, holders: &mut Holders) -> Window {
     servers.rejoin(killed);
     Window {
         from,
-        // A lease from before, which the next server does not know, may last until then.
+        // An earlier lease, which the next server does not know, may last until then.
         to: from.after(TTL).max(Moment::now()),
     }
 }
@@ -138,7 +138,7 @@ fn report(history: &History, windows: &[Window]) {
     );
 }
 
-/// Long enough for any fail-over, and short enough for several renewals within [`HANG`].
+/// Options with a ttl that is long enough for any fail-over, and short enough for several renewals within [`HANG`].
 fn options() -> LockOptions {
     LockOptions::new(Duration::from_secs(20)).wait(HANG)
 }

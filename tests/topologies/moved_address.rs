@@ -1,21 +1,21 @@
-//! An address that leads to another primary than before, while connections to the old one stay, which still takes writes.
-//! Fencing tokens grow all the same, in the order in which the locks are acquired.
+//! An address that leads to a new primary, while connections to the old primary stay, which still takes writes.
+//! Fencing tokens still grow, in the order in which the locks are acquired.
 
 use lock_core::{FencingToken, LockManager};
 use lock_tests::{
     AcquireFree, HANG, Proxy, RedisServer, ReleaseHeld, connect, eventually, options, patient,
 };
 
-/// Most of them within the second for which a token could be counted up.
+/// Most rounds are within the second for which a token could be counted up.
 const ROUNDS: usize = 100;
 
 struct MovedAddress {
     old: RedisServer,
     _new: RedisServer,
     _proxy: Proxy,
-    /// On the old primary.
+    /// The managers on the old primary.
     before: [LockManager; 2],
-    /// On the new one.
+    /// The manager on the new primary.
     after: LockManager,
 }
 

@@ -10,7 +10,7 @@ use lock_tests::{
     AcquireFree as _, Certificates, Cluster, HANG, ReleaseHeld as _, Sentinels, eventually, patient,
 };
 
-/// A client that trusts these certificates. No server is where it leads.
+/// A client that trusts these certificates. There is no server at its own address.
 fn trusting(certificates: &Certificates) -> Client {
     let trusted = TlsCertificates {
         client_tls: None,

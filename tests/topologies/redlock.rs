@@ -1,4 +1,4 @@
-//! Locks on several servers, of which some are down, hang, restart, or were never told.
+//! Locks on several servers, of which some are down, hang, restart, or never got the request.
 
 use std::{
     sync::{
@@ -40,7 +40,7 @@ impl Servers {
         self.proxies.iter().map(Proxy::url).collect()
     }
 
-    /// A manager for which it does not matter that the servers have just been started.
+    /// A manager that accepts votes of servers that have just been started.
     async fn manager(&self) -> LockManager {
         builder()
             .redlock(self.urls())
@@ -48,7 +48,7 @@ impl Servers {
             .expect("the servers are up")
     }
 
-    /// On how many servers a key is.
+    /// The number of servers that have a key.
     fn holding(&self, key: &str) -> usize {
         let values = self.all.iter().filter(|server| server.get(key).is_some());
         values.count()
@@ -80,7 +80,7 @@ fn builder() -> LockManagerBuilder {
     LockManager::builder().quarantine(Duration::ZERO)
 }
 
-/// With a ttl that is not over when a test is.
+/// Options with a ttl that outlasts every test.
 fn long() -> LockOptions {
     LockOptions::new(Duration::from_secs(60))
 }
@@ -107,11 +107,11 @@ async fn a_lock_is_on_all_servers_and_gone_from_all_when_it_is_released() {
 async fn an_acquire_is_one_round_trip_as_a_rule_and_a_release_another() {
     let servers = Servers::start(3);
     let locks = servers.manager().await;
-    // The scripts are known to the servers from now on.
+    // The servers know the scripts from now on.
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
     servers.nothing_is_left().await;
-    // The last of the answers may come after the release has begun, which then asks once more: not each time.
+    // The last answer may come after the release has begun, and then the release sends one more request: not each time.
     let mut fewest = usize::MAX;
     for _ in 0..10 {
         for proxy in &servers.proxies {
@@ -142,7 +142,7 @@ async fn the_next_acquire_waits_for_the_answer_to_a_release_in_the_background() 
     let locks = builder().command_timeout(HANG).redlock(servers.urls());
     let locks = locks.await.expect("the servers are up");
     run_in_a_row(&locks, "k", 10).await;
-    // The servers get what is sent, and no answer comes back.
+    // The servers get the requests, and no answer comes back.
     let lose = async |_| {
         for proxy in &servers.proxies {
             proxy.lose(Direction::Replies, Which::every(), After::Silence);
@@ -184,7 +184,7 @@ async fn a_minority_that_is_down_is_not_missed() {
 #[tokio::test]
 async fn nobody_waits_for_a_minority_that_hangs() {
     let servers = Servers::start(5);
-    // Whoever waited for a server that hangs would wait for so long with a release, and for half a second with a vote.
+    // A release that waited for a server that hangs would take this long, and a vote half a second.
     let patience = Duration::from_secs(20);
     let locks = builder()
         .command_timeout(patience)
@@ -194,7 +194,7 @@ async fn nobody_waits_for_a_minority_that_hangs() {
     servers.black_hole([0, 1]);
     let mut fastest = patience;
     let all = Instant::now();
-    // One may be slow on a busy machine, but not each.
+    // One round may be slow on a busy machine, but not each.
     for round in 0..20 {
         if round >= 3 && fastest < Duration::from_millis(250) {
             break;
@@ -252,7 +252,7 @@ async fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
 async fn what_a_hanging_majority_may_have_taken_is_taken_back() {
     let servers = Servers::start(3);
     let locks = servers.manager().await;
-    // The scripts are known to the servers from now on.
+    // The servers know the scripts from now on.
     let guard = locks.acquire_free("other", options()).await;
     guard.release_held().await;
     servers.nothing_is_left().await;
@@ -379,7 +379,7 @@ async fn another_librarys_lock_is_respected_by_a_majority_only() {
     guard.release_held().await;
 }
 
-/// A has the lock at {1, 2, 3}. Server 3 forgets it. B reaches {3, 4, 5} only, which is a majority.
+/// A has the lock on servers {1, 2, 3}. Server 3 forgets it. B reaches {3, 4, 5} only, which is a majority.
 #[tokio::test]
 async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
     const QUARANTINE: Duration = Duration::from_secs(12);
@@ -433,7 +433,7 @@ async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
         eventually(SOON, "let go", async || server.get(KEY).is_none()).await;
     }
 
-    // It is the quarantine that keeps B out: without one, both have the lock.
+    // Only the quarantine keeps B out: without one, both have the lock.
     let reckless = builder()
         .redlock(&urls_of_b[2..])
         .await
@@ -448,7 +448,7 @@ async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
         "the store can tell them apart"
     );
     drop((of_a, of_b));
-    // And it ends.
+    // The quarantine ends.
     let other = b
         .acquire("other", options().wait(HANG))
         .await
@@ -465,8 +465,8 @@ async fn cautious(servers: &Servers, quarantine: u64) -> LockManager {
 
 async fn has_no_votes(locks: &LockManager) {
     static TRIES: AtomicU32 = AtomicU32::new(0);
-    // Each time another key. The one server that votes has the key of a lost try for a moment longer, and says so to the next try,
-    // which is then busy, if that is heard before the others are known to be silent.
+    // Each try has a new key. The only server that votes keeps the key of a lost try for a moment. A next try for the same key
+    // would be busy if that server's answer came before the silence of the others is known.
     let key = format!("try {}", TRIES.fetch_add(1, Ordering::Relaxed));
     let tried = locks.try_acquire(key, options()).await;
     let Err(LockError::Unavailable { source, .. }) = tried else {
@@ -476,7 +476,7 @@ async fn has_no_votes(locks: &LockManager) {
     assert!(reason.contains("may have forgotten locks"), "{reason}");
 }
 
-/// A server whose clock was set ahead, or back, since it was started.
+/// A server with a clock that was set ahead, or back, since it was started.
 #[tokio::test]
 async fn a_server_that_reports_a_long_uptime_may_have_been_started_just_now() {
     let (clock, hour) = (ShiftedClock::new(), Duration::from_secs(3600));
@@ -534,7 +534,7 @@ async fn a_process_need_not_watch_what_others_have_watched_unless_it_was_lost() 
         .await
         .release_held()
         .await;
-    // One that never voted yet, too, since it is found out with the vote.
+    // A manager that has not voted yet notices the loss, too, since the vote itself finds it.
     let third = cautious(&servers, QUARANTINE).await;
     let all = Instant::now();
     for server in &servers.all[..2] {
@@ -550,7 +550,7 @@ async fn a_process_need_not_watch_what_others_have_watched_unless_it_was_lost() 
         "{:?}",
         all.elapsed()
     );
-    // What comes back with a file may lack the last locks.
+    // A server that comes back with a file may lack the last locks.
     let marker = servers.all[0].get("__lock_core__:watched");
     for server in &servers.all[..2] {
         server.kill9();
@@ -598,7 +598,7 @@ async fn lists_that_make_no_majority_are_refused() {
             .contains("odd number")
     );
     assert!(reason(&[one, two, one]).await.contains("listed twice"));
-    // By another way, which only the server knows of.
+    // This address goes past the proxy, so that only the server's own answer shows that both are the same server.
     let direct = servers.all[0].url();
     let same = reason(&[one, two, &direct]).await;
     assert!(same.contains("is the same server as"), "{same}");
@@ -615,7 +615,7 @@ async fn a_server_that_turns_out_to_be_another_one_has_no_second_vote() {
     let (first, second) = (&servers.all[0], &servers.all[1]);
     let hidden = Proxy::start(first.port());
     let urls = [first.url(), second.url(), hidden.url()];
-    // At first it does not answer, so nobody can know.
+    // At first it does not answer, so its state is unknown.
     hidden.black_hole(Scope::All);
     let locks = builder()
         .connect_timeout(Duration::from_secs(1))
@@ -650,7 +650,7 @@ async fn a_list_in_one_url_is_a_list_of_servers() {
     let guard = locks.acquire_free("k", options()).await;
     eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
     guard.release_held().await;
-    // Fresh servers, and nothing said about that: none of them votes.
+    // The servers are fresh, and the manager was not told so: none of them votes.
     let locks = LockManager::connect(&list)
         .await
         .expect("connects all the same");
@@ -781,7 +781,7 @@ async fn a_server_whose_clock_is_astray_has_no_vote_and_moves_nobody() {
     servers.nothing_is_left().await;
 }
 
-/// A server's numbers have to be above its counter and near its clock, so there are none until the clock has caught up.
+/// A number has to be above the server's counter and near its clock, so there is none until the clock has caught up.
 #[tokio::test]
 async fn clocks_that_were_set_back_are_named_until_they_are_right() {
     let clock = ShiftedClock::new();
@@ -814,7 +814,7 @@ async fn clocks_that_were_set_back_are_named_until_they_are_right() {
     for locks in [&locks, &servers.manager().await] {
         let warnings = about_clocks(locks).await;
         assert_eq!(warnings.len(), 3, "{warnings:?}");
-        // A second is allowed.
+        // The clock may be a second behind the token, so the time until the vote is less than 1,000 s.
         assert!(warnings[0].contains("votes in 99"), "{warnings:?}");
     }
     clock.set_right();
@@ -878,7 +878,7 @@ async fn a_lease_is_lost_when_a_majority_says_so_and_never_made_anew_then() {
     }
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
     assert_eq!(reason, LeaseLost::TakenAway);
-    // What might have been sent to make it anew was sent before this, on the same connections.
+    // A request that made the key anew would be sent before these, on the same connections.
     for _ in 0..3 {
         let other = locks.acquire_free("other", options()).await;
         eventually(HANG, "all have it", async || {
@@ -916,7 +916,7 @@ async fn what_reaches_a_slow_server_late_is_taken_back_there_too() {
     let servers = Servers::start(3);
     let locks = servers.manager().await;
     let slow = &servers.all[2];
-    // Known to the server, so that one message is one request.
+    // After this the servers know the scripts, so that each message is one request.
     locks.acquire_free("k", long()).await.release_held().await;
     servers.nothing_is_left().await;
     servers.proxies[2].delay(Direction::Requests, Duration::from_millis(200));
@@ -949,7 +949,7 @@ async fn a_lease_outlives_servers_that_are_restarted_one_after_the_other() {
     for server in &servers.all {
         server.kill9();
         server.restart();
-        // Also while it may not vote on new locks.
+        // The lock is made anew even while the server may not vote on new locks.
         eventually(HANG, "made anew", async || server.get(KEY).is_some()).await;
     }
     guard.lease().verify().await.expect("held all the time");
@@ -957,7 +957,7 @@ async fn a_lease_outlives_servers_that_are_restarted_one_after_the_other() {
     servers.nothing_is_left().await;
 }
 
-/// The vote of a server is decided without it, before anything has left for it.
+/// The vote is decided without one of the servers, before any request to that server was sent.
 #[tokio::test]
 async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
     let servers = Servers::start(3);
@@ -969,7 +969,7 @@ async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
         .expect("two of three");
     servers.proxies[2].pass();
     servers.proxies[2].delay(Direction::Replies, Duration::from_millis(50));
-    // Many, since a connection is not made right after one could not be made.
+    // Many rounds, since a manager does not connect again right after a connection failed.
     for round in 0..40 {
         for server in &servers.all[..2] {
             let key = format!("lock:k{round}");
@@ -978,7 +978,7 @@ async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
         let tried = locks.try_acquire(format!("k{round}"), long()).await;
         assert!(tried.expect("answered").is_none());
     }
-    // Whatever left for the third server did so before this, on the same connection.
+    // Any earlier request to the third server was sent before this one, on the same connection.
     let other = locks.acquire_free("other", long()).await;
     let third = &servers.all[2];
     eventually(HANG, "it votes, too", async || {
@@ -1123,7 +1123,7 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
     );
 }
 
-/// The server's side of a vote, asked by hand.
+/// The server's side of a vote, tested with raw commands.
 #[test]
 fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_that_is_free_or_ours()
 {
@@ -1162,20 +1162,20 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
             .map_or(0, |text| text.parse::<u64>().expect("a number"))
     };
 
-    // Without its marker it may have forgotten locks, and with another one.
+    // Without its marker, or with another one, the server may have forgotten locks.
     for marker in ["", "run:name", "run:other:125000"] {
         server.cli(&["SET", "marker", marker]);
         assert_eq!(propose("a", now(), "1", "free"), [-2], "{marker}");
     }
     assert_eq!(server.keys("*"), ["marker"]);
     server.cli(&["SET", "marker", "run:name:125000"]);
-    // Without a counter it may have accepted, and forgotten, whatever is not too far above its clock.
+    // Without a counter, the server may have accepted and forgotten any number that is not too far above its clock.
     let asked = now();
     assert_eq!(propose("a", asked + SECOND / 2, "1", "free")[0], 0);
     assert_eq!(server.get(KEY), None);
     let bound = asked + SECOND..=now() + SECOND;
     assert!(bound.contains(&fence()), "{bound:?}: {}", fence());
-    // From here on it is one with an old counter.
+    // From here on the server has an old counter.
     server.cli(&["SET", FENCE, "7"]);
     for far in [now() - 2 * SECOND, now() + 2 * SECOND] {
         assert_eq!(propose("a", far, "1", "free")[0], 0, "far from its clock");
@@ -1250,7 +1250,7 @@ async fn a_server_that_did_not_hear_of_a_release_is_told_again() {
     .await;
 }
 
-/// The first process hands the lock from task to task without a pause. Nobody tells the second when it is free.
+/// The first process hands the lock from task to task without a pause. The second gets no message when the lock is free.
 #[tokio::test]
 async fn a_process_that_always_wants_the_lock_lets_others_in() {
     const TURNS: usize = 10;
@@ -1299,7 +1299,7 @@ async fn a_process_that_always_wants_the_lock_lets_others_in() {
     );
 }
 
-/// The counter of the contenders, which loses increments wherever two are inside at once.
+/// Uses the counter of the contenders, which loses increments if two tasks are inside at once.
 #[test]
 fn two_processes_lose_no_increment_while_a_minority_dies_and_stands_still() {
     const TASKS: u32 = 3;
@@ -1328,7 +1328,7 @@ fn two_processes_lose_no_increment_while_a_minority_dies_and_stands_still() {
             .get("counter")
             .map_or(0, |text| text.parse().expect("a number"))
     };
-    // One dies; of the others one at a time stands still, with what it knows.
+    // One server dies. Of the others, one at a time stands still, and keeps its data.
     let reached = |part: u32| {
         eventually_blocking(HANG, "they go on", || counted() >= total * part / 8);
     };

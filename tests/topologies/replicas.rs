@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
-/// The ttl outlasts every test: a key that becomes free was released, and did not expire.
+/// Options with a ttl that outlasts every test: a key that becomes free was released, and did not expire.
 fn options() -> LockOptions {
     LockOptions::new(HANG).wait(HANG)
 }
@@ -19,7 +19,7 @@ fn options() -> LockOptions {
 /// A primary with a replica that has all its data.
 async fn with_a_replica() -> (RedisServer, RedisServer) {
     let (primary, replica) = (RedisServer::start(), RedisServer::start());
-    // At the default it waits for a second one for five seconds.
+    // At the default the primary waits for a second replica for five seconds.
     primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     eventually(HANG, "the replica is there", async || {
@@ -112,7 +112,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     assert!(primary.calls("publish") > 0 && primary.calls("wait") > waits);
     assert!(u64::from(next.lease().fencing_token()) > before);
     assert_eq!(replica.get("lock:k"), primary.get("lock:k"));
-    // A grant alone does not count.
+    // A grant that no replica has does not count.
     replica.stop();
     let waiting = tokio::spawn(async move { one.acquire("k", options()).await });
     eventually(HANG, "it stands in line", async || {
@@ -133,7 +133,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     no_lock_is_left(&primary).await;
 }
 
-/// Acquires have a connection of their own there. It does not break with the one on which the release is lost.
+/// With replicas, acquires have a separate connection. It does not break with the one on which the release is lost.
 #[tokio::test]
 async fn the_next_try_waits_for_the_answer_to_a_release_in_the_background() {
     let (primary, _replica) = with_a_replica().await;
@@ -186,7 +186,7 @@ async fn leases_are_renewed_while_replicas_are_waited_for_in_vain() {
             "{refused:?}"
         );
     }
-    // Nor was a connection given up for it.
+    // No connection was given up for the refusals either.
     none_is_newer(&primary, connections);
     for guard in &guards {
         guard.lease().verify().await.expect("held");
@@ -230,7 +230,8 @@ async fn a_replica_that_is_late_but_in_time_costs_no_connection() {
     none_is_newer(&primary, connections);
 }
 
-/// The harness makes some of its own, of which only the last one is there.
+/// Checks that no client connected after the client with this number. The harness connects for each command, so that only its
+/// last connection is newer.
 fn none_is_newer(server: &RedisServer, connections: u64) {
     let clients = server.cli(&["CLIENT", "LIST"]);
     let clients: String = redis::from_redis_value(clients).expect("text");
@@ -238,7 +239,7 @@ fn none_is_newer(server: &RedisServer, connections: u64) {
     assert_eq!(newer.count(), 1, "only the one that asks: {clients}");
 }
 
-/// The largest number that a client of the server has.
+/// The largest client number that the server has given out.
 fn connections(server: &RedisServer) -> u64 {
     redis::from_redis_value(server.cli(&["CLIENT", "ID"])).expect("a number")
 }
@@ -267,7 +268,7 @@ async fn a_fail_over_to_a_replica_that_has_it_keeps_the_lease() {
     })
     .await;
     guard.lease().verify().await.expect("held");
-    // One replica is left, which is not enough for a new one.
+    // One replica is left, which is not enough for a new lock.
     let refused = locks.acquire("other", options().wait(SECOND * 6)).await;
     assert!(refused.is_err(), "{refused:?}");
     guard.release_held().await;

@@ -1,4 +1,4 @@
-//! Passwords that are replaced, where the server of a lock is found by others.
+//! Passwords that are replaced, where sentinels or cluster nodes name the server of a lock.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! What is special about sentinels: whom they name, who of them is believed, and what they cost.
+//! The special cases of sentinels: the primary that they name, the sentinel that is believed, and their cost.
 
 use std::{
     sync::{
@@ -15,14 +15,14 @@ use lock_tests::{
 };
 use tokio::time::timeout;
 
-/// Within this time a primary that was replaced is to be left.
+/// The time within which managers have to leave a primary that was replaced.
 const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 30).wait(HANG)
 }
 
-/// A sentinel that says what it is told to say.
+/// A fake sentinel that names the primary that a test chooses.
 struct Puppet {
     server: FakeServer,
     names: Arc<Mutex<(u16, u64)>>,
@@ -95,7 +95,7 @@ async fn every_connection_leaves_a_primary_that_only_we_can_reach() {
     let (old, new) = (without_scripts(), without_scripts());
     let puppet = Puppet::naming(&old, 1);
     let locks = connect(&url_of(&[&puppet], "plain:word@")).await;
-    // With it, the connection for transactions is open.
+    // After this, the connection for transactions is open.
     let first = locks.acquire_free("k", options()).await;
     first.release_held().await;
     puppet.name(&new, 2);
@@ -140,7 +140,7 @@ async fn a_sentinel_that_is_behind_does_not_lead_back() {
     let locks = connect(&url_of(&[&behind, &ahead], "")).await;
     ahead.name(&new, 2);
     locks_are_taken_at(&new, &locks).await;
-    // Only the other one is left, and the connection breaks.
+    // Only the sentinel that is behind is left, and the connection breaks.
     drop(ahead);
     new.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let refused = locks.acquire("k", options().wait(SECOND * 3)).await;
@@ -149,7 +149,7 @@ async fn a_sentinel_that_is_behind_does_not_lead_back() {
         "{refused:?}"
     );
     assert_eq!(old.get("lock:k"), None);
-    // It hears of it.
+    // The sentinel learns of the new primary.
     behind.name(&new, 2);
     let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
@@ -258,7 +258,7 @@ async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
     }
 }
 
-/// How many processes listen for grants at a server.
+/// The number of processes that are subscribed to grants on a server.
 fn listeners(server: &RedisServer) -> usize {
     let channels = server.cli(&["PUBSUB", "CHANNELS", "__lock_core__:grants:*"]);
     let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
@@ -289,7 +289,7 @@ async fn a_planned_fail_over_loses_nobody() {
     };
     let mut asked: Option<Instant> = None;
     eventually(HANG, "another server is the primary", async || {
-        // They give it up if a server is slow, and do not begin again by themselves.
+        // The sentinels give the fail-over up if a server is slow, and do not begin again by themselves.
         if asked.is_none_or(|asked| asked.elapsed() > SECOND * 5) {
             let answer = sentinel.try_cli(&["SENTINEL", "FAILOVER", sentinels.service()]);
             asked = answer.is_ok().then(Instant::now).or(asked);
@@ -300,7 +300,7 @@ async fn a_planned_fail_over_loses_nobody() {
     sentinels.failed_over(first);
     let before = u64::from(guard.lease().fencing_token());
     let second = sentinels.primary();
-    // The first one is no replica for a while yet, and would go on giving out locks.
+    // The first primary does not become a replica for a while, and would still grant locks.
     eventually(SOON, "both processes have left the first one", async || {
         listeners(second) == 2
     })
@@ -323,7 +323,7 @@ async fn a_primary_that_was_stopped_and_replaced_is_left_for_good() {
     let first = sentinels.primary();
     let guard = locks.acquire_free("before", options()).await;
     guard.release_held().await;
-    // This one sleeps through the fail-over, and still names the first primary when it wakes.
+    // This sentinel is stopped during the fail-over, and still names the first primary when it goes on.
     let [asleep, awake @ ..] = sentinels.sentinels() else {
         panic!("three sentinels")
     };
@@ -335,7 +335,7 @@ async fn a_primary_that_was_stopped_and_replaced_is_left_for_good() {
     for sentinel in awake {
         sentinel.stop();
     }
-    // Nobody tells the first one that it was replaced, and it is there before the only sentinel that answers.
+    // No sentinel tells the first primary that it was replaced, and it goes on before the only sentinel that answers.
     first.cont();
     asleep.cont();
     second.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -382,7 +382,7 @@ async fn while_everything_is_down_nobody_storms_the_sentinels() {
     })
     .await;
     let connections = u128::from(proxy.connections() - before);
-    // One in fifty milliseconds at the most.
+    // At most one in fifty milliseconds.
     let most = started.elapsed().as_millis() / 50 + 20;
     assert!(
         (1..=most).contains(&connections),

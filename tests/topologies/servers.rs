@@ -1,4 +1,4 @@
-//! What a lock is, the same on every kind of server, however many of them there are, and for every user.
+//! The claims that hold for a lock on every kind and number of servers, and for every user.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use lock_tests::{
 };
 use tokio::time::timeout;
 
-/// Makes a test of each claim on what `start` starts.
+/// Makes a test of each claim on the servers that `start` starts.
 macro_rules! the_suite_on {
     ($module:ident: $start:expr) => {
         the_suite_on! { @claims $module $start =>
@@ -176,7 +176,7 @@ async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
     second.release_held().await;
 }
 
-/// Whether shared locks and permits are refused, as they are where scripts may not run.
+/// Whether shared locks and permits are refused, as they must be where scripts may not run.
 async fn is_refused(servers: &Deployment, locks: &LockManager, options: LockOptions) -> bool {
     if servers.runs_scripts() {
         return false;
@@ -207,7 +207,7 @@ async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) 
         let tried = one.try_acquire("k", options).await;
         tried.expect("an answer").is_none()
     };
-    // A client that polls is not waited for.
+    // A release does not wait for a client that polls.
     if servers.grants_by().is_some() {
         eventually(HANG, "no task is admitted", async || {
             is_refused(patient().shared()).await
@@ -259,7 +259,7 @@ async fn it_waits(servers: &Deployment) {
         let line = async || servers.has_a_line("lock:k");
         return eventually(HANG, "it stands in line", line).await;
     }
-    // Each time it looks who has the key.
+    // Each poll reads the key.
     let before = servers.calls("get");
     let asked = async || servers.calls("get") >= before + 3;
     eventually(HANG, "it asked several times", asked).await;
@@ -306,7 +306,7 @@ async fn a_holder_takes_its_key_again(servers: &Deployment) {
     assert_eq!(servers.get("lock:k"), None);
 }
 
-/// An operator may take it away, by mistake.
+/// An operator may remove the expiry by mistake.
 async fn verifying_gives_a_lease_its_expiry_back(servers: &Deployment) {
     const TTL: Duration = Duration::from_secs(600);
     let guard = acquire(&connect(servers).await, LockOptions::new(TTL)).await;
@@ -327,7 +327,7 @@ async fn fencing_tokens_grow_though_the_data_are_lost(servers: &Deployment) {
         if round % 2 == 1 {
             servers.flush_all();
         }
-        // Its process knows the last token; a new one knows nothing.
+        // The holder's process knows the last token; a new process knows none.
         for locks in [&locks, &connect(servers).await] {
             let guard = acquire(locks, patient()).await;
             let next = fencing_token(&guard);

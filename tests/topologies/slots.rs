@@ -1,4 +1,4 @@
-//! What becomes of locks when the slot of their key moves from one master of a cluster to another.
+//! Locks while the slot of their key moves from one master of a cluster to another.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use lock_tests::{
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
 
-/// So often the slot moves.
+/// The number of times that the slot moves.
 const ROUNDS: u32 = 6;
 
-/// So often each process is to get the lock between two moves.
+/// The number of times that each process has to get the lock between two moves.
 const GRANTS: usize = 5;
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn follow(cluster: &Cluster) {
     }
     holders.all_get_it(GRANTS, Moment::now(), HANG).await;
     let history = holders.stop();
-    // Nothing is lost on the way, so there is no excuse.
+    // A move loses no data, so no overlap is excused.
     let overlaps = history.overlaps(&[]);
     assert!(overlaps.is_empty(), "{overlaps:#?}");
     let regressions = history.regressions(&[]);
@@ -82,7 +82,7 @@ async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
     assert_eq!(target.get(FULL_KEY), None);
 }
 
-/// The release is redirected, and so is the try behind it.
+/// The release is redirected, and so is the acquire behind it.
 #[tokio::test]
 async fn the_next_try_finds_the_lock_free_behind_a_release_in_the_background_whose_slot_has_gone() {
     let cluster = Cluster::start();

@@ -1,5 +1,5 @@
-//! Users who may not run scripts: the same locks by commands alone, on servers that compare and delete natively, and on those
-//! that do not.
+//! Users without the right to run scripts: the same locks by commands alone. Some servers have a command that compares and
+//! deletes, and others do not.
 
 use std::{
     io::{Read, Write},
@@ -36,7 +36,7 @@ on_every_kind! { server:
     waiters_with_scripts_poll_for_a_lock_that_is_held_without
 }
 
-/// A server on which `plain` may do everything but run scripts.
+/// A server on which the user `plain` may do everything except run scripts.
 fn server(kind: Kind) -> RedisServer {
     let server = RedisServer::builder().kind(kind).start();
     server.add_user_without_scripts();
@@ -81,7 +81,7 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     assert_eq!(server.calls("evalsha"), 0);
 }
 
-/// To move the counter to the server's time, it has to stand still for a moment, however many wait.
+/// The counter can move to the server's time only if it stands still for a moment, for any number of waiters.
 async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
     let guard = one.acquire_free("k", patient()).await;
@@ -167,7 +167,7 @@ async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
         let ttl = LockOptions::new(Duration::from_secs(6));
         held.push(locks.acquire_free(format!("k{number}"), ttl).await);
     }
-    // One after the other, this would take longer than they last.
+    // In sequence, the renewals would take longer than the leases last.
     proxy.delay(Direction::Replies, Duration::from_millis(15));
     let started = std::time::Instant::now();
     eventually(HANG, "they were renewed, and renewed again", async || {
@@ -195,7 +195,7 @@ async fn a_lost_answer_is_asked_for_again_and_its_time_counts_from_then(server: 
         .connect(&proxy.url_as("plain", "word"))
         .await
         .expect("up");
-    // The second request leaves a command time-out later, and finds its own key.
+    // The second request is sent a command time-out later, and finds its own key.
     proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Silence);
     let guard = locks.acquire("k", patient()).await.expect("its own key");
     let (believed, left) = (guard.lease().remaining(), server.pttl("lock:k"));
@@ -217,7 +217,7 @@ async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
         .connect(&proxy.url_as("plain", "word"))
         .await
         .expect("up");
-    // Long against a stall: no acquire gets its answer before it is dropped.
+    // Longer than any stall: no acquire gets its answer before it is dropped.
     proxy.delay(Direction::Requests, Duration::from_millis(700));
     let long = LockOptions::new(HANG).wait(HANG);
     for number in 0..20 {
@@ -225,7 +225,7 @@ async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
         assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
     }
     proxy.delay(Direction::Requests, Duration::ZERO);
-    // Behind all that has left; one of a machine that is busy may never have.
+    // The check arrives behind all requests that were sent; on a busy machine, some may never be sent.
     locks.check().await.expect("it goes on");
     assert!(server.calls("set") > 1, "some have left");
     eventually(
@@ -236,8 +236,8 @@ async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
     .await;
 }
 
-/// Servers shrink their table of keys while it gets emptier. A server with a fault there lost keys that nothing had touched, within two
-/// rounds of this.
+/// Servers shrink their table of keys when it gets emptier. A server with a bug there lost untouched keys within two rounds of
+/// this test.
 async fn many_locks_are_let_go_without_a_loss_of_another(server: &RedisServer) {
     let locks = connect(server).await;
     for round in 0..6 {
@@ -247,7 +247,7 @@ async fn many_locks_are_let_go_without_a_loss_of_another(server: &RedisServer) {
         }
         while let Some(guard) = held.pop() {
             guard.release_held().await;
-            // Moves the counter.
+            // This acquire moves the counter.
             locks
                 .acquire_free("more", patient())
                 .await
@@ -299,7 +299,7 @@ async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none(server: &Red
         server.keys("lock:*").is_empty()
     })
     .await;
-    // As by scripts, one that is no number is replaced by the time.
+    // As with scripts, a counter that is not a number is replaced by the time.
     server.cli(&["SET", "__lock_core__:fence", "x"]);
     let guard = locks.acquire_free("k", patient()).await;
     let token = u64::from(guard.lease().fencing_token());
@@ -307,7 +307,7 @@ async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none(server: &Red
     guard.release_held().await;
 }
 
-/// Transactions go one after the other, and what is held cannot wait for all of them.
+/// Transactions run in sequence, and the renewal of a held lock cannot wait for all of them.
 #[tokio::test]
 async fn releases_of_many_locks_do_not_hold_up_renewals() {
     let server = server(Kind::Distribution);
@@ -336,7 +336,7 @@ async fn releases_of_many_locks_do_not_hold_up_renewals() {
     held.release().await.expect("held");
 }
 
-/// Changes of an expiry, by a transaction or by a command that compares.
+/// The number of changes of an expiry, by a transaction or by a command that compares.
 fn renewals(server: &RedisServer) -> u64 {
     server.calls("pexpire") + server.calls("set")
 }
@@ -361,11 +361,11 @@ async fn a_key_that_changes_hands_in_the_middle_of_a_transaction_is_left_alone()
     assert_eq!(server.get("lock:k").as_deref(), Some("another"));
 }
 
-/// A way to a server that ends a connection once: right behind the answer to a look at what is watched from then on. Whoever
-/// looked finds the connection gone when the rest of the transaction is due, and a new one to be had.
+/// A proxy that closes a connection once, right behind the answer to a read of watched keys. The client finds the connection
+/// closed when it sends the rest of the transaction, and can open a new one.
 struct Cut {
     port: u16,
-    /// Done between the look and its answer.
+    /// Runs between the read and its answer.
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
 
@@ -430,7 +430,7 @@ fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhi
             let ends = meanwhile.is_some();
             if let Some(meanwhile) = meanwhile {
                 meanwhile();
-                // The answer and the end arrive together.
+                // The answer and the end of the connection arrive together.
                 rustix::net::sockopt::set_tcp_cork(&to, true).expect("a TCP socket");
             }
             if to.write_all(&bytes[..count]).is_err() || ends {
@@ -467,10 +467,10 @@ async fn a_counter_that_others_moved_while_a_connection_was_lost_does_not_go_bac
     let locks = LockManager::connect(&way.url()).await.expect("up");
     let other = connect(&server).await.acquire("other", patient()).await;
     let token = other.expect("free").lease().fencing_token();
-    // As after many that were given out meanwhile.
+    // The counter is as far ahead as after many tokens that were given out meanwhile.
     let ahead = u64::from(token) + 60_000_000;
     let next = server.clone();
-    // Behind what it has to be larger than, so that it is looked at.
+    // The counter is smaller than the time, so that the acquire has to read and move it.
     server.cli(&["SET", "__lock_core__:fence", "7"]);
     way.arm(move || drop(next.cli(&["SET", "__lock_core__:fence", &ahead.to_string()])));
     let guard = locks.acquire_free("k", patient()).await;
@@ -500,7 +500,7 @@ async fn operators_look_and_take_away(server: &RedisServer) {
     assert_eq!(server.keys("lock:list").len(), 1);
 }
 
-/// Without scripts nothing is granted. A waiter beside it waits for a holder whose release grants, which it checks once a second.
+/// A release without scripts grants nothing. A waiter with scripts expects a release that grants, and checks once a second.
 async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &RedisServer) {
     let granting = RedisServer::start();
     let holder = connect(server).await;
@@ -531,7 +531,7 @@ async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &Redi
     }
 }
 
-/// As a user who may run scripts.
+/// A manager of a user with the right to run scripts.
 async fn locks_of(server: &RedisServer) -> LockManager {
     let connected = LockManager::connect(&server.url()).await;
     connected.expect("a server with scripts")
