@@ -1,4 +1,4 @@
-//! What a holder believes lies within what the server says: by the server's own account of the commands it executed.
+//! A holder's belief in its lock lies within the time that the server's own record of executed commands shows.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use lock_tests::{
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// Far more than the allowance for clocks, which is 12 ms for this ttl: whoever counted from the answer would be found out.
+/// Far more than the allowance for clocks, which is 12 ms for this ttl: a holder that counted from the answer would be noticed.
 const ONE_WAY: Duration = Duration::from_millis(40);
 
-/// A server far away that says what it does.
+/// A server with a long latency, and the record of its commands.
 struct Far {
     monitor: Monitor,
     proxy: Proxy,
@@ -65,10 +65,10 @@ impl Far {
         .await;
     }
 
-    /// Ends all holders, and compares what they wrote with what the server says, which it returns.
+    /// Ends all holders, and compares their records with the server's; returns both.
     fn compare(self, mut holders: Holders) -> (Vec<Hold>, Vec<ServerHold>) {
         let pids: Vec<u32> = holders.processes().iter().map(Process::id).collect();
-        // So that nobody lets go after the last look at what they wrote.
+        // The processes are killed, so that no holder releases after the last look at their records.
         for process in holders.processes() {
             process.kill9();
         }
@@ -91,10 +91,10 @@ impl Far {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_fights_for_a_lock_believes_in_it_no_longer_than_the_server_keeps_it() {
     let far = Far::start();
-    // Held for longer than a third of the ttl, so that leases are renewed, too.
+    // Locks are held for longer than a third of the ttl, so that leases are renewed, too.
     let mut holders = far.holders(&["a", "b"], 4, 2, Duration::from_millis(600));
     holders.all_get_it(1, Moment::from_nanos(0), HANG).await;
-    // One never comes back, with a lease that was renewed and so lasts for longer than the ttl; one stops for longer than that.
+    // One process is killed with a renewed lease, which lasts for longer than the ttl. Another one is stopped for longer than that.
     far.renews_a_lease_of(&holders.processes()[1]).await;
     holders.processes()[1].kill9();
     holders.processes()[0].stop();
@@ -120,7 +120,7 @@ async fn whoever_is_given_a_free_lock_believes_in_it_no_longer_than_the_server_k
     let far = Far::start();
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let mut holders = far.holders(&keys, 1, 8, TTL * 20);
-    // Killed before the first renewal, so that what they believe is what the first answer said.
+    // The processes are killed before the first renewal, so that their belief is from the first answer.
     holders.all_get_it(8, Moment::from_nanos(0), HANG).await;
     let (believed, _) = far.compare(holders);
     assert_eq!(believed.len(), 8);

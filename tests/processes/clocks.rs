@@ -1,4 +1,4 @@
-//! Servers whose clock jumps, or goes too fast, while locks are held.
+//! Servers with a clock that jumps, or goes too fast, while locks are held.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_grow() {
     let options = LockOptions::new(SECOND * 10).wait(HANG);
     let first = one.acquire_free("k", options.clone()).await;
     clock.set_ahead(SECOND * 60);
-    // Exclusion is not promised then, but everybody gets to know.
+    // Exclusion is not promised then, but the first holder learns of the loss.
     let second = timeout(HANG, other.acquire("k", options)).await;
     let second = second.expect("no hang").expect("expired");
     assert!(second.lease().fencing_token() > first.lease().fencing_token());
@@ -37,7 +37,7 @@ async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_e
         .await;
     let before = first.lease().fencing_token();
     clock.set_back(SECOND * 3600);
-    // It ends for us when it would have, and for the server an hour later.
+    // The lease ends in time for its holder, and an hour later for the server.
     assert!(first.lease().remaining() <= ttl);
     let seen = other.inspect("k").await.expect("an answer").expect("held");
     let left = seen.remaining.expect("an expiry");
@@ -51,7 +51,7 @@ async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_e
     assert!(second.lease().fencing_token() > before);
 }
 
-/// The allowance for drift covers it.
+/// The allowance for drift covers the difference.
 #[tokio::test]
 async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
     let clock = ShiftedClock::new();
@@ -61,7 +61,7 @@ async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
         processes: 2,
         tasks: 2,
         ttl: SECOND,
-        // Beyond the ttl, so that leases are renewed by a clock that runs away from ours.
+        // Longer than the ttl, so that leases are renewed by a clock that runs away from ours.
         hold: Duration::from_millis(1300),
     };
     let mut holders = Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), &load);

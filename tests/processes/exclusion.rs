@@ -1,4 +1,4 @@
-//! Mutual exclusion between processes, shown by what they would lose without it.
+//! Mutual exclusion between processes, shown by increments that would be lost without it.
 
 use lock_tests::{Process, RedisServer};
 
@@ -24,7 +24,7 @@ fn contend(server: &RedisServer, mode: &str) {
     let mut contenders: Vec<Process> = (0..PROCESSES)
         .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
         .collect();
-    // All are connected before the first begins, so that they really meet.
+    // All are connected before the first begins, so that they really compete.
     for contender in &mut contenders {
         assert_eq!(contender.line(), "ready");
     }

@@ -1,4 +1,4 @@
-//! Processes that fork: children are strangers to each other and to their parent.
+//! Processes that fork: the children and their parent are independent of each other.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -34,7 +34,7 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
         (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == LOCKS)
     })
     .await;
-    // While they are there.
+    // The channels are listed while the children run.
     let channels = channels(&server);
     server.cli(&["SET", "stop", "1"]);
     process.join();
@@ -53,7 +53,7 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     assert_eq!(tokens.len(), all);
     let secrets = server.cli(&["SCARD", "secrets"]);
     assert_eq!(usize::from_redis_value(secrets).expect("a number"), all);
-    // Each child's, and the parent's.
+    // One channel of each child, and one of the parent.
     assert_eq!(channels.len(), CHILDREN as usize + 1, "{channels:?}");
 }
 
@@ -74,7 +74,7 @@ fn an_inherited_manager_is_refused_at_once_and_the_parents_connection_left_alone
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     an_inherited_manager_is_refused(&proxy.url(), "", || {
-        // One of each of the parent's managers, and of each of the child's.
+        // One connection of each manager of the parent, and of each manager of the child.
         assert_eq!(proxy.connections(), 3 + 2);
     });
     assert_eq!(proxy.connections(), 3 + 2, "the parent made no new one");

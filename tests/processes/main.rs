@@ -1,6 +1,6 @@
 //! Several processes: contenders, other libraries, forks, and processes or clocks that stop.
 //!
-//! The test starts them as programs and judges what they did. It keeps nothing that is the process's.
+//! The tests start them as programs and check their results. They change no state of the test's own process.
 
 mod beliefs;
 mod clocks;

@@ -1,12 +1,12 @@
-//! Other libraries, and the locks that people write by hand, beside a manager: on the same key they exclude each other.
+//! Other libraries, and hand-written locks, beside a manager: on the same key they exclude each other.
 //!
-//! Each is a process that does what it is told by lines; see `neighbours/client.py`.
+//! Each is a process that obeys lines; see `neighbours/client.py`.
 
 use lock_core::{KeysOf, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{HANG, Process, Proxy, RedisServer, ReleaseHeld as _, eventually, tool};
 use tokio::time::timeout;
 
-/// What the contender makes of the counter's name.
+/// The key that the contender derives from the counter's name.
 const KEY: &str = "contender:counter";
 
 const WORKERS: u32 = 2;
@@ -77,7 +77,7 @@ neighbours! {
 }
 
 impl Neighbour {
-    /// A hand-written lock, whose key is as it is given.
+    /// A hand-written lock, which takes the key as it is given.
     const fn recipe(name: &'static str) -> Self {
         Self {
             program: Program::Python,
@@ -91,7 +91,7 @@ impl Neighbour {
         let (program, script, libraries) = match self.program {
             Program::Python => {
                 let python = tool("python/bin/python", "Python with other libraries");
-                // Two packages have a module called redlock. This one stands in a folder of its own.
+                // Two packages have a module called redlock, so this one is in a folder of its own.
                 let libraries = match self.name {
                     "redlock" => tool("python-redlock", "the Python library redlock"),
                     _ => String::new(),
@@ -106,7 +106,7 @@ impl Neighbour {
         let script = format!("{}/neighbours/{script}", env!("CARGO_MANIFEST_DIR"));
         let mut arguments = vec![&*script, self.name, url, KEY];
         arguments.extend(more);
-        // No compiled files beside the sources.
+        // Python must write no compiled files beside the sources.
         let variables = [
             (libraries.0, &*libraries.1),
             ("PYTHONDONTWRITEBYTECODE", "1"),
@@ -116,7 +116,7 @@ impl Neighbour {
         client
     }
 
-    /// Where its lock is on the server.
+    /// The key of its lock on the server.
     fn full_key(self) -> String {
         String::from(self.keys) + KEY
     }
@@ -133,14 +133,14 @@ impl Neighbour {
 struct Client(Process);
 
 impl Client {
-    /// Tells it what to do, and returns its answer when that is done.
+    /// Sends a command to the client, and returns its answer.
     fn ask(&mut self, words: &str) -> String {
         self.0.say(words);
         self.0.line()
     }
 }
 
-/// The lease outlasts any wait, so that no expiry passes for a release.
+/// Options with a lease that outlasts any wait, so that no expiry is taken for a release.
 fn options() -> LockOptions {
     LockOptions::new(HANG * 10).wait(HANG)
 }
@@ -184,7 +184,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
     assert_eq!(theirs.ask("try"), "busy");
     theirs.0.say("acquire");
     let asked = proxy.log().len();
-    // An attempt of theirs is four commands at most.
+    // An attempt of the other library has at most four commands.
     eventually(HANG, "theirs waits, and asks again", async || {
         proxy.log().len() > asked + 4
     })
@@ -197,7 +197,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
     assert_eq!(server.get(&key), None);
 }
 
-/// Shared, and with permits.
+/// Checks a shared lock, and one with permits.
 async fn a_lock_that_is_not_exclusive_is_busy_for_the_other(neighbour: Neighbour) {
     let server = RedisServer::start();
     let locks = neighbour.manager(&server).await;
@@ -217,7 +217,7 @@ async fn a_lock_that_is_not_exclusive_is_busy_for_the_other(neighbour: Neighbour
         assert_eq!(theirs.ask("try"), "busy");
         guard.lease().verify().await.expect("it is ours still");
 
-        // As when their lease had run out, and they did not notice.
+        // As if their lease had run out, and they did not notice.
         server.cli(&["DEL", &key]);
         assert_eq!(theirs.ask("try"), "held");
         let lost = guard.lease().verify().await;
@@ -238,7 +238,7 @@ async fn neither_deletes_the_others_key(neighbour: Neighbour) {
     let mut theirs = neighbour.start(&server.url(), &[]);
     let key = neighbour.full_key();
 
-    // As when their lease had run out, and they did not notice.
+    // As if their lease had run out, and they did not notice.
     assert_eq!(theirs.ask("try"), "held");
     server.cli(&["DEL", &key]);
     let guard = acquire(&locks).await;
@@ -262,7 +262,7 @@ async fn neither_deletes_the_others_key(neighbour: Neighbour) {
     assert_eq!(theirs.ask("release"), "released");
 }
 
-/// Lets all count at the same time; returns the end value of the counter.
+/// Lets all processes count at the same time; returns the end value of the counter.
 fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
     let (url, prefix) = (server.url(), String::from(neighbour.keys));
     let increments = INCREMENTS.to_string();
@@ -274,14 +274,14 @@ fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
         &*increments,
         mode,
         &*prefix,
-        // Long enough for clients that poll to get in between.
+        // The pauses are long enough for clients that poll to get the lock in between.
         "5",
     ];
     let mut ours: Vec<Process> = (0..WORKERS)
         .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
         .collect();
     let mut theirs: Vec<Client> = (0..WORKERS).map(|_| neighbour.start(&url, &[])).collect();
-    // All are connected before the first begins, so that they really meet.
+    // All are connected before the first begins, so that they really compete.
     for process in &mut ours {
         assert_eq!(process.line(), "ready");
     }
@@ -340,7 +340,7 @@ async fn a_lock_without_expiry_outlives_its_process_until_it_is_forced() {
     assert!(is_free(&locks).await);
 }
 
-/// Time stamps as values, taken over by `GETSET` when they are over: why nothing can be said for it.
+/// Shows why the recipe with time stamps as values, taken over by `GETSET` when they are over, cannot be supported.
 mod time_stamps {
     use super::{Client, LeaseLost, Neighbour, RedisServer, acquire};
 
@@ -349,7 +349,7 @@ mod time_stamps {
     /// More than its time-out of sixty seconds.
     const AHEAD: &str = "90";
 
-    /// Two clients, the clock of the second being ahead.
+    /// Two clients, of which the second has a clock that is ahead.
     fn two_clients(server: &RedisServer) -> (Client, Client) {
         let url = server.url();
         (NEIGHBOUR.start(&url, &[]), NEIGHBOUR.start(&url, &[AHEAD]))

@@ -1,8 +1,8 @@
 //! A reader and a writer, or two writers, that ask at the same moment: distributed-lock-redis lets both in.
 //!
-//! Its read/write lock is taken by several commands, the first of which only look: a reader sends `EXISTS` and then `SADD`, a writer
-//! `SCARD`, `GET` and then `SET`. Here the server holds back every command that writes, until both have looked and found the lock
-//! free. That is what a pause between two commands of one client comes to.
+//! Its read/write lock is taken by several commands, and the first ones only read. A reader sends `EXISTS` and then `SADD`, a
+//! writer `SCARD`, `GET` and then `SET`. Here the server holds back every write until both clients have read that the lock is
+//! free. A pause between two commands of one client has the same effect.
 
 use distributed_lock_core::traits::{
     DistributedReaderWriterLock as _, LockHandle as _, ReaderWriterLockProvider as _,
@@ -16,7 +16,7 @@ const KEY: &str = "catalog";
 const THEIR_READERS: &str = "distributed-lock:catalog:readers";
 const THEIR_WRITER: &str = "distributed-lock:catalog:writer";
 
-/// Two clients, each with a proxy that tells what it sent.
+/// Two clients, each with a proxy that records its requests.
 struct Rig {
     server: RedisServer,
     proxies: [Proxy; 2],
@@ -35,7 +35,7 @@ impl Rig {
         provider.create_reader_writer_lock(KEY)
     }
 
-    /// Lets all commands wait that write.
+    /// Holds back all commands that write.
     fn hold_writes(&self) {
         let millis = (HANG * 10).as_millis().to_string();
         self.server.cli(&["CLIENT", "PAUSE", &millis, "WRITE"]);
@@ -44,7 +44,7 @@ impl Rig {
         }
     }
 
-    /// Lets them go on when each client has sent the command with which it takes the lock, and so has looked before.
+    /// Lets them go on when each client has sent the command that takes the lock: by then it has read the lock's state.
     async fn let_go_when_sent(&self, commands: [&[&str]; 2]) {
         eventually(HANG, "both have looked", async || {
             let sent =
@@ -72,7 +72,7 @@ async fn distributed_lock_redis_lets_a_reader_and_a_writer_in_together() {
     let reading = reading.expect("an answer").expect("granted");
     let writing = writing.expect("an answer").expect("granted");
 
-    // Each looks at once whether it has the lock still, and goes on to its expiry only if so.
+    // Each client checks at once whether it still has the lock, and extends the expiry only if it has.
     let prolonged =
         || rig.proxies[0].requests("PTTL") > 1 && rig.proxies[1].requests("PEXPIRE") > 0;
     eventually(HANG, "both have prolonged it", async || prolonged()).await;
@@ -80,7 +80,7 @@ async fn distributed_lock_redis_lets_a_reader_and_a_writer_in_together() {
     assert!(!*writing.lost_token().borrow(), "the writer has it");
     assert_eq!(readers(&rig.server), 1);
     assert!(rig.server.get(THEIR_WRITER).is_some());
-    // A lock that is not raced for does exclude.
+    // Without a race the lock does exclude.
     assert!(one.try_acquire_read().await.expect("an answer").is_none());
     reading.release().await.expect("an answer");
     writing.release().await.expect("an answer");
@@ -90,7 +90,7 @@ async fn distributed_lock_redis_lets_a_reader_and_a_writer_in_together() {
 async fn distributed_lock_redis_lets_two_writers_in_together() {
     let rig = Rig::start();
     let (one, other) = (rig.theirs(0).await, rig.theirs(1).await);
-    // A writer that finds a reader leaves a mark. The next writers that find no reader overwrite it, whatever it is by then.
+    // A writer that finds a reader leaves a mark. Later writers that find no reader overwrite the mark, whatever its value is.
     let reading = one.try_acquire_read().await.expect("an answer");
     let refused = other.try_acquire_write().await.expect("an answer");
     assert!(refused.is_none(), "there is a reader");
@@ -104,13 +104,13 @@ async fn distributed_lock_redis_lets_two_writers_in_together() {
     );
     let first = first.expect("an answer").expect("granted");
     let second = second.expect("an answer").expect("granted");
-    // The value is that of the later one. The other is told so, after both were let in.
+    // The value is that of the later writer. The other learns of its loss, but only after both were let in.
     let lost = || [&first, &second].map(|handle| *handle.lost_token().borrow());
     eventually(HANG, "one of them is told", async || lost() != [false; 2]).await;
     assert_ne!(lost(), [true; 2], "the other one has it");
 }
 
-/// The same race among ours: the request is one message that looks and writes, so one of the two is refused.
+/// The same race with lock-core: one request both reads and writes, so one of the two is refused.
 #[tokio::test]
 async fn ours_lets_one_of_them_in() {
     let rig = Rig::start();

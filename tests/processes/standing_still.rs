@@ -1,4 +1,4 @@
-//! Servers and processes that stand still for a while, and go on as if nothing had happened.
+//! Servers and processes that stand still for a while, and then go on.
 
 use std::{
     process::Command,
@@ -23,7 +23,7 @@ fn holders(server: &RedisServer, load: &Load) -> Holders {
     Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), load)
 }
 
-/// One key that two processes with a task each want.
+/// One key that two processes with one task each want.
 fn one_key(ttl: Duration, hold: Duration) -> Load {
     Load {
         keys: vec!["k".to_owned()],
@@ -34,7 +34,7 @@ fn one_key(ttl: Duration, hold: Duration) -> Load {
     }
 }
 
-/// The process that got the lock last, and in which of its attempts.
+/// The process that got the lock last, and the number of its attempt.
 fn last_holder(history: &History) -> Option<(u32, u64)> {
     let mut events = history.events().iter().rev();
     let granted = events.find(|event| matches!(event.step, Step::Acquired { .. }))?;
@@ -54,12 +54,12 @@ async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_l
     let options = LockOptions::new(SECOND * 20).wait(HANG);
     let held = locks.acquire_free("held", options.clone()).await;
     server.cli(&["CLIENT", "PAUSE", "3000", "ALL"]);
-    // Asked for several times meanwhile, and granted once.
+    // The lock is asked for several times meanwhile, and granted once.
     let guard = timeout(HANG, locks.acquire("k", options.clone()))
         .await
         .expect("no hang")
         .expect("free");
-    // Dropped while the server may still have the request.
+    // The future is dropped while the server may still have the request.
     server.cli(&["CLIENT", "PAUSE", "3000", "ALL"]);
     let dropped = timeout(Duration::from_millis(500), locks.acquire("d", options)).await;
     assert!(dropped.is_err(), "it answers nobody");
@@ -83,7 +83,7 @@ async fn what_a_server_does_after_its_client_has_gone_is_undone_before_the_ttl()
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let options = LockOptions::new(HANG);
-    // It knows the scripts, and is asked by the way that most locks go.
+    // After this the server knows the scripts, and the next acquire takes the usual path.
     let guard = locks.acquire_free("k", options.clone()).await;
     guard.release_held().await;
     server.stop();
@@ -100,11 +100,11 @@ async fn what_a_server_does_after_its_client_has_gone_is_undone_before_the_ttl()
 #[tokio::test]
 async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
     let server = RedisServer::start();
-    // As slow as this, it must not count as dead.
+    // With the default time-outs, a server that is this slow must not count as dead.
     let locks = LockManager::connect(&server.url()).await.expect("up");
     let held = locks
-        // So long that a renewal waits for longer than the server sleeps (a tenth of it, at most half a second), on a busy
-        // machine too; and so short that it is renewed several times.
+        // The ttl is long enough that a renewal waits for longer than the server sleeps, on a busy machine too. A renewal
+        // waits a tenth of the ttl, at most half a second. The ttl is also short enough for several renewals.
         .acquire_free("k", LockOptions::new(SECOND * 6))
         .await;
     let token = server.get("lock:k");
@@ -131,11 +131,11 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
 #[tokio::test]
 async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_goes_on() {
     let server = RedisServer::start();
-    // So long that the process is stopped inside its body, although the test learns late that it began.
+    // The hold is so long that the process is stopped inside its body, although the test learns late that the body began.
     let (ttl, hold) = (SECOND, SECOND * 4);
     let mut holders = holders(&server, &one_key(ttl, hold));
     for _ in 0..3 {
-        // In the middle of a body, whose time is over when the process goes on.
+        // The stop is in the middle of a body; the body's lease is over when the process goes on.
         let since = Moment::now();
         let (stopped, attempt) = holds(&mut holders, since).await;
         let from = Moment::now();

@@ -1,4 +1,4 @@
-//! Waiters that are stopped while it becomes their turn, and go on when it is over.
+//! Waiters that are stopped when their turn comes, and go on after it is over.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use lock_tests::{
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
 
-/// Which of two messages a process hears of first when it goes on is chance.
+/// Several rounds, since it is chance which of two messages a process reads first when it goes on.
 const ROUNDS: u32 = 12;
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_waiter_that_slept_through_its_grant_does_not_take_it_for_a_new_one() 
     sleep_through_grants(&RedisServer::start().into()).await;
 }
 
-/// Where messages come on a connection of their own, in no order with the answers.
+/// With RESP2, messages come on a second connection, in no order with the answers.
 #[tokio::test]
 async fn a_waiter_in_a_cluster_that_slept_through_its_grant_does_not_either() {
     sleep_through_grants(&Cluster::start().into()).await;
@@ -66,7 +66,7 @@ async fn sleep_through_grants(servers: &Deployment) {
     waiters.stop();
 }
 
-/// Waits until the waiter takes a place in line from now on, or checks on the one that it has.
+/// Waits until the waiter joins the queue after this call, or checks its place there.
 async fn line_up(servers: &Deployment) {
     for line in servers.keys("*queue*") {
         servers.delete(&line);
