@@ -1,4 +1,4 @@
-//! What is wrong gets a clear error, in bounded time, and no secret is in it.
+//! Wrong input gets a clear error, in bounded time and without a secret.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ async fn a_malformed_url_says_where() {
     invalid(&error, "the port of the host is no number");
 }
 
-/// What is passed over would lead two services with one url to two databases.
+/// If a part of the url were ignored, two services with the same url could use two databases.
 #[tokio::test]
 async fn what_a_url_says_is_heeded_or_refused_by_name() {
     for scheme in [
@@ -179,7 +179,7 @@ async fn two_urls_that_name_one_database_exclude_each_other() {
             .expect(url);
         for (other, tried) in managers.iter().zip(&urls) {
             let busy = other.acquire("k", LockOptions::default().no_wait()).await;
-            // A manager's own task waits in line.
+            // The holder's own manager is among these: its tasks exclude each other, too.
             assert!(
                 busy.is_err_and(|error| error.is_busy()),
                 "{url} and {tried}"
@@ -448,7 +448,7 @@ async fn a_foreign_lock_without_an_expiry_is_busy_with_that_word() {
 
 #[tokio::test]
 async fn a_server_that_answers_nonsense_is_unavailable() {
-    // Whatever is asked for: a string where numbers are due.
+    // The answer to every request is a string, where numbers are expected.
     let server = FakeServer::start(|request| {
         lock_tests::Answer::line(match request[0].as_str() {
             "PING" => "+PONG",
@@ -493,7 +493,7 @@ async fn a_server_that_forgets_what_it_could_is_unavailable_and_no_token_is_told
 
 #[tokio::test]
 async fn a_server_that_quotes_the_password_back_is_not_quoted() {
-    // As a server does whose administrator has renamed HELLO.
+    // The answer is that of a server where the administrator has renamed HELLO.
     let server = FakeServer::start(|request| {
         let arguments = request[1..].join("' '");
         lock_tests::Answer::line(&format!(
@@ -506,7 +506,7 @@ async fn a_server_that_quotes_the_password_back_is_not_quoted() {
     refused(&format!("{url}/?protocol=resp3")).await;
 }
 
-/// It reads the log of the process, since the I/O thread logs too.
+/// The test reads the log of the whole process, since the I/O thread logs, too.
 #[tokio::test]
 async fn no_log_line_has_an_owner_token_or_a_password() {
     let log = Log::of_the_process();

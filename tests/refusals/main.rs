@@ -1,6 +1,6 @@
-//! What cannot be served: bad input, missing rights, untrusted certificates, servers that refuse for a while.
+//! Requests that cannot be served: bad input, missing rights, untrusted certificates, servers that refuse for a while.
 //!
-//! Several tests read the log of the whole process. Its subscriber is set once and listens to everything.
+//! Several tests read the log of the whole process. Its subscriber is set once and records everything.
 
 mod bad_input;
 mod odd_servers;

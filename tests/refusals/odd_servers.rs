@@ -1,5 +1,5 @@
-//! Servers that cannot serve for a while, each in its own words: what comes of locks that are asked for, waited for and held
-//! meanwhile.
+//! Servers that cannot serve for a while, each with its own error: the results for locks that are asked for, waited for and
+//! held meanwhile.
 
 use std::{
     io::Read,
@@ -15,11 +15,11 @@ use lock_tests::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-/// A third of it is when a lease is renewed, and two thirds are what an outage may take.
+/// A lease is renewed after a third of the ttl, so that an outage may take two thirds.
 const TTL: Duration = Duration::from_secs(12);
 
-/// The most that a manager may send while it is refused: one held lease and one waiter, each with its retries, and all that a
-/// new connection takes for each.
+/// The most requests that a manager may send while it is refused. It has one held lease and one waiter, each with its retries
+/// and the commands of a new connection.
 const MOST_A_SECOND: usize = 100;
 
 fn options() -> LockOptions {
@@ -39,7 +39,7 @@ async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard
         .expect("its turn")
 }
 
-/// Asks for a lock in vain, with a short patience.
+/// Asks for a lock in vain, with a short wait.
 async fn refused(locks: &LockManager) -> LockError {
     let started = Instant::now();
     let acquire = locks.acquire("refused", options().wait(Duration::from_millis(300)));
@@ -47,7 +47,7 @@ async fn refused(locks: &LockManager) -> LockError {
         .await
         .expect("never hangs")
         .expect_err("must be refused");
-    // A time-out of the connection more than the wait, and a busy machine.
+    // The bound covers the wait, a time-out of the connection, and a busy machine.
     assert!(started.elapsed() < HANG / 2, "{error:?}");
     error
 }
@@ -66,7 +66,7 @@ async fn nothing_is_left(server: &RedisServer) {
     .await;
 }
 
-/// An outage that passes: it is named, a waiter gets its lock afterwards, a lease is kept, and nobody asks all the time.
+/// Checks an outage that passes: the error names it, a waiter gets its lock afterwards, a lease is kept, and no busy loop runs.
 async fn passes_by_itself(server: &RedisServer, says: &str, begin: impl Fn(), end: impl Fn()) {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
@@ -158,7 +158,7 @@ async fn a_server_that_cannot_save_is_named_and_comes_back() {
         drop(server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]));
     })
     .await;
-    // A release is refused, too, and goes on until it is not.
+    // A release is refused, too, and is retried until it is accepted.
     let locks = connect(&server.url()).await;
     let held = locks.acquire_free("held", options()).await;
     server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
@@ -174,7 +174,7 @@ async fn a_server_that_is_busy_with_a_script_is_named_and_comes_back_when_that_i
     server.cli(&["CONFIG", "SET", "lua-time-limit", "100"]);
     let begin = || {
         let server = server.clone();
-        // Ends with the error that it was killed.
+        // The command ends with the error that it was killed.
         drop(std::thread::spawn(move || {
             server.try_cli(&["EVAL", "while true do end", "0"])
         }));
@@ -199,7 +199,7 @@ async fn a_server_that_is_busy_with_a_script_is_named_and_comes_back_when_that_i
 async fn a_server_that_loads_its_data_is_named_and_waited_for() {
     let server = Arc::new(
         RedisServer::builder()
-            // 10 s at the least for what follows.
+            // Loading takes at least 10 s, which is enough for the checks below.
             .setting("key-load-delay", "200")
             .setting("loading-process-events-interval-bytes", "1024")
             .start(),
@@ -243,7 +243,7 @@ async fn a_server_with_too_many_clients_says_so_and_takes_the_next_one_later() {
         let mut client = client.expect("it listens");
         let patience = Duration::from_millis(200);
         client.set_read_timeout(Some(patience)).expect("a socket");
-        // It speaks first only to send a client away.
+        // The server speaks first only when it refuses a client.
         let mut answer = [0; 32];
         let length = client.read(&mut answer).unwrap_or(0);
         crowd.push(client);
@@ -255,14 +255,14 @@ async fn a_server_with_too_many_clients_says_so_and_takes_the_next_one_later() {
         let error = error.expect_err("it is full");
         unavailable(&error, "max number of clients reached");
     }
-    // Whether its connection was replaced in time or not.
+    // The waiter gets the lock whether or not its connection was replaced in time.
     let waiting = wait_for(&locks, "k");
     crowd.clear();
     granted(waiting).await.release_held().await;
     connect(&server.url()).await;
 }
 
-/// Waits behind a lock that is held, where nobody tells that it is free.
+/// Checks a wait for a held lock where no message tells that it is free.
 async fn asks_again_and_again(server: &RedisServer, locks: &LockManager) {
     let holder = connect(&server.url()).await;
     let guard = holder.acquire_free("k", options()).await;
@@ -408,7 +408,7 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
         panic!("{mine:?}");
     };
     let connections = proxy.connections();
-    // It reads no more, and so the messages stay with the server, beyond what the system takes.
+    // The client reads no more, so the messages stay in the server, beyond the buffers of the system.
     proxy.black_hole(Scope::Existing);
     let flood = "for _ = 1, 1000 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
     let message = "x".repeat(16 << 10);
@@ -452,18 +452,18 @@ async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_t
         .collect();
     let (started, before) = (Instant::now(), proxy.connections());
     proxy.clear_log();
-    // Others ask all the time, and so it is connected to all the time.
+    // Other acquires come all the time, and each of them reconnects.
     eventually(HANG, "refused for a while", async || {
         let tried = locks.try_acquire("another", options()).await;
         tried.expect_err("must be refused");
         started.elapsed() > Duration::from_secs(4)
     })
     .await;
-    // One each 50 ms at the most.
+    // At most one connection each 50 ms.
     let made = proxy.connections() - before;
     let most = started.elapsed().as_millis() / 50 + 1;
     assert!(u128::from(made) <= most, "{made}, and not {most} at most");
-    // Each asks by its own pause, which grows to a second, and not whenever another one has connected.
+    // Each waiter polls with its own pause, which grows to a second, and not whenever another one has connected.
     let sent = proxy.log().len();
     let each = 11 + usize::try_from(started.elapsed().as_secs()).expect("few");
     assert!(sent < waiting.len() * each, "{sent} messages");
@@ -474,7 +474,7 @@ async fn many_waiters_do_not_chase_each_other_from_one_connection_to_a_replica_t
     nothing_is_left(&server).await;
 }
 
-/// Somebody has written something else under the name of a queue, and has taken the expiry of the lock away.
+/// Another program has written another value under the name of a queue, and has removed the expiry of the lock.
 #[tokio::test]
 async fn a_queue_of_a_wrong_type_keeps_no_lock() {
     const QUEUE: &str = "__lock_core__:waiters:lock:k";

@@ -1,6 +1,5 @@
-//! The least that a user of the server must be allowed: the lines of `docs/operations.md` are enough, and each right in them is
-//! needed.
-//! What is missing is found out while connecting, and named once, by the line that grants it.
+//! The least rights of a user of the server: the lines of `docs/operations.md` are enough, and each right in them is needed.
+//! A missing right is found while connecting, and reported once, with the line that grants it.
 
 use std::{
     fmt::Display,
@@ -19,7 +18,7 @@ const TTL: Duration = Duration::from_secs(10);
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
-/// A step of the suite that fails for want of a right never comes to its end, and one that does takes a beat at most.
+/// The time-out of a step of the suite. A step without a needed right never ends, and any other takes at most a beat.
 const STEP: Duration = Duration::from_secs(20);
 
 on_every_kind! { start:
@@ -33,10 +32,10 @@ fn start(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
 }
 
-/// What is wrong, in the words that a user would see.
+/// The error, in the words that a user would see.
 type Outcome<T = ()> = Result<T, String>;
 
-/// By what a user keeps locks.
+/// The kind of commands with which a user keeps locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Scripts,
@@ -84,7 +83,7 @@ async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
             names(&beside_the_line(&told), right),
             "without {right}: {told}"
         );
-        // What was only tried is gone, or ends soon.
+        // The keys of the trial are gone, or expire soon.
         eventually(
             HANG,
             &format!("without {right}: nothing is left"),
@@ -113,7 +112,7 @@ async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
     }
 }
 
-/// The line in a message that grants what is missing.
+/// The line in a message that grants the missing rights.
 fn line_in(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("`ACL SETUSER ")?;
     let (line, _) = rest.split_once('`')?;
@@ -121,7 +120,7 @@ fn line_in(message: &str) -> Option<&str> {
     Some(&message[start..start + "ACL SETUSER ".len() + line.len()])
 }
 
-/// A message without that line, which names all rights.
+/// A message without that line, since the line names all rights.
 fn beside_the_line(message: &str) -> String {
     line_in(message).map_or(message.to_owned(), |line| message.replace(line, ""))
 }
@@ -131,7 +130,7 @@ fn whole_line(user: &str) -> String {
     format!("ACL SETUSER {user} ( {} )", rights_of("locks").join(" "))
 }
 
-/// Does what an administrator does with the line.
+/// Sends the line to the server, as an administrator does.
 fn paste(server: &RedisServer, line: &str) {
     server.cli(&line.split(' ').collect::<Vec<_>>());
 }
@@ -151,13 +150,13 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
         "~lock:* ~__lock_core__:* &* +@all -@sortedset",
         &without_scripts,
     ];
-    // What no command shows: a server tells nothing of keys and channels to a user with no command for them.
+    // These lacks show in no command: a server reveals nothing about keys and channels to a user without a command for them.
     users.extend(if is_old {
         &["&*", "&* +ping"][..]
     } else {
         &["", "+ping", "~* &* +ping", "~* &* +@all -@pubsub"]
     });
-    // Keys of one command alone.
+    // A selector allows keys for one command only.
     if !is_old {
         users.push("%R~lock:* ~__lock_core__:* &* +@all");
         users.push("~__lock_core__:* &* +@all (~lock:* +get)");
@@ -195,7 +194,7 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
     }
 }
 
-/// Whether a message names a right: as it is granted, or the command as the server or the manual has it.
+/// Whether a message names a right: in the form that grants it, or as the command in the server's or the manual's spelling.
 fn names(told: &str, right: &str) -> bool {
     let word = |word: &str| {
         let ends = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_alphanumeric());
@@ -232,9 +231,9 @@ fn allow(server: &RedisServer, user: &str, rights: &[String]) {
     server.cli(&command);
 }
 
-/// All that a manager does, as far as this user can.
+/// Does everything that a manager does, as far as this user can.
 async fn suite(server: &RedisServer, user: &str, by: By) -> Outcome {
-    // The one counts fencing tokens up, and the other takes each from the time.
+    // One manager counts fencing tokens up, and the other takes each from the time.
     let builder = LockManager::builder().fixed_address();
     let one = builder.connect(&server.url_as(user, "word")).await;
     let one = one.map_err(told("cannot connect"))?;
@@ -316,12 +315,12 @@ async fn a_lock_is_waited_for(
             server.calls("zremrangebyscore") > checks
         })
         .await?;
-        // One that goes away takes its entry with it.
+        // A waiter that goes away removes its entry.
         let third = wait_for(one, "k2");
         let blocked = acquire(other, "k2").await;
         third.abort();
         drop(blocked);
-        // An entry of a process that fell silent long ago is passed over.
+        // An entry of a process that has been silent for long is passed over.
         server.cli(&[
             "ZADD",
             QUEUE,
@@ -344,7 +343,7 @@ async fn a_lock_is_waited_for(
     release(joined(waiting).await?).await
 }
 
-/// For a second after a token from the time. So it is tried until it was quick enough.
+/// A token is counted up only for a second after a token from the time, so the step is retried until it is quick enough.
 async fn a_token_is_counted_up_for_a_key_that_was_contended(
     server: &RedisServer,
     one: &LockManager,
@@ -366,7 +365,7 @@ async fn a_token_is_counted_up_for_a_key_that_was_contended(
     Ok(())
 }
 
-/// Shared, and with permits.
+/// Checks shared locks and permits.
 async fn a_lock_is_held_by_several(
     server: &RedisServer,
     one: &LockManager,
@@ -420,7 +419,7 @@ async fn joined(task: JoinHandle<Result<LockGuard, LockError>>) -> Outcome<LockG
         .map_err(told("cannot wait"))
 }
 
-/// How many processes wait for the key of the suite.
+/// The number of processes that wait for the key of the suite.
 fn in_line(server: &RedisServer) -> usize {
     server.queue(QUEUE).len()
 }
@@ -480,7 +479,7 @@ async fn one_task_holds_several_and_the_same(locks: &LockManager) -> Outcome {
     again.map_err(told("cannot run"))?
 }
 
-/// With another process in line, who is told of it and let in.
+/// Another process waits in the queue; it gets a message and the lock.
 async fn tasks_hand_a_lock_over(
     server: &RedisServer,
     one: &LockManager,
@@ -547,7 +546,7 @@ async fn tokens_grow_across_losses(
 
 async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisServer) {
     let rights = rights_of("locks");
-    // What an acquire of a free key calls.
+    // The commands that an acquire of a free key calls.
     for command in ["evalsha", "exists", "get", "set", "time"] {
         server.cli(&["FLUSHALL"]);
         allow(server, command, &rights);
@@ -563,7 +562,7 @@ async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisSe
             failed.contains("NOPERM") || failed.contains("script"),
             "{command}: {failed}"
         );
-        // By its clean-up, and not by its expiry.
+        // The clean-up frees the key, and not its expiry.
         server.cli(&["ACL", "SETUSER", command, &format!("+{command}")]);
         until("it is gone", async || server.keys("lock:*").is_empty())
             .await
@@ -576,7 +575,7 @@ fn logged_of(server: &RedisServer) -> String {
     told_of(server, " WARN ")
 }
 
-/// What was logged of a server at a level.
+/// The lines about a server that were logged at a level.
 fn told_of(server: &RedisServer, level: &str) -> String {
     let (text, port) = (
         Log::of_the_process().text(),
@@ -588,7 +587,7 @@ fn told_of(server: &RedisServer, level: &str) -> String {
     lines.fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Lines about a server that may evict locks.
+/// The number of lines about a server that may evict locks.
 fn evictions(server: &RedisServer) -> usize {
     let text = logged_of(server);
     text.lines()
@@ -596,7 +595,7 @@ fn evictions(server: &RedisServer) -> usize {
         .count()
 }
 
-/// A manager that has heard of the eviction policy, if it is told: a later answer on the same connection came.
+/// A manager that knows the eviction policy, if the server reports it: a later answer on the same connection has come.
 async fn informed(url: &str) -> LockManager {
     let locks = LockManager::connect(url).await.expect("up");
     for _ in 0..3 {
@@ -619,7 +618,7 @@ async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
         text.contains("volatile-lru") && text.contains("`noeviction`"),
         "{text}"
     );
-    // Not again on a new connection.
+    // The warning is not repeated on a new connection.
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     lock_tests::eventually(HANG, "it is there again", async || {
@@ -630,7 +629,7 @@ async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
         locks.inspect("k").await.expect("up");
     }
     assert_eq!(evictions(&server), 1);
-    // Another manager says it for itself.
+    // Another manager logs the warning again.
     let _other = informed(&server.url()).await;
     lock_tests::eventually(HANG, "it is warned of again", async || {
         evictions(&server) == 2
@@ -664,7 +663,7 @@ async fn what_is_no_danger_or_not_known_is_not_warned_of() {
     assert_eq!(logged_of(&server), "");
 }
 
-/// What the page's table adds for a deployment: each group of rights in its row.
+/// The groups of rights in the row of a deployment, in the page's table.
 fn row_of(deployment: &str) -> Vec<Vec<String>> {
     let start = format!("| {deployment} | ");
     let row = PAGE.lines().find_map(|line| line.strip_prefix(&start));
@@ -675,7 +674,7 @@ fn row_of(deployment: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// One process waits for another, and the health is checked.
+/// Lets one process wait for another, and checks the health.
 async fn two_processes(url: &str) -> Outcome {
     let up = async || {
         LockManager::connect(url)
@@ -717,7 +716,7 @@ async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
         two_processes(&url.replace("://", &format!("://{user}:word@"))).await
     };
     with("whole", &rights).await.expect("all that it takes");
-    // Asking is for the moment at which a slot moves.
+    // `ASKING` is needed only while a slot moves.
     for right in row.iter().filter(|right| *right != "+asking") {
         let rest: Vec<_> = rights.iter().filter(|one| *one != right).cloned().collect();
         let user = format!("without-{}", &right[1..4]);
@@ -756,7 +755,7 @@ async fn the_row_for_sentinels_is_enough() {
     }
 }
 
-/// Whether a lock is taken and let go.
+/// Takes and releases a lock.
 async fn one_lock(locks: Result<LockManager, LockError>) -> Outcome {
     let locks = locks.map_err(told("cannot connect"))?;
     release(acquire(&locks, "k").await?).await
@@ -832,7 +831,7 @@ async fn several_servers_take_no_more_than_one() {
     let failed = one_lock(locks).await.expect_err("without +info");
     assert_eq!(line_in(&failed), Some(&*whole_line("poor")), "{failed}");
     assert!(names(&beside_the_line(&failed), "+info"), "{failed}");
-    // What one of them refuses is found out, too.
+    // A right that only one of the servers refuses is found, too.
     servers[2].cli(&["ACL", "SETUSER", "whole", "resetkeys", "~__lock_core__:*"]);
     let failed = one_lock(connect("whole").await)
         .await
@@ -840,7 +839,7 @@ async fn several_servers_take_no_more_than_one() {
     assert_eq!(line_in(&failed), Some(&*whole_line("whole")), "{failed}");
     assert!(beside_the_line(&failed).contains("~lock:*"), "{failed}");
     assert!(failed.contains(&servers[2].port().to_string()), "{failed}");
-    // There are no votes without scripts.
+    // Votes need scripts.
     servers[1].add_user_without_scripts();
     for server in [&servers[0], &servers[2]] {
         server.cli(&[
@@ -859,7 +858,7 @@ async fn several_servers_take_no_more_than_one() {
         .expect("the line grants it");
 }
 
-/// Logs in as a user with these rights beside all commands, and all channels.
+/// Connects as a user with all commands, all channels, and these rights.
 async fn connect_with(
     server: &RedisServer,
     user: &str,
@@ -898,7 +897,7 @@ async fn a_user_without_the_keys_of_locks_is_refused_before_the_first_lock() {
         let locks = builder().connect(&server.url_as(user, "word")).await;
         one_lock(locks).await.expect("the line grants it");
     }
-    // The default user, by whatever name the url calls it.
+    // The default user is meant, whether or not the url names it.
     server.cli(&["ACL", "SETUSER", "default", "resetkeys", own]);
     let refused = invalid(LockManager::connect(&server.url()).await);
     assert_eq!(line_in(&refused), Some(&*whole_line("default")));
@@ -921,7 +920,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
     assert_eq!(line_in(&refused), Some(&*whole_line("user")), "{refused}");
     assert!(names(&beside_the_line(&refused), "+evalsha"), "{refused}");
     paste(&server, line_in(&refused).expect("a line"));
-    // Many at once, as a health check of many processes.
+    // Many checks run at once, as the health checks of many processes do.
     let mut checks = tokio::task::JoinSet::new();
     for number in 0..16 {
         let (locks, check) = (locks.clone(), "k".repeat(number));
@@ -935,9 +934,9 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
     for health in checks.join_all().await {
         assert_eq!(health.expect("all rights").warnings, Vec::<String>::new());
     }
-    // It was let go, and not left to expire.
+    // The key was released, and not left to expire.
     assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
-    // Dropped half way, by its expiry.
+    // The key of a check that is dropped half-way ends by its expiry.
     let proxy = Proxy::start(server.port());
     let slow = LockManager::connect(&proxy.url_as("user", "word"))
         .await
@@ -974,7 +973,7 @@ async fn a_check_key_stands_for_the_keys_that_a_user_may_use() {
         Vec::<String>::new()
     );
     assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
-    // Busy: with a lock like these, and with any other.
+    // The key may be busy with a lock of this library, or with any other value.
     let guard = locks.acquire_free("order:1", LockOptions::new(TTL)).await;
     locks.check().await.expect("nothing but busy");
     let other = connect_with(&server, "user", keys, with("order:1"))
@@ -988,7 +987,7 @@ async fn a_check_key_stands_for_the_keys_that_a_user_may_use() {
         .await
         .expect("busy");
     assert_eq!(server.get("lock:order:1").as_deref(), Some("theirs"));
-    // Rights are established all the same.
+    // The rights are still checked.
     server.cli(&[
         "ACL",
         "SETUSER",
@@ -1046,7 +1045,7 @@ async fn an_odd_check_key_is_a_clear_error() {
     let locks = locks.expect("free");
     server.cli(&["RPUSH", "lock:later", "precious"]);
     assert!(invalid(locks.check().await).contains("check_key"));
-    // In memory there is nothing to try.
+    // A manager in memory has no rights to check.
     for key in ["", "any"] {
         let memory = LockManager::builder().check_key(key).in_memory();
         release(acquire(&memory, "k").await.expect("free"))
@@ -1096,7 +1095,7 @@ async fn an_empty_prefix_without_a_check_key_is_warned_of_and_never_refused() {
         .expect("its own key");
     assert_eq!(health.warnings, Vec::<String>::new());
     assert_eq!(warned(), 1, "once");
-    // All keys, and all channels: a server refuses patterns for such a user.
+    // The user has all keys and all channels: a server refuses further patterns for such a user.
     for (user, lacks) in [
         ("unset", "-set"),
         ("unread", "-@read"),
@@ -1135,7 +1134,7 @@ async fn a_user_without_scripts_is_told_once_what_that_costs() {
     })
     .await;
     assert_eq!(told(), 1, "not again on a new connection");
-    // The line gives it a queue.
+    // The line grants the right to a queue.
     paste(&server, line_in(warning).expect("a line"));
     let locks = connect(&server, "user").await.expect("all rights");
     operators_look_and_take_away(&locks, By::Scripts)

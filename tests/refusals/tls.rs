@@ -1,4 +1,4 @@
-//! Through TLS a lock is the same lock; and whoever is not who they should be gets a clear error, never a connection.
+//! Through TLS a lock is the same lock. A server or a client with a wrong certificate causes a clear error, never a connection.
 
 use std::{
     collections::HashSet,
@@ -22,7 +22,7 @@ use tokio::{sync::Barrier, time::timeout};
 const CONNECT: Duration = Duration::from_secs(4);
 const SECRET: &str = "hunter2";
 
-// Of the servers that the tests have, only the distribution's was built with TLS.
+// Only the distribution's server was built with TLS.
 fn start(certificates: &Arc<Certificates>) -> RedisServer {
     RedisServer::builder()
         .tls(certificates, AskClients::Never)
@@ -91,7 +91,7 @@ async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
         .expect("free, or soon")
 }
 
-/// How many clients are connected to the port for TLS.
+/// The number of clients that are connected to the port for TLS.
 fn clients_over_tls(server: &RedisServer) -> usize {
     let list: String =
         redis::from_redis_value(server.cli(&["CLIENT", "LIST"])).expect("lines of text");
@@ -177,7 +177,7 @@ async fn a_server_is_trusted_only_with_a_certificate_for_its_name_from_our_autho
         &refused(Tls::new(), &good.tls_url()).await,
         "signed by nobody who is trusted",
     );
-    // Several are trusted, in one PEM or in two.
+    // Several authorities can be trusted, in one PEM or in two.
     let both = [stranger.authority(), certificates.authority()];
     connect(Tls::new().authority(both.concat()), &good.tls_url()).await;
     let [first, second] = both;
@@ -201,7 +201,7 @@ async fn a_server_is_trusted_only_with_a_certificate_for_its_name_from_our_autho
 
 #[tokio::test]
 async fn the_systems_authorities_are_trusted_until_others_are_given() {
-    // The same test, in a process whose system trusts the authority of a test.
+    // The same test runs in a process with a system that trusts the authority of a test.
     const URL: &str = "LOCK_TESTS_URL";
     if let Ok(url) = std::env::var(URL) {
         connect(Tls::new(), &url).await;
@@ -243,7 +243,7 @@ async fn a_server_may_be_known_by_another_name_than_its_host() {
     );
     let named = |name| trusting(&certificates).server_name(name);
     connect(named("elsewhere.internal"), &by_address(&elsewhere)).await;
-    // And then by that name alone.
+    // Then the server is trusted by that name alone.
     invalid(
         &refused(named("localhost"), &by_address(&elsewhere)).await,
         "not valid for name \"localhost\"",
@@ -268,7 +268,7 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
         };
         let locks = connect(with(certificates.client()), &url).await;
         acquire(&locks, patient()).await.release_held().await;
-        // Before and after the handshake, as the version has it, it is the same error.
+        // The version of TLS decides whether the refusal comes before or after the end of the handshake; the error is the same.
         let without = refused(trusting(&certificates), &url).await;
         invalid(&without, "refuses our certificate, or that we show none");
         let stranger = refused(with(Certificates::new().client()), &url).await;
@@ -276,14 +276,14 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     }
 }
 
-/// The port of a server that says this to whoever comes first, whatever it is told, and closes the connection.
+/// The port of a server that sends these bytes to its first client after any request, and closes the connection.
 fn says_once(words: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it listens").port();
     thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("a client");
         let mut told = [0; 4_096];
-        // All of it: what is closed with something unread is reset.
+        // The whole request is read: a socket that is closed with unread bytes resets the connection.
         assert!(client.read(&mut told).expect("the client says something") > 0);
         client.write_all(words).expect("the client listens");
     });
@@ -296,12 +296,12 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_hears_nothing() {
     let started = Instant::now();
     let url = format!("rediss://:{SECRET}@localhost:{}", server.port());
     let error = refused(Tls::new(), &url).await;
-    // One time-out, and what a busy machine adds.
+    // The bound covers one time-out, and a busy machine.
     assert!(started.elapsed() < CONNECT * 2, "{:?}", started.elapsed());
     let told = full_text(&error);
     assert!(told.contains("a port for TLS?"), "{told}");
     assert_eq!(server.calls("hello") + server.calls("auth"), 0);
-    // One that answers what it does not understand, and one that hangs up.
+    // One server answers bytes that it does not understand, and the other closes the connection.
     let url = |port: u16| format!("rediss://localhost:{port}");
     invalid(
         &refused(Tls::new(), &url(says_once(b"-ERR unknown command\r\n"))).await,
@@ -340,7 +340,7 @@ async fn what_is_given_for_tls_is_not_ignored_by_a_url_without() {
             "a url without TLS",
         );
     }
-    // What never leaves the machine is no matter of TLS.
+    // A unix socket never leaves the machine, so TLS does not matter.
     let socket = format!("redis+unix://{}", server.unix_socket().display());
     connect(trusting(&certificates), &socket).await;
     connect(trusting(&certificates), "memory://").await;
@@ -381,7 +381,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
         .await
         .expect("they trust each other");
     let before = proxy.connections();
-    // Six megabytes, which is more than the system takes for a client that is not read.
+    // Six megabytes are more than the system buffers for a client that does not read.
     let key = |number: usize| format!("{number}:{:0500}", 0);
     let options = || LockOptions::new(HANG).wait(HANG).without_renewal();
     let (begun, acquired) = (
@@ -396,7 +396,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
                 begun.fetch_add(1, Ordering::SeqCst);
                 let guard = locks.acquire_free(key(number), options()).await;
                 let token = guard.lease().fencing_token();
-                // Twice: for the test to look, and for all to go on.
+                // The tasks meet twice: once for the test's checks, and once to go on.
                 acquired.wait().await;
                 acquired.wait().await;
                 guard.release_held().await;
@@ -436,7 +436,7 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
     proxy.black_hole(Scope::Existing);
     eventually(HANG, "renewed by a new connection", async || {
         assert!(!guard.lease().is_lost());
-        // The first renewal, at this much, is lost; before the second connection is open, less is left.
+        // The first renewal, at this remaining time, is lost. Before the second connection is open, less time remains.
         proxy.connections() > before && guard.lease().remaining() > SECOND * 8
     })
     .await;
@@ -501,7 +501,7 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
     }
 }
 
-/// It reads the log of the process, since the I/O thread logs too.
+/// The test reads the log of the whole process, since the I/O thread logs, too.
 #[tokio::test]
 async fn no_log_line_has_a_password_or_a_key() {
     let log = Log::of_the_process();
