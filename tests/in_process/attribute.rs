@@ -1,4 +1,4 @@
-//! What an annotated function does when it runs, on the memory backend.
+//! The behaviour of annotated functions at run time, on the memory backend.
 
 use std::{
     cell::Cell,
@@ -196,7 +196,7 @@ mod keys {
         let mut seen = std::collections::HashMap::new();
         let mut count = 0;
         for (i, x) in texts.iter().enumerate() {
-            // All pairs of neighbours in a shifting order, and all pairs of a smaller set.
+            // The texts are compared with a third of all texts, which shifts with each text.
             let others = texts.iter().skip(i % 3).step_by(3);
             for y in others {
                 let keys = [
@@ -290,7 +290,7 @@ mod managers {
         Ok(())
     }
 
-    /// One test, because the global manager is the process's.
+    /// This is one test, because the whole process has one global manager.
     #[tokio::test]
     async fn the_tasks_manager_comes_before_the_global_one_and_locks_before_both() {
         assert!(matches!(by_default().await, Err(LockError::NotConfigured)));
@@ -749,7 +749,7 @@ mod options {
                 answers
             };
             with_locks(locks, async {
-                // One answer for each acquire, and one for the releases, which leave together.
+                // One answer for each acquire, and one for the releases, which are sent together.
                 assert_eq!(took(Box::pin(as_the_manager())).await, of_the_manager);
                 assert_eq!(took(Box::pin(awaited())).await, 3);
                 assert_eq!(took(Box::pin(behind())).await, 2);
@@ -817,7 +817,7 @@ mod options {
 mod likeness {
     use super::*;
 
-    /// Notes whether a lock was held when it was dropped.
+    /// Records whether a lock was held when this value was dropped.
     struct Witness<'a>(&'a AtomicUsize);
 
     impl Drop for Witness<'_> {

@@ -1,4 +1,4 @@
-//! What every lock promises, on the backend inside the process and in virtual time.
+//! The promises of every lock, on the backend inside the process and in virtual time.
 
 use std::{
     future::pending,
@@ -183,7 +183,7 @@ async fn without_renewal_the_lease_ends_at_its_ttl_and_the_body_with_it() {
 async fn the_validity_is_a_little_less_than_the_ttl() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("k", options()).await;
-    // 1 % for clocks that run at different rates, and 2 ms.
+    // The difference is 1 % for clocks that run at different rates, and 2 ms.
     assert_eq!(
         guard.lease().remaining(),
         Duration::from_millis(10_000 - 100 - 2)
@@ -386,8 +386,8 @@ async fn a_body_takes_no_step_once_its_lease_has_run_out() {
     });
     tokio::task::yield_now().await;
     assert_eq!(steps.load(Ordering::SeqCst), 1);
-    // As in a process that is stopped beyond its lease: when it wakes up, its body has something to do, and nobody has
-    // told it yet that the lease is over.
+    // As in a process that is stopped beyond its lease: when it goes on, its body is ready to run. The loss of the lease
+    // was not reported yet.
     wake.send(()).expect("the body waits");
     advance(SECOND * 20).await;
     let result = running.await.expect("no panic");
@@ -794,7 +794,7 @@ async fn min_hold_keeps_no_lock_under_which_nothing_ran() {
         Box::pin(locks.acquire("k", options().wait_forever().min_hold(SECOND * 3600)));
     assert!(timeout(SECOND, &mut dropped).await.is_err());
     first.release_held().await;
-    // Granted, and dropped before it was polled.
+    // The waiter is granted the lock, and dropped before it is polled again.
     drop(dropped);
     assert!(is_free(&locks).await);
 }
@@ -852,7 +852,7 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
     let busy = tokio::spawn({
         let stop = stop.clone();
         async move {
-            // Long enough, if nobody else gets a turn.
+            // The loop is long enough if no other task gets a turn.
             for _ in 0..300_000 {
                 drop(locks.acquire_free("k", options()).await);
                 if stop.load(std::sync::atomic::Ordering::SeqCst) {
@@ -867,7 +867,7 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
     assert!(busy.await.expect("no panic"), "nobody else had a turn");
 }
 
-/// Also while the answer to the release is late.
+/// The claim also holds while the answer to the release is late.
 #[tokio::test(start_paused = true)]
 async fn behind_a_release_in_the_background_the_next_try_finds_the_lock_free() {
     let builder = LockManager::builder().release_in_background();

@@ -1,5 +1,5 @@
-//! Shared locks and permits as a caller meets them: what a body that holds a key gets in another mode, in calls and in branches, and
-//! keys with a mode of their own.
+//! Shared locks and permits as a caller sees them, in calls and in branches. A body that holds a key asks for it in another
+//! mode. Other tests have keys with a mode of their own.
 
 use std::{
     pin::Pin,
@@ -24,7 +24,7 @@ fn permits(n: impl PermitCount) -> LockOptions {
     options().permits(n)
 }
 
-/// How many bodies run at a time, at most.
+/// The largest number of bodies that ran at a time.
 #[derive(Default)]
 struct Inside {
     now: AtomicUsize,
@@ -40,7 +40,7 @@ impl Inside {
     }
 }
 
-/// A call that stays inside for a second, from within a body of the key. Boxed, since its future is in those of several calls.
+/// A call that stays inside for a second, from within a body of the key. It is boxed, since several calls contain its future.
 fn call<'a>(
     locks: &'a LockManager,
     options: LockOptions,
@@ -104,7 +104,7 @@ async fn a_call_that_asks_for_no_more_than_its_body_has_gets_the_same_lease_at_o
             assert_eq!(call.await.expect("held"), token);
         });
         body.await.expect("free");
-        // A share is kept for a second.
+        // A shared lease is kept for a second.
         tokio::time::sleep(SECOND * 2).await;
     }
 }
@@ -172,7 +172,7 @@ async fn an_exclusive_branch_excludes_the_shared_ones_and_none_overtakes_it() {
         .run("k", options(), async |_| {
             let read = || call(&locks, shared().wait_forever(), &readers);
             let write = || call(&locks, options().wait_forever(), &writer);
-            // Two together, one alone, and two together again.
+            // Two run together, one alone, and two together again.
             tokio::try_join!(read(), read(), write(), read(), read()).expect("in turn");
         })
         .await
@@ -196,7 +196,7 @@ async fn branches_of_a_body_that_holds_a_seat_have_it_in_turn() {
     assert_eq!(start.elapsed().as_secs(), 2);
 }
 
-/// Its siblings run beside it. If they did the same, each would wait for the other.
+/// Other branches run beside this one. If they did the same, each would wait for the other.
 #[tokio::test(start_paused = true)]
 async fn inside_a_shared_call_there_is_no_exclusive_one_though_the_lease_is_exclusive() {
     let locks = LockManager::in_memory();
@@ -298,7 +298,7 @@ async fn permits_out_of_range_are_refused_with_their_key() {
     }
 }
 
-/// None of the servers is there, so what is sent anywhere is unavailable.
+/// None of the servers exists, so every request that is sent is unavailable.
 #[tokio::test]
 async fn several_independent_servers_refuse_what_is_not_exclusive_before_anything_is_sent() {
     let urls = [1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}"));
@@ -331,7 +331,7 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
     );
 }
 
-/// What an annotated function holds, by what is allowed inside.
+/// The modes in which the key can be taken inside an annotated function, which show the mode that it holds.
 async fn allowed(locks: &LockManager, key: &str) -> [bool; 3] {
     let asks = |options| async { locks.acquire(key, options).await.is_ok() };
     [
@@ -382,7 +382,7 @@ async fn the_attribute_takes_the_mode_that_it_names() {
     assert!(reason.starts_with("permits is 65535 or more"), "{reason}");
 }
 
-/// Readers and writers of one process, that never pause: each finds what its mode promises, and all get their turns.
+/// Readers and writers of one process never pause: each has the exclusion that its mode promises, and all get their turns.
 #[tokio::test(start_paused = true)]
 async fn in_memory_readers_and_writers_take_turns() {
     let locks = LockManager::in_memory();

@@ -1,4 +1,4 @@
-//! What a body that holds a key gets when it takes the key again: in a call, in branches, in tasks of its own.
+//! The result when a body that holds a key takes the key again: in a call, in branches, in tasks of its own.
 
 use std::{
     cell::Cell,
@@ -15,7 +15,7 @@ use lock_core::{HeldBy, LockError, LockManager, LockOptions, distributed_lock};
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options};
 use tokio::{task, time::Instant};
 
-/// How many are inside at a time, at most.
+/// The largest number of bodies that were inside at a time.
 #[derive(Clone, Default)]
 struct Inside(Arc<(AtomicUsize, AtomicUsize)>);
 
@@ -172,7 +172,7 @@ async fn a_branch_waits_as_long_as_it_may_and_is_told_that_a_branch_has_the_key(
                 "{busy}"
             );
         }
-        // Those that waited have left the queue.
+        // The dropped waiters have left the queue.
         branch(Duration::ZERO).await.expect("free again");
     });
     Box::pin(body).await.expect("free");
@@ -189,7 +189,7 @@ async fn a_branch_that_is_dropped_lets_the_next_one_in() {
     let body = locks.run("k", options(), async |_| {
         let hangs = locks.run("k", options(), |_| std::future::pending::<()>());
         let hangs = tokio::time::timeout(SECOND, hangs);
-        // One that waits is dropped, too.
+        // A branch that waits is dropped, too.
         let waits = tokio::time::timeout(SECOND / 2, run());
         let (hung, waited, next) = tokio::join!(hangs, waits, run());
         assert!(hung.is_err() && waited.is_err());
@@ -218,7 +218,7 @@ async fn guards_of_one_body_share_its_lease_also_in_branches() {
 async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
     let locks = LockManager::in_memory();
     let inside = Inside::default();
-    // In a task, which has an id, and on a thread that blocks, which has none.
+    // The future is driven in a task, which has an id, and on a thread that blocks, which has none.
     let drives = || {
         let (locks, inside) = (locks.clone(), inside.clone());
         async move {
@@ -239,7 +239,7 @@ async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
                 });
                 set.await;
                 assert!(!entered.get());
-                // The body itself has its lease still.
+                // The body itself still has its lease.
                 charge(&locks, 7, inside).await.expect("at once");
             });
             body.await.expect("free");

@@ -19,18 +19,18 @@ use tokio::{
     time::{Instant, advance, sleep, timeout},
 };
 
-/// Waits for what must not take for ever, in virtual time.
+/// Waits for a future with a time-out in virtual time.
 async fn in_time<T>(ends: impl Future<Output = T>) -> T {
     timeout(SECOND * 3600, ends).await.expect("ends")
 }
 
-/// Whether nobody has the key, once all that is on its way has arrived.
+/// Whether the key is free, once all requests in flight have arrived.
 async fn is_free(locks: &LockManager, key: &str) -> bool {
     yield_now().await;
     locks.inspect(key).await.expect("works").is_none()
 }
 
-/// Has another task hold a key for so long.
+/// Lets another task hold a key for this time.
 async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHandle<()> {
     let guard = locks.acquire_free(key, options()).await;
     tokio::spawn(async move {
@@ -39,7 +39,7 @@ async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHan
     })
 }
 
-/// Has another task wait for keys without end.
+/// Lets another task wait for keys without end.
 fn wait_for(
     locks: &LockManager,
     keys: &'static [&'static str],
@@ -206,7 +206,7 @@ mod taking {
         let a = hold(&locks, "a", SECOND).await;
         let mut waiting = Box::pin(locks.acquire_all(["a", "b"], options().wait(SECOND * 2)));
         assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());
-        // It is granted the first key in time, and is not polled until its time is over.
+        // The acquire is granted the first key in time, and is not polled until its time is over.
         a.await.expect("no panic");
         advance(SECOND * 2).await;
         drop(waiting.await.expect("the other one is free"));
@@ -361,7 +361,7 @@ mod losing {
         assert!(is_free(&locks, "a").await);
     }
 
-    /// As of one key: the guard of a lost lease keeps nobody waiting.
+    /// As with one key, the guard of a lost lease keeps no other task waiting.
     #[tokio::test(start_paused = true)]
     async fn a_guard_that_lost_one_key_lets_the_others_run_out() {
         let locks = LockManager::in_memory();
@@ -370,7 +370,7 @@ mod losing {
             .await
             .expect("free");
         locks.force_release("b").await.expect("works");
-        // Nobody watches the lease: its renewal finds out.
+        // No task watches the lease: its renewal finds the loss.
         sleep(SECOND * 15).await;
         let next = locks.acquire("a", options().no_wait()).await;
         let next = next.expect("not renewed any more");
