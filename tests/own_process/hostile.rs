@@ -1,6 +1,6 @@
-//! Servers that answer with anything at all: no panic, no hang, no growth, whatever they say.
+//! Servers with arbitrary answers: they must cause no panic, no hang and no growth.
 //!
-//! A process of its own: its panics are counted by the panic hook, and its memory is measured.
+//! The test needs a separate process: the panic hook counts panics, and the memory is measured.
 
 use std::{
     fs,
@@ -15,19 +15,19 @@ use lock_core::{LockManager, LockOptions};
 use lock_tests::{Answer, FakeServer};
 use tokio::{task::JoinSet, time::timeout};
 
-/// Far beyond every time-out in play: only a hang takes this long.
+/// Far longer than every time-out: only a hang takes this long.
 const HANG: Duration = Duration::from_secs(30);
 
-/// How many servers there are of each kind, each with answers of its own.
+/// The number of servers of each kind, each with answers of its own.
 const SEEDS: u64 = 48;
 
-/// How many of them are asked at the same time.
+/// The number of them that are used at the same time.
 const AT_A_TIME: usize = 8;
 
-/// Much more than all managers together need, and much less than what the servers announce.
+/// Much more than all managers together need, and much less than the lengths that the servers announce.
 const MOST_GROWTH_KB: u64 = 128 * 1024;
 
-/// Numbers that look random, by Steele and Vigna's `SplitMix64`.
+/// Pseudo-random numbers, by Steele and Vigna's `SplitMix64`.
 #[derive(Clone)]
 struct Dice(u64);
 
@@ -138,7 +138,7 @@ impl Dice {
         }
     }
 
-    /// As an honest server answers a script, but for the numbers.
+    /// The answer of a real server to a script, with random numbers.
     fn numbers(&mut self) -> String {
         let first = ["0", "1", "-1"];
         let more = [
@@ -176,7 +176,8 @@ impl Dice {
     }
 }
 
-/// Plays along until it is taken for a server, and mostly not any more from then on. `port` is its own, as soon as it is known.
+/// A server that answers correctly until a client accepts it, and mostly wrongly from then on. `port` is its own port, as soon
+/// as that is known.
 fn hostile(seed: u64) -> FakeServer {
     let dice = Arc::new(Mutex::new(Dice(seed)));
     let port = Arc::new(OnceLock::new());
@@ -224,9 +225,9 @@ fn hostile(seed: u64) -> FakeServer {
     server
 }
 
-/// Does all that can be done; what comes of it does not matter.
+/// Calls every operation, and ignores the results.
 ///
-/// Returns whether it was taken for a server at all.
+/// Returns whether the manager accepted the server at all.
 async fn use_it(url: String) -> bool {
     let locks = LockManager::builder()
         .connect_timeout(Duration::from_millis(200))

@@ -1,6 +1,6 @@
-//! A subscriber of `tracing` that takes its time in the middle of a hand-off.
+//! A subscriber of `tracing` that is slow in the middle of a hand-off.
 //!
-//! A process of its own: the subscriber is that of the whole process.
+//! The test needs a separate process: the subscriber is that of the whole process.
 
 use std::{
     io::{self, Write},
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// Sleeps while a release is written into the log, from before a lease is renewed for the first time until after.
+/// Sleeps while a release is written to the log; the sleep begins before the first renewal of the lease and ends after it.
 struct Slow;
 
 impl Write for Slow {
@@ -30,7 +30,7 @@ impl Write for Slow {
     }
 }
 
-/// The thread of the manager looks at the lease, whether to renew it, while the next task does not have it yet.
+/// The manager's thread checks whether to renew the lease while the next task does not have it yet.
 #[tokio::test]
 async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_nor_the_word_of_its_end()
  {
@@ -46,7 +46,7 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
         let options = LockOptions::new(TTL).wait(HANG);
         tokio::spawn(async move { locks.acquire("k", options).await })
     };
-    // Three at once, so that tokens are taken in advance, and the lock is handed on without a message.
+    // Three acquires at once, so that tokens are prefetched, and the lock is handed on without a message.
     let (first, second, third) = (acquire(), acquire(), acquire());
     let first = first.await.expect("no panic").expect("free");
     sleep(TTL / 4).await;
@@ -56,7 +56,7 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
     let lease = second.lease();
     let lost = lease.lost();
     tokio::pin!(lost);
-    // Without a renewal it would have ended by then.
+    // Without a renewal, the lease would have ended by then.
     let told = tokio::select! {
         biased;
         lost = &mut lost => Some(lost),

@@ -1,15 +1,16 @@
-//! The soak itself: a short one says that everything was kept, and counts what it says that of.
+//! The soak itself: a short run reports that every promise was kept, and the number of events that it checked.
 //!
-//! A process of its own, so that cargo runs no other test beside it: it starts eight processes, and promises bounds in time.
+//! The test needs a separate process, so that cargo runs no other test beside it: the soak starts eight processes, and checks
+//! bounds in time.
 
 use std::process::Command;
 
 #[test]
 fn a_short_soak_keeps_all_promises() {
-    // By this seed the server is killed with its data and without, and contenders with it.
+    // With this seed the server is killed with its data and without, and contenders are killed, too.
     let soak = Command::new(env!("CARGO_BIN_EXE_soak"))
         .args(["--topology", "one", "--seconds", "6", "--seed", "18"])
-        // So that all of it, the wait at the end included, takes less than twenty seconds.
+        // A short ttl, so that the run takes less than twenty seconds, with the wait at the end.
         .args(["--longest-ttl", "3000"])
         .output()
         .expect("it starts");

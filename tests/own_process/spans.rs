@@ -1,7 +1,7 @@
-//! What whoever reads the log is told, by key: spans and events.
+//! The spans and events in the log, by key.
 //!
-//! A process of its own, in which each thread that locks has a subscriber. `tracing` keeps for the whole process whether a line is
-//! of interest: if a thread without a subscriber meets it first, it is off for all.
+//! The test needs a separate process, in which each thread that locks has a subscriber. `tracing` stores for the whole process
+//! whether a line is of interest. If a thread without a subscriber reaches the line first, the line is off for all.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Writes what this thread does to a log, until the result is dropped.
+/// Writes the events of this thread to a log, until the result is dropped.
 fn listens(log: &Log) -> DefaultGuard {
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -88,7 +88,7 @@ async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
-/// The hold ends with the body. What the answer to the release says is told when it comes.
+/// The hold ends with the body. The answer to the release is logged when it comes.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_the_background() {
     let behind = LockOptions::default().release_in_background();

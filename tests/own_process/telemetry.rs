@@ -1,6 +1,6 @@
-//! What whoever collects figures is told, by template. Spans and events are in `spans.rs`.
+//! The figures for a collector of metrics, by template. Spans and events are in `spans.rs`.
 //!
-//! A process of its own: one test installs the recorder of the process, and needs the feature `metrics`.
+//! The tests need a separate process: one test installs the recorder of the process, and needs the feature `metrics`.
 
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
@@ -16,10 +16,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Name and labels, and what was counted or is now; of a histogram the sum, and below the name with `#` the number.
+/// The value of each counter and gauge, by name and labels. A histogram has its sum, and its count under the name with `#`.
 type Figures = BTreeMap<String, f64>;
 
-/// All figures since the last look, since looking empties histograms and counters.
+/// All figures since the last snapshot, since a snapshot empties histograms and counters.
 fn figures(of: &Snapshotter) -> Figures {
     let mut figures = Figures::new();
     for (key, _, _, value) in of.snapshot().into_vec() {
@@ -98,7 +98,7 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
             ),
             ("lock_waiting{key=order:{order_id},mode=exclusive}", 0.0),
             ("lock_held{key=order:{order_id},mode=exclusive}", 0.0),
-            // The second one asks for tokens for those behind it, who then need no word of the backend.
+            // The second task prefetches tokens for the tasks behind it, which then need no answer of the backend.
             (
                 "lock_handoffs_total{key=order:{order_id},mode=exclusive,kind=local}",
                 2.0,
@@ -232,24 +232,24 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
     let free = async || locks.acquire_free("k", options()).await;
 
-    // Taken again in its own body.
+    // The lock is taken again in its own body.
     let again = locks.run("k", options(), async |_| drop(free().await));
     again.await.expect("not lost");
-    // Several keys, of which one is busy, and then none.
+    // Several keys: first one of them is busy, then none.
     let busy = locks.acquire_free("b", options()).await;
     let refused = locks.acquire_all(["a", "b"], options()).await;
     assert!(refused.is_err_and(|error| error.is_busy()));
     drop(busy);
     let several = locks.run_all(["a", "b"], options(), async |_| {});
     several.await.expect("not lost");
-    // A panic in the body.
+    // The body panics.
     let panicking = locks.clone();
     let panicked = tokio::spawn(async move {
         let body = async |_| panic!("in the body");
         panicking.run("k", LockOptions::default(), body).await
     });
     assert!(panicked.await.is_err());
-    // Dropped at each of its awaits.
+    // The future is dropped at each of its awaits.
     for polls in 0..5 {
         let held = free().await;
         let mut runs = Box::pin(locks.run("k", options(), async |_| sleep(SECOND).await));
@@ -263,14 +263,14 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
             tokio::task::yield_now().await;
         }
     }
-    // Lost, by itself and with another.
+    // A lease is lost, alone and together with another.
     let lost = locks
         .acquire_all(["k", "l"], options())
         .await
         .expect("free");
     faults.lose("k");
     drop(lost);
-    // Granted, and not taken for so long that it goes to the next, or to nobody.
+    // The lock is granted, and not taken for so long that it passes on, to the next waiter or to none.
     for taken in [true, false] {
         let held = free().await;
         let mut waits = Box::pin(locks.acquire("k", options().wait_forever()));
@@ -281,12 +281,12 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
             drop(waits.await.expect("granted again"));
         }
     }
-    // A stream.
+    // A stream holds the lock.
     let mut stream = free()
         .await
         .hold_during(stream::iter([Ok::<_, LockError>(1)]));
     while stream.next().await.is_some() {}
-    // A shutdown, of who holds and of who waits.
+    // A shutdown ends a holder and a waiter.
     let held = free().await;
     let waiting = locks.clone();
     let waits = tokio::spawn(async move { waiting.acquire("k", LockOptions::default()).await });
@@ -310,7 +310,7 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
     );
 }
 
-/// Panics as soon as it is told of one of these.
+/// A recorder that panics as soon as one of these figures is recorded.
 struct Broken(&'static [&'static str]);
 
 impl Broken {
@@ -352,29 +352,29 @@ async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_nobody_a_lock(
     let (locks, faults) = LockManager::in_memory_with_faults();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
     let free = async || locks.acquire_free("k", options()).await;
-    // Let go to nobody, and to the next task.
+    // The lock is released without a waiter, and to the next task.
     free().await.release_held().await;
     let held = free().await;
     let (next, ()) = tokio::join!(locks.acquire("k", options()), async { drop(held) });
     let next = next.expect("its turn");
-    // Lost, while another waits.
+    // The lease is lost while another task waits.
     let waits = locks.acquire("k", options());
     let (waited, ()) = tokio::join!(waits, async { faults.lose("k") });
     waited.expect("its turn").release_held().await;
     drop(next);
-    // From another process.
+    // The lock comes from another process.
     faults.busy_for("k", SECOND / 2);
     let from_there = free().await;
     let tried = locks.try_acquire("k", options()).await;
     assert!(tried.is_ok_and(|guard| guard.is_none()));
-    // Waited for in vain.
+    // A wait ends in vain.
     let waits = locks.acquire("k", options());
     assert!(timeout(SECOND / 2, waits).await.is_err());
     from_there.release_held().await;
     drop(free().await);
 }
 
-/// That of the whole process: a manager of a server counts on its own thread.
+/// The recorder of the whole process: a manager of a server counts on its own thread.
 fn everything() -> &'static Snapshotter {
     static ALL: OnceLock<Snapshotter> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -389,7 +389,7 @@ fn everything() -> &'static Snapshotter {
 async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
     let all = everything();
     let server = RedisServer::start();
-    // Two managers are to each other as two processes.
+    // Two managers compete as two processes do.
     let (here, there) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = there.acquire_free("shared", patient()).await;
     let waits = tokio::spawn(async move { here.acquire(key!("shared"), patient()).await });
@@ -405,7 +405,7 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
         .expect("granted")
         .release_held()
         .await;
-    // The rest is behind the word of the release.
+    // The other figures are recorded before the answer to the release.
     assert_figures(
         &figures(all),
         &[
