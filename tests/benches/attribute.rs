@@ -1,4 +1,4 @@
-//! What the attribute costs over the same call by hand.
+//! The cost of the attribute compared with the same call by hand.
 
 use std::{
     hint::black_box,

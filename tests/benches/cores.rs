@@ -1,8 +1,8 @@
-//! A core for the server, the others for everything else.
+//! Gives one core to the server, and the others to everything else.
 //!
-//! Left alone, the scheduler of a small machine puts a lone client now and then on the server's core, where a round trip
-//! takes a third of the time: then one contender is compared with a floor that no other sees. In earnest a server is on
-//! another machine.
+//! Without this, the scheduler of a small machine sometimes puts a lone client on the server's core. A round trip takes a
+//! third of the time there, so one contender is compared with a floor that the others do not have. In production a server is
+//! on another machine.
 
 use std::sync::OnceLock;
 
@@ -12,10 +12,10 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-/// The core that is left to servers, if there are two at least.
+/// The core that is left to servers, if there are at least two cores.
 static SERVERS: OnceLock<CpuSet> = OnceLock::new();
 
-/// Keeps this process, and what it starts from now on, off one core. To be called before it has other threads.
+/// Keeps this process, and all processes that it starts later, off one core. To be called before it has other threads.
 pub(crate) fn split() {
     let mut ours = sched_getaffinity(None).expect("a Linux system");
     let first = (0..CpuSet::MAX_CPU).find(|core| ours.is_set(*core));
@@ -41,7 +41,7 @@ pub(crate) fn start_server() -> RedisServer {
     server
 }
 
-/// Those of this process and those of servers.
+/// The cores of this process and of servers.
 pub(crate) fn all_cores() -> Vec<usize> {
     let mut cores = own_cores();
     let servers = (0..CpuSet::MAX_CPU)

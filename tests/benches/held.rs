@@ -14,7 +14,7 @@ use crate::{
 };
 
 const LEASES: usize = 10_000;
-/// As long as the ttl: three renewals of each.
+/// As long as the ttl: each lock is renewed three times.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 pub(crate) fn run() {

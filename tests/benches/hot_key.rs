@@ -1,4 +1,4 @@
-//! One key that everybody wants.
+//! One key that all processes want.
 
 use std::{
     sync::Arc,
@@ -34,7 +34,7 @@ const FLOOR_WINDOW: Duration = Duration::from_millis(600);
 /// Long enough for every process to read its line and begin.
 const DELAY: Duration = Duration::from_millis(200);
 
-/// The others are slow, and their times vary more than any noise.
+/// The other crates need a longer window: they are slow, and their times vary more than any noise.
 const PEER_WINDOW: Duration = Duration::from_secs(4);
 
 /// Returns the curves of the plot.
@@ -135,7 +135,7 @@ fn run_all(teams: &mut [Team; 4], processes: u32, watch: &mut Watch) -> [Samples
 struct Team {
     name: &'static str,
     processes: Vec<Process>,
-    /// Kept as long as they run.
+    /// Kept for as long as the processes run.
     _last_holder: NamedTempFile,
 }
 
@@ -154,7 +154,7 @@ impl Team {
         }
     }
 
-    /// Has the first ones contend.
+    /// Lets the first `count` processes contend.
     fn run(&mut self, count: u32, window: Duration, watch: &mut Watch) -> Sample {
         let count = usize::try_from(count).expect("a few");
         let processes = &mut self.processes[..count];

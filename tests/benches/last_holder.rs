@@ -1,7 +1,7 @@
-//! Who held a lock last, known to all processes that contend for it.
+//! The last holder of a lock, known to all processes that contend for it.
 //!
-//! A crate that lets its last holder come back first takes its lock often and hands it over seldom. Only what changes hands
-//! is a hand-off.
+//! If a crate lets its last holder come back first, the lock is taken often and handed off rarely. Only a change of the
+//! holder counts as a hand-off.
 
 use std::{
     fs::{File, OpenOptions},
@@ -25,10 +25,10 @@ impl LastHolder {
         }
     }
 
-    /// Returns whether another was the last one.
+    /// Returns whether another task was the last holder.
     pub(crate) fn pass_to_me(&self) -> bool {
         let mut last = [0xff; 8];
-        // Nothing is read before the first one wrote.
+        // The file is empty before the first holder wrote.
         self.file.read_at(&mut last, 0).expect("a file");
         let changed = u64::from_le_bytes(last) != self.me;
         if changed {

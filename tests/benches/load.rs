@@ -1,4 +1,4 @@
-//! Tasks that take a lock and let it go, again and again, for a while.
+//! Tasks that take a lock and release it, again and again, for a while.
 
 use std::{
     sync::{
@@ -16,14 +16,14 @@ use crate::{
     usage::{Cpu, Watch},
 };
 
-/// Which keys the tasks take.
+/// The keys that the tasks take, and the time that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keys {
-    /// Each its own; what is timed is the whole of acquire and release.
+    /// Each task its own key. The measured time is that of acquire and release together.
     Own,
-    /// All the same, which the holder keeps for one turn of the scheduler; what is timed is the wait.
+    /// All tasks the same key, which the holder keeps for one turn of the scheduler. The measured time is the wait.
     Same,
-    /// All the same, which several hold at a time; what is timed is the whole of acquire and release.
+    /// All tasks the same key, which several hold at a time. The measured time is that of acquire and release together.
     Together,
 }
 
@@ -89,7 +89,7 @@ async fn all(locker: &impl Locker, load: Load) -> Vec<Work> {
     running.join_all().await
 }
 
-/// The time in which something counts.
+/// The time in which operations count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) start: Instant,
@@ -106,7 +106,7 @@ impl Window {
     }
 }
 
-/// Takes and lets go until the end of the window, and counts from its start.
+/// Takes and releases until the end of the window, and counts from its start.
 pub(crate) async fn alone(locker: &impl Locker, key: &str, window: Window) -> Work {
     let mut work = Work::default();
     let mut asked = Instant::now();
@@ -126,7 +126,7 @@ pub(crate) async fn alone(locker: &impl Locker, key: &str, window: Window) -> Wo
 
 /// Contends for one key until the end of the window, and counts from its start.
 ///
-/// `while_held` is what the holder does; it tells whether another had the lock before.
+/// `while_held` is the holder's work; it returns whether another holder had the lock before.
 pub(crate) async fn together<F>(
     locker: &impl Locker,
     window: Window,
@@ -148,7 +148,7 @@ where
         if got < window.start {
             continue;
         }
-        // Whoever gets it after the end has waited all the same.
+        // A task that gets the lock after the end has waited as well.
         work.times.record(got - asked);
         if got < window.end {
             work.taken += 1;

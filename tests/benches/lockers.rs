@@ -1,4 +1,4 @@
-//! Who is measured: lock-core, the floors under it, and the other crates.
+//! The contenders of the benches: lock-core, the floors under it, and the other crates.
 
 use std::{
     future::poll_fn,
@@ -23,10 +23,10 @@ use tokio::{
 /// The ttl of everything that is measured.
 const TTL: Duration = Duration::from_secs(10);
 
-/// Longer than any bench, so that nobody gives up in one.
+/// Longer than any bench, so that no task gives up in one.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// Something that is taken and let go.
+/// A lock, or a floor, that is taken and released.
 pub(crate) trait Locker: Clone + Send + Sync + 'static {
     type Held<'a>: Send;
 
@@ -44,7 +44,7 @@ impl LockCore {
         Self(LockManager::connect(url).await.expect("a running server"))
     }
 
-    /// With the promise that the address stays with its server, so that fencing tokens are counted up.
+    /// Connects with the promise that the address stays with its server, so that fencing tokens are counted up.
     pub(crate) async fn at_a_fixed_address(url: &str) -> Self {
         let manager = LockManager::builder().fixed_address().connect(url).await;
         Self(manager.expect("a running server"))
@@ -68,11 +68,11 @@ impl Locker for LockCore {
     }
 }
 
-/// The same in shared mode.
+/// The same manager in shared mode.
 #[derive(Clone)]
 pub(crate) struct Shared(LockManager);
 
-/// The same with four permits.
+/// The same manager with four permits.
 #[derive(Clone)]
 pub(crate) struct Permits(LockManager);
 
@@ -104,7 +104,7 @@ macro_rules! in_mode {
 in_mode! { Shared: shared() }
 in_mode! { Permits: permits(4) }
 
-/// Readers of one.
+/// Readers of one read/write lock inside the process.
 #[derive(Clone, Default)]
 pub(crate) struct TokioRwLock(Arc<RwLock<()>>);
 
@@ -120,7 +120,7 @@ impl Locker for TokioRwLock {
     }
 }
 
-/// A whole `run` at a fixed address, which returns when the release has left.
+/// A whole `run` at a fixed address, which returns when the release is sent.
 #[derive(Clone)]
 pub(crate) struct InBackground(LockManager);
 
@@ -143,7 +143,7 @@ impl Locker for InBackground {
     async fn release(&self, _key: &str, (): ()) {}
 }
 
-/// What a lock costs at least: `SET NX PX`, and a script that compares and deletes.
+/// The least cost of a lock: `SET NX PX`, and a script that compares and deletes.
 #[derive(Clone)]
 pub(crate) struct Floor {
     connection: MultiplexedConnection,
@@ -194,13 +194,13 @@ impl Locker for Floor {
     }
 }
 
-/// The same, with nothing that waits for the release.
+/// The same commands, without a wait for the release.
 #[derive(Clone)]
 pub(crate) struct UnawaitedFloor(Floor);
 
 impl UnawaitedFloor {
     pub(crate) async fn connect(url: &str) -> Self {
-        // With room for all: requests that wait for room may overtake each other.
+        // The queue has room for all requests: requests that wait for room may overtake each other.
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1 << 12);
@@ -211,7 +211,7 @@ impl UnawaitedFloor {
 impl Locker for UnawaitedFloor {
     type Held<'a> = ();
 
-    // A key of its own: at the end of a round, releases are still in flight.
+    // Each acquire has a new key: at the end of a round, releases are still in flight.
     async fn acquire(&self, key: &str) {
         self.0.acquire(&format!("unawaited:{key}")).await;
     }
@@ -220,7 +220,7 @@ impl Locker for UnawaitedFloor {
         let (floor, key) = (self.0.clone(), format!("unawaited:{key}"));
         let release = async move { floor.release(&key, ()).await };
         let mut release = Box::pin(coop::unconstrained(release));
-        // Sent here, before the next request of this task.
+        // The release is sent here, before the next request of this task.
         let sent = poll_fn(|context| Poll::Ready(release.as_mut().poll(context)));
         if sent.await.is_pending() {
             drop(tokio::spawn(release));
@@ -270,7 +270,7 @@ impl Locker for Ping {
     async fn release(&self, _key: &str, (): ()) {}
 }
 
-/// Two PINGs on a connection that a thread of its own drives, as a manager's is.
+/// Two PINGs on a connection with a thread of its own, as a manager has.
 #[derive(Clone)]
 pub(crate) struct DrivenPings {
     connection: MultiplexedConnection,
@@ -323,7 +323,7 @@ impl Locker for DrivenPings {
 }
 
 async fn plain_connection(url: &str) -> MultiplexedConnection {
-    // A machine that is busy with other things is no reason to give up.
+    // No time-out: a busy machine is no reason to give up.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     connection_with(url, &config).await
 }
@@ -366,8 +366,8 @@ impl Locker for RsLock {
     }
 }
 
-/// `distributed-lock-redis` at its defaults. With one server its `acquire` does not wait, whatever it is told, so a caller
-/// that wants the lock has to ask again; here at once, with which it hands over as fast as it can.
+/// `distributed-lock-redis` at its defaults. With one server its `acquire` does not wait, with any options, so a caller has
+/// to ask again. Here it asks again at once, which gives the fastest hand-off.
 #[derive(Clone)]
 pub(crate) struct DistributedLockRedis(Arc<RedisLockProvider>);
 
@@ -397,7 +397,7 @@ impl Locker for DistributedLockRedis {
     }
 }
 
-/// What a lock inside one process costs that no other process can see.
+/// A lock inside one process, which no other process can see.
 #[derive(Clone, Default)]
 pub(crate) struct TokioMutex(Arc<Mutex<()>>);
 

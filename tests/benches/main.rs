@@ -1,11 +1,11 @@
-//! How fast it is, beside the floors under it and the other crates, all in one run.
+//! Measures lock-core beside the floors under it and the other crates, all in one run.
 //!
 //! ```text
 //! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>]
 //!     [--plot-readers <path>] [--unpinned]]
 //! ```
 //!
-//! Without names, all of them, in under five minutes. What the lines mean is in `docs/performance.md`.
+//! Without names, all of them run, in under five minutes. `docs/performance.md` explains the lines.
 
 #![expect(clippy::print_stdout, reason = "a bench is read in a terminal")]
 
@@ -94,12 +94,12 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// What is to be done, as the arguments say.
+/// The orders in the arguments.
 struct Orders {
     names: Vec<&'static str>,
-    /// Of what `hot_key` measures.
+    /// The path for the plot of `hot_key`.
     plot: Option<PathBuf>,
-    /// Of what `modes` measures.
+    /// The path for the plot of `modes`.
     plot_readers: Option<PathBuf>,
     unpinned: bool,
 }
@@ -114,7 +114,7 @@ impl Orders {
         };
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                // Cargo says so to every bench.
+                // Cargo passes this to every bench.
                 "--bench" => {}
                 "--unpinned" => orders.unpinned = true,
                 "--plot" => orders.plot = Some(path(&mut arguments)?),
@@ -139,7 +139,7 @@ impl Orders {
     }
 }
 
-/// The path of a picture. Cargo starts this in the folder of the package, and is itself started above it.
+/// The path of a picture. Cargo starts the bench in the folder of the package, and the user starts cargo above it.
 fn path(arguments: &mut impl Iterator<Item = String>) -> Result<PathBuf, String> {
     let path = arguments.next().ok_or("a plot needs a path")?;
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))

@@ -17,7 +17,7 @@ use crate::{
 const ROUNDS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Returns what the plot of readers and a writer shows.
+/// Returns the data for the plot of readers and a writer.
 pub(crate) fn run() -> Vec<Outcome> {
     shared_in_one_process();
     let outcomes = readers::run();

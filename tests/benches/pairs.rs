@@ -1,4 +1,4 @@
-//! Acquire and release, each task its own key: what a lock costs that nobody else wants.
+//! Acquire and release, each task its own key: the cost of a lock without contention.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Hand-offs a second and the worst wait against the number of processes, as a picture.
+//! Draws the hand-offs a second and the worst wait against the number of processes.
 
 use std::{
     fmt::{self, Write},
@@ -8,7 +8,7 @@ use std::{
 
 use crate::sample::Samples;
 
-/// One contender.
+/// The curve of one contender.
 pub(crate) struct Curve {
     pub(crate) name: &'static str,
     points: Vec<Point>,
@@ -17,7 +17,7 @@ pub(crate) struct Curve {
 struct Point {
     processes: u32,
     rate: f64,
-    /// In milliseconds.
+    /// The worst wait, in milliseconds.
     worst: f64,
 }
 
@@ -56,7 +56,7 @@ struct Panel {
     value: fn(&Point) -> f64,
     /// The powers of ten at the bottom and at the top.
     decades: (i32, i32),
-    /// How many times the number of processes doubles from the left to the right.
+    /// The number of times that the number of processes doubles from the left to the right.
     doublings: (f64, f64),
 }
 

@@ -1,4 +1,4 @@
-//! One writer among readers of several processes that never pause, by each library that has both.
+//! One writer among readers of several processes that never pause, with each library that has both.
 
 use std::{
     future::Future,
@@ -26,17 +26,17 @@ const DELAY: Duration = Duration::from_millis(200);
 
 const PROCESSES: usize = 8;
 const READERS_EACH: usize = 8;
-/// How long each reader has the lock.
+/// The time for which each reader has the lock.
 const BODY: Duration = Duration::from_millis(5);
-/// How long the writer waits between two requests.
+/// The pause of the writer between two requests.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long it waits for one.
+/// The longest wait of the writer for one request.
 pub(crate) const BOUND: Duration = Duration::from_secs(2);
 
-/// How it went with one library.
+/// The result for one library.
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
-    /// Of each request of the writer; those that were not granted within the bound at the end.
+    /// The wait of each request of the writer, sorted; requests that were not granted within the bound are at the end.
     waits: Vec<Option<Duration>>,
     rates: Vec<f64>,
 }
@@ -56,7 +56,7 @@ impl Outcome {
         self.waits[place.saturating_sub(1)]
     }
 
-    /// How often all readers together had the lock, a second.
+    /// The number of times a second that all readers together had the lock.
     pub(crate) fn reads(&self) -> f64 {
         median(self.rates.clone())
     }
@@ -99,7 +99,7 @@ pub(crate) fn run() -> Vec<Outcome> {
 /// The processes with the readers of a library, and its writer.
 struct Team {
     readers: Vec<Process>,
-    /// Asks until the end of the window, with nothing left to wait for then.
+    /// Asks until the end of the window, and leaves no request waiting.
     write: Box<dyn FnMut(Window) -> Vec<Option<Duration>>>,
     outcome: Outcome,
 }
@@ -163,7 +163,7 @@ async fn write(lock: &impl RwLock, window: Window) -> Vec<Option<Duration>> {
     waits
 }
 
-/// What a process of readers does with the library of this name.
+/// Runs a process of readers with the library of this name.
 pub(crate) fn worker(url: &str, name: &str) {
     let runtime = Runtime::new().expect("a runtime");
     match name {
@@ -190,7 +190,7 @@ fn read<L: RwLock>(runtime: &Runtime, connecting: impl Future<Output = L>) {
     });
 }
 
-/// Takes the lock again as soon as it has let go.
+/// Takes the lock again as soon as it has released it.
 async fn reader(lock: Arc<impl RwLock>, window: Window) -> u64 {
     let mut count = 0;
     while Instant::now() < window.end {

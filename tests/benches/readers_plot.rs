@@ -1,4 +1,4 @@
-//! How long a writer waits among readers, and how often the readers have the lock, as a picture.
+//! Draws how long a writer waits among readers, and how often the readers have the lock.
 
 use std::{
     fmt::{self, Write},
@@ -22,7 +22,7 @@ const RATES_WIDTH: f64 = 160.0;
 const TOP: f64 = 60.0;
 const ROW: f64 = 50.0;
 
-/// What the logarithmic axis begins and ends with, in seconds. The bound stands between.
+/// The beginning and the end of the logarithmic axis, in seconds. The bound is between them.
 const FIRST: f64 = 1e-3;
 const LAST: f64 = 1e1;
 
@@ -94,7 +94,7 @@ fn axis(svg: &mut String, bottom: f64) -> fmt::Result {
     )
 }
 
-/// Three dots on a line. What was not granted within the bound ends in an arrow behind it.
+/// Draws three dots on a line. A wait that was not granted within the bound ends in an arrow behind it.
 fn waits(svg: &mut String, outcome: &Outcome, y: f64, colour: &str) -> fmt::Result {
     let beyond = x(LAST) - 8.0;
     let bound = x(BOUND.as_secs_f64());

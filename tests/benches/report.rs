@@ -1,4 +1,4 @@
-//! What is printed.
+//! Prints the results.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::{
     sample::{Samples, float},
 };
 
-/// Prints the name of what comes.
+/// Prints a heading.
 pub(crate) fn title(text: &str) {
     println!("\n{text}");
 }
@@ -31,9 +31,10 @@ pub(crate) fn header(operation: &str) {
     );
 }
 
-/// Prints one contender: operations a second, how often the lock was taken, how long each took, the most favoured worker's
-/// share against the least favoured one's, an operation's server commands, messages and processor time, and the rate as a
-/// ratio to the floor's.
+/// Prints the line of one contender: operations a second, how often the lock was taken, and how long each operation took.
+///
+/// Then come the share of the most favoured worker against the least favoured one's, and an operation's server commands,
+/// messages and processor time. The last is the rate as a ratio to the floor's.
 pub(crate) fn line(name: &str, samples: &Samples, floor: &Samples) {
     let times = samples.times();
     let (server, operations) = (samples.server(), float(samples.operations()));
@@ -123,7 +124,7 @@ fn micros(time: Duration) -> String {
     }
 }
 
-/// Without a fraction, a comma at every third digit.
+/// A number without a fraction, with a comma at every third digit.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Locks that many readers or one writer have.
+//! Locks of many readers or one writer.
 
 use std::{
     future::Future,
@@ -16,16 +16,16 @@ use tokio::time::sleep;
 
 const KEY: &str = "hot";
 
-/// Of everything that is measured; rlock's default, too.
+/// The ttl of all locks that are measured; it is rlock's default, too.
 const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) trait RwLock: Send + Sync + Sized + 'static {
     fn connect(url: &str) -> impl Future<Output = Self>;
 
-    /// Reads for so long; returns whether it was let in.
+    /// Reads for this time; returns whether it was let in.
     fn read(&self, body: Duration) -> impl Future<Output = bool> + Send;
 
-    /// Takes the lock as the writer and lets it go at once. Returns how long it waited, unless it gave up at the bound.
+    /// Takes the lock as the writer and releases it at once. Returns how long it waited, unless it gave up at the bound.
     fn write(&self, bound: Duration) -> impl Future<Output = Option<Duration>>;
 }
 
@@ -91,8 +91,9 @@ impl RwLock for RLock {
     }
 }
 
-/// `distributed-lock-redis` at its defaults. A writer asks again after 50 ms, then after twice as long. A reader is told at once that
-/// it is not let in, and here asks again after a body: sixty-four that asked again at once would keep the writer from the processor.
+/// `distributed-lock-redis` at its defaults. A writer asks again after 50 ms, then after twice as long. A reader is refused at
+/// once, and here asks again after the time of a body. If sixty-four readers asked again at once, the writer would get no
+/// processor time.
 pub(crate) struct DistributedLockRedis(RedisDistributedReaderWriterLock);
 
 impl RwLock for DistributedLockRedis {

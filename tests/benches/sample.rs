@@ -1,13 +1,13 @@
-//! What was measured, and how several rounds of it become one line.
+//! The measurements, and how several rounds become one line.
 
 use std::{fmt::Write, time::Duration};
 
 use crate::usage::Usage;
 
-/// Each power of two is cut into so many buckets, so that a quantile is right within 7 %.
+/// The number of buckets for each power of two, so that a quantile is right within 7 %.
 const CUTS: u32 = 16;
 
-/// How long something took, many times: a histogram from a nanosecond to hours, and the exact maximum.
+/// The times of many operations: a histogram from a nanosecond to hours, and the exact maximum.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     buckets: Vec<u64>,
@@ -33,7 +33,7 @@ impl Times {
         Duration::from_nanos(self.max)
     }
 
-    /// The time that the share `quantile` of all stayed below.
+    /// The time below which the share `quantile` of all times is.
     pub(crate) fn quantile(&self, quantile: f64) -> Duration {
         let mut left = float(self.count) * quantile;
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Times {
         self.max()
     }
 
-    /// As text for another process: the maximum, then the number and content of each bucket in use.
+    /// The text for another process: the maximum, then the number and content of each bucket in use.
     pub(crate) fn to_text(&self) -> String {
         let mut text = self.max.to_string();
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -98,12 +98,12 @@ fn upper_bound(bucket: usize) -> u64 {
     (u64::from(CUTS + bucket % CUTS + 1) << shift) - 1
 }
 
-/// What one task or process did.
+/// The work of one task or process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
-    /// What is counted: pairs, or hand-offs from another.
+    /// The counted operations: pairs, or hand-offs from another holder.
     pub(crate) count: u64,
-    /// How often it got the lock, be it from itself.
+    /// The number of times that it got the lock, also from itself.
     pub(crate) taken: u64,
     pub(crate) times: Times,
 }
@@ -139,7 +139,7 @@ impl Samples {
         median(self.0.iter().map(Sample::rate).collect())
     }
 
-    /// The rate as a ratio to another's: the median of the rounds, each with its neighbour in time.
+    /// The ratio of the rate to another's: the median over the rounds, each compared with its neighbour in time.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
         median(
@@ -157,7 +157,7 @@ impl Samples {
         all
     }
 
-    /// How many times as much the most favoured worker got as the least favoured one. The median round.
+    /// The share of the most favoured worker divided by that of the least favoured one, in the median round.
     pub(crate) fn favour(&self) -> f64 {
         median(self.0.iter().map(favour).collect())
     }

@@ -70,7 +70,7 @@ pub(crate) fn worker(url: &str) {
     worker::tell(&storm.drain(&runtime).to_string());
 }
 
-/// The same with a lock inside the process, for what the tasks themselves take.
+/// The same work with a lock inside the process, to measure the cost of the tasks themselves.
 pub(crate) fn mutex_worker() {
     let runtime = Runtime::new().expect("a runtime");
     worker::tell("ready");
@@ -84,7 +84,7 @@ pub(crate) fn mutex_worker() {
 
 struct Storm {
     tasks: JoinSet<(Instant, Instant)>,
-    /// Bytes a waiter.
+    /// The memory of each waiter, in bytes.
     memory: f64,
 }
 
@@ -109,7 +109,7 @@ impl Storm {
             assert!(Instant::now() < deadline, "the tasks do not start");
             thread::sleep(Duration::from_millis(10));
         }
-        // The last ones have begun to ask; what is sent for them is sent by then.
+        // The last tasks have called acquire; their requests are sent after this pause.
         thread::sleep(Duration::from_millis(200));
         let memory = own_memory().saturating_sub(before);
         Self {

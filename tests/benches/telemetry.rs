@@ -1,4 +1,4 @@
-//! What it costs to be listened to, and what it costs while nobody listens.
+//! The cost of telemetry with a subscriber, and without one.
 
 use std::{
     hint::black_box,

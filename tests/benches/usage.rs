@@ -1,4 +1,4 @@
-//! What the server, and this process, spent.
+//! The resources that the server and this process used.
 
 use std::{
     fs,
@@ -11,12 +11,12 @@ use lock_tests::RedisServer;
 
 use crate::sample::float;
 
-/// What a server has done since it started, or between two looks.
+/// The work of a server since it started, or between two samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// Commands, those that scripts call included.
     pub(crate) commands: u64,
-    /// How often a client had sent something: one message may carry many commands.
+    /// The number of reads from clients: one message may carry many commands.
     pub(crate) messages: u64,
     pub(crate) scripts: u64,
     pub(crate) cpu: Duration,
@@ -48,7 +48,7 @@ impl Sub for Usage {
     }
 }
 
-/// A connection that looks at a server.
+/// A connection that reads the figures of a server.
 pub(crate) struct Watch {
     connection: redis::Connection,
 }
@@ -60,7 +60,7 @@ impl Watch {
         Self { connection }
     }
 
-    /// What the server did while `work` ran, without this look itself.
+    /// The server's work while `work` ran, without the cost of this measurement.
     pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Usage) {
         let before = self.look();
         let result = work();
@@ -103,7 +103,7 @@ impl Cpu {
         Self(total_cpu())
     }
 
-    /// Returns what was spent since the start, on all cores together.
+    /// Returns the time that was used since the start, on all cores together.
     pub(crate) fn spent(&self) -> Duration {
         total_cpu().saturating_sub(self.0)
     }
@@ -114,7 +114,7 @@ fn total_cpu() -> Duration {
     Duration::try_from(time).expect("a process has run for no less than nothing")
 }
 
-/// How many bytes of memory this process has in use.
+/// The number of bytes of memory that this process uses.
 pub(crate) fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("a Linux system");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -123,7 +123,7 @@ pub(crate) fn own_memory() -> u64 {
     kibibytes.expect("a size in kB") * 1024
 }
 
-/// Which share of all cores is busy while this process sleeps: what others take, and will go on taking.
+/// The share of all cores that is busy while this process sleeps: other processes use it, and will go on using it.
 pub(crate) fn taken_by_others() -> f64 {
     let (busy, all) = core_ticks();
     thread::sleep(Duration::from_millis(500));
@@ -138,6 +138,6 @@ fn core_ticks() -> (u64, u64) {
     let ticks = line.split_whitespace().skip(1);
     let ticks: Vec<u64> = ticks.filter_map(|tick| tick.parse().ok()).collect();
     let all = ticks.iter().sum();
-    // The fourth and the fifth: idle, and waiting for a disk.
+    // The fourth and the fifth numbers are the ticks that were idle, and those that waited for a disk.
     (all - ticks[3] - ticks[4], all)
 }

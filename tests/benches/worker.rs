@@ -1,4 +1,4 @@
-//! Processes of their own: this program again, told what to do by its arguments and then line by line.
+//! Separate processes: this program again, controlled by its arguments and then line by line.
 
 use std::{
     env,
@@ -33,7 +33,7 @@ pub(crate) fn start(what: &str, url: &str, more: &[&str]) -> Process {
     process
 }
 
-/// What the process that [`start`] made does.
+/// Runs in the process that [`start`] made.
 pub(crate) fn main(arguments: &[String]) {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -88,7 +88,7 @@ pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) 
         let window = to_window(&line);
         let (start, cpu) = (Instant::now(), Cpu::start());
         let work = runtime.block_on(work(window));
-        // It works before the window, too, and just as hard.
+        // The process works before the window, too, at the same rate.
         let share = (window.end - window.start).div_duration_f64(start.elapsed());
         let cpu = cpu.spent().mul_f64(share.min(1.0));
         let times = work.times.to_text();
