@@ -1,4 +1,4 @@
-//! What users test their own code with: faults on demand, a manager for each test, and assertions.
+//! The support for users' own tests: faults on demand, a manager for each test, and assertions.
 
 use std::{
     future::pending,
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 mod readme;
 
-/// Longer than any lease lasts that is not renewed.
+/// Longer than any lease lasts without a renewal.
 const LONG: Duration = Duration::from_secs(60);
 
 /// The ways to hold a lock. Each fault shows in all of them.
@@ -41,7 +41,7 @@ async fn annotated(span: Duration) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Holds the lock for so long, or until it is lost.
+/// Holds the lock for this time, or until it is lost.
 async fn hold(way: Way, locks: &LockManager, span: Duration) -> Result<(), LockError> {
     match way {
         Way::Attribute => with_locks(locks.clone(), annotated(span)).await,
@@ -57,7 +57,7 @@ async fn hold(way: Way, locks: &LockManager, span: Duration) -> Result<(), LockE
     }
 }
 
-/// Does something to a lock that has been held for half a minute; returns what became of it, and how long that took.
+/// Injects a fault into a lock that has been held for half a minute; returns the result of the hold, and how long it took.
 async fn strike(way: Way, fault: impl FnOnce(&Faults)) -> (Result<(), LockError>, Duration) {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let striking = async {
@@ -112,7 +112,7 @@ async fn a_lease_runs_out_while_the_backend_is_unavailable() {
     for way in WAYS {
         let (held, after) = strike(way, Faults::unavailable).await;
         assert_eq!(reason(&held), Some(LeaseLost::Expired), "{way:?}");
-        // It was renewed at a third of its ttl the last time.
+        // The last renewal was up to a third of the ttl before the fault.
         assert!(
             after > SECOND * 6 && after < SECOND * 10,
             "{way:?}: {after:?}"
@@ -135,7 +135,7 @@ async fn a_lease_outlives_late_answers_and_runs_out_if_they_are_too_late() {
         assert!(held.is_ok(), "{way:?}: {held:?}");
         let (held, _) = strike(way, |faults| faults.delay(SECOND * 2)).await;
         assert_eq!(reason(&held), None, "{way:?}: {held:?}");
-        // A third of the ttl.
+        // The delay is a third of the ttl.
         let (held, after) = strike(way, |faults| faults.delay(SECOND * 4)).await;
         assert_eq!(reason(&held), Some(LeaseLost::Expired), "{way:?}");
         assert!(
@@ -156,7 +156,7 @@ async fn a_lock_that_is_busy_elsewhere_is_waited_for_and_no_longer() {
             panic!("{way:?}: {held:?}");
         };
         assert_eq!(key.as_str(), "k");
-        // As it was said the last time: what it renews its lease to.
+        // The last busy answer gave this time: it is that of a holder which renews its lease.
         let retry_after = retry_after.expect("it has an expiry");
         assert!(
             retry_after > SECOND * 9 && retry_after <= SECOND * 10,
@@ -222,7 +222,7 @@ async fn late_answers_take_their_time_and_change_nothing_else() {
         let start = Instant::now();
         let held = hold(way, &locks, SECOND).await;
         assert!(held.is_ok(), "{way:?}: {held:?}");
-        // The acquire and the release, each.
+        // The acquire and the release are delayed, each.
         assert_eq!(start.elapsed(), SECOND * 3 / 2, "{way:?}");
     }
 }
@@ -237,7 +237,7 @@ async fn an_answer_that_is_too_late_is_none() {
             matches!(held, Err(LockError::Unavailable { .. })),
             "{way:?}: {held:?}"
         );
-        // The request was executed, and is taken back.
+        // The request was executed, and the clean-up undoes it.
         faults.heal();
         sleep(SECOND * 4).await;
         let free = locks.inspect("k").await.expect("an answer").is_none();
@@ -272,7 +272,7 @@ async fn whoever_waits_has_the_lock_soon_after_healing() {
         };
         let (held, ()) = tokio::join!(hold(way, &locks, Duration::ZERO), healing);
         assert!(held.is_ok(), "{way:?}: {held:?}");
-        // Nobody tells it: it asks every 50 ms on average.
+        // No message tells the waiter: it polls every 50 ms on average.
         let took = start.elapsed();
         assert!(took <= SECOND * 11 / 10, "{way:?}: {took:?}");
     }
@@ -291,7 +291,7 @@ async fn a_body_is_dropped_by_a_fault_and_takes_no_further_step() {
         sleep(SECOND).await;
         faults.lose("k");
     };
-    // The body is ready to go on in this very moment, and polled after the fault.
+    // The body is ready to go on at the same moment, and is polled after the fault.
     let ((), ran) = tokio::join!(biased; losing, running);
     assert!(matches!(ran, Err(LockError::Lost { .. })), "{ran:?}");
     assert!(!went_on.load(Ordering::SeqCst));
@@ -495,7 +495,7 @@ async fn no_owner_token_is_in_what_a_manager_shows_of_itself() {
     for locks in [&locks, &plain] {
         let guard = locks.acquire_free("k", options()).await;
         let shown = format!("{locks:?} {faults:?} {guard:?}");
-        // Its scheme, and the last thing in it, which is 32 digits long.
+        // The scheme of the owner token, and its last part, which has 32 digits.
         assert!(
             !shown.contains("lc1:") && !shown.contains("token: \""),
             "{shown}"

@@ -1,7 +1,7 @@
-//! Locks in web frameworks: each through a listener of its own, and a client that may hang up.
+//! Locks in web frameworks: each with a listener of its own, and a client that may close the connection.
 //!
-//! What is the same in the frameworks that speak HTTP is written once, over a [`Site`]: each module has the same routes in
-//! its own words, and runs each claim.
+//! The tests of the frameworks that speak HTTP are written once, over a [`Site`]. Each module defines the same routes in its
+//! framework, and runs each claim.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 /// A lock that was not let go is renewed, and so stays held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
-/// What every handler needs.
+/// The state that every handler needs.
 #[derive(Clone, Debug)]
 struct App {
     locks: LockManager,
-    /// Ends the stream under way.
+    /// Ends the current stream.
     finish: Arc<Notify>,
 }
 
@@ -55,7 +55,7 @@ impl App {
     }
 }
 
-/// Two pieces, the second when the test says so.
+/// A stream of two pieces; the second comes when the test says so.
 fn pieces(app: App) -> impl Stream<Item = Result<Bytes, LockError>> + Send {
     let last = async move {
         app.finish.notified().await;
@@ -66,8 +66,8 @@ fn pieces(app: App) -> impl Stream<Item = Result<Bytes, LockError>> + Send {
 
 /// A server of one of the frameworks, with these routes:
 ///
-/// - `/result/{id}`, `/response/{id}`, `/opaque/{id}` and `/error/{id}` return a `Result` with the lock's error, the
-///   framework's response, an `impl Trait`, and a `Result` with the framework's response as its error; `/opaque/0` is 404;
+/// - `/result/{id}` returns a `Result` with the lock's error, and `/error/{id}` one with the framework's response as its error;
+/// - `/response/{id}` returns the framework's response, and `/opaque/{id}` an `impl Trait`; `/opaque/0` is 404;
 /// - `/mute/{id}` returns a status and a text;
 /// - `/locked/{id}` says by `on_error` that a busy lock is 423;
 /// - `/hang/{id}` never answers;
@@ -94,7 +94,7 @@ impl Site {
         sent.expect("a listening server")
     }
 
-    /// Begins to read the stream, all that is there of it.
+    /// Begins to read the stream, up to the piece that has been sent.
     async fn stream(&self) -> HttpRequest {
         self.stream_of("/stream/7").await
     }
@@ -108,7 +108,7 @@ impl Site {
     }
 }
 
-/// Behind the last piece of a body.
+/// The end mark behind the last piece of a body.
 const END: &str = "0\r\n\r\n";
 
 /// Makes a test of each claim in a module that has a `start(app: App) -> Site`.
@@ -169,7 +169,7 @@ async fn a_free_lock_is_not_noticed(site: &Site) {
 }
 
 async fn a_busy_lock_is_a_conflict_that_says_when_to_try_again(site: &Site) {
-    // So that it is known how long the handlers typically take.
+    // A call before the test, so that the typical time of the handlers is known.
     a_free_lock_is_not_noticed(site).await;
     let guard = site.app.hold("order:7").await;
     for path in CARRYING {
@@ -224,7 +224,7 @@ async fn a_lock_is_held_until_the_stream_has_ended(site: &Site) {
     drop(site.app.hold("order:7").await);
 }
 
-/// What a client reads that takes a byte a second is the same: the lock is held as long as the test lets it.
+/// The test stands for a client that reads a byte a second: the lock is held for as long as the test lets it.
 async fn a_bounded_lock_is_held_until_its_response_has_been_sent(site: &Site) {
     for path in ["/sent/7", "/sent_result/7"] {
         let mut request = site.stream_of(path).await;
@@ -299,7 +299,7 @@ async fn a_server_that_is_gone_is_unavailable(site: &Site, redis: &RedisServer) 
     assert!(answer.body.contains("does not answer"), "{answer:?}");
 }
 
-/// RFC 9457, and nothing in it that is not for everybody.
+/// Checks that the answer follows RFC 9457 and contains nothing confidential.
 #[track_caller]
 fn assert_problem(answer: &HttpAnswer, status: u16, title: &str) {
     assert_eq!(answer.status, status, "{answer:?}");

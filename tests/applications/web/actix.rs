@@ -1,4 +1,4 @@
-//! actix, whose requests end when the client hangs up only if it is told so.
+//! actix: a request ends when the client closes the connection only if actix is configured so.
 
 use actix_web::{
     App as Application, HttpResponse, HttpServer, Responder, get, http::StatusCode, web,

@@ -1,5 +1,5 @@
-//! poem, which goes on with a request whose client only hangs up, and ends it when the connection is reset. A body that fails
-//! has the end of one that is complete: poem drives a connection once more after its failure.
+//! poem: a request goes on when its client only closes the connection, and ends when the connection is reset. A body that
+//! fails ends like a complete one, since poem drives a connection once more after its failure.
 
 use std::io;
 

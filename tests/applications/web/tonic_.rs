@@ -1,4 +1,4 @@
-//! tonic, with a service by hand where a build would generate it.
+//! tonic, with a hand-written service in place of generated code.
 
 use std::{
     convert::Infallible,
@@ -165,7 +165,7 @@ impl Site {
         answer.map(Response::into_inner)
     }
 
-    /// Calls it in a task of its own, which hangs up when it is aborted, and waits until it holds the lock.
+    /// Calls the method in a new task, and waits until the call holds the lock. An abort of the task ends the call.
     async fn hang(&self) -> tokio::task::JoinHandle<Result<Receipt, Status>> {
         let (app, channel) = (self.app.clone(), self.channel.clone());
         let site = Self { app, channel };
