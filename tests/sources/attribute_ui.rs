@@ -1,14 +1,15 @@
-//! Compiles every file under `ui/` and compares what the compiler says with what the file expects.
+//! Compiles every file under `ui/` and compares the compiler's diagnostics with those that the file expects.
 //!
-//! - `pass/`: not one warning, under `deny(warnings, missing_docs)`, `forbid(unsafe_code)` and clippy's pedantic lints.
+//! - `pass/`: no warning, under `deny(warnings, missing_docs)`, `forbid(unsafe_code)` and clippy's pedantic lints.
 //! - `fail/`: exactly the errors of its comments: `// error:` a part of the message, then `// at:` the text under the
 //!   primary span and, if it matters, `// note:` a part of any label, note or help.
 //! - `same/`: the same diagnostics with the attribute and, under `cfg(plain)`, without it.
 //!
-//! `⏎` in a message is a line break. A file `name.stderr` beside a case has the whole text, for a handful that shows how it looks; `BLESS=1` writes it.
+//! `⏎` in a message is a line break. A file `name.stderr` beside a case has the whole text, for a few cases that show its form;
+//! `BLESS=1` writes it.
 //!
 //! Directives anywhere in a file: `// edition: 2021`, `// flag: --cfg=name`, `// features: macros` for a `lock-core` with no
-//! other feature. One `rustc` a file, against the libraries that cargo
+//! other feature. Each file is compiled by one `rustc`, with the libraries that cargo
 //! has built for this test. `UI=part-of-a-path` runs the files that match.
 
 use std::{
@@ -117,7 +118,7 @@ fn a_wrong_expectation_is_noticed() {
 #[derive(Clone, Copy)]
 enum Tool {
     Rustc,
-    /// As `rust-analyzer` sees it.
+    /// With the attribute as `rust-analyzer` expands it.
     Editor,
     Clippy,
 }
@@ -135,7 +136,7 @@ struct Diagnostic {
     /// The text under the primary span.
     at: String,
     line: u64,
-    /// As it is shown to the user.
+    /// The whole text, as the compiler shows it.
     rendered: String,
     /// Labels, notes and helps.
     others: Vec<String>,
@@ -292,10 +293,10 @@ const USED: [&str; 10] = [
     "tracing",
 ];
 
-/// What this test was built with, which is there already.
+/// The cargo command that built this test, so that its results exist already.
 const THIS_TEST: [&str; 3] = ["build", "--package=lock-tests", "--test=sources"];
 
-/// What cargo built for this test.
+/// The libraries that cargo built for this test.
 struct Built {
     libraries: BTreeMap<String, PathBuf>,
     dependencies: PathBuf,
@@ -307,7 +308,7 @@ fn built() -> &'static Built {
     BUILT.get_or_init(|| build(&target(), "", &THIS_TEST, &USED))
 }
 
-/// `lock-core` with the attribute and nothing else, for what it says about a feature that is off.
+/// `lock-core` with the attribute and nothing else, for messages about a feature that is off.
 fn built_with_macros_only() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     let package = [
@@ -319,10 +320,10 @@ fn built_with_macros_only() -> &'static Built {
     BUILT.get_or_init(|| build(&target(), "", &package, &["lock_core"]))
 }
 
-/// The same with `cfg(rust_analyzer)`, which needs a folder of its own, or cargo would build everything anew each time.
+/// The same with `cfg(rust_analyzer)`. It needs a folder of its own: otherwise cargo would build everything anew each time.
 fn built_for_an_editor() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
-    // Metadata will do.
+    // The metadata is enough.
     let mut package = THIS_TEST;
     package[0] = "check";
     BUILT.get_or_init(|| {
@@ -377,7 +378,7 @@ fn build(target: &Path, flags: &str, package: &[&str], used: &[&str]) -> Built {
                 .any(|end| file.ends_with(end))
         }) && used.contains(&name.as_str())
         {
-            // What a macro needs, too, is built twice, with fewer features for the macro.
+            // A library that a macro needs, too, is built twice, with fewer features for the macro.
             let features = message["features"].as_array().map_or(0, Vec::len);
             let found = libraries.entry(name).or_default();
             *found = (features, PathBuf::from(file)).max(std::mem::take(found));
@@ -494,7 +495,7 @@ fn listed(found: &[Diagnostic]) -> String {
         .join("\n")
 }
 
-/// Reads one line of the compiler's output; none if it is only about the number of errors.
+/// Reads one line of the compiler's output; `None` if it is only about the number of errors.
 fn diagnostic(line: &str) -> Option<Diagnostic> {
     let message: Value = serde_json::from_str(line).ok()?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What the documentation of the public interface must say, by the rules of the house: read from the sources.
+//! Checks from the sources that the documentation of the public interface follows the rules of the project.
 
 use quote::ToTokens;
 use syn::{
@@ -8,9 +8,9 @@ use syn::{
 
 use crate::exported;
 
-/// A public function of lock-core, and what its documentation says.
+/// A public function of lock-core, and its documentation.
 struct Function {
-    /// With its type before it, if it has one.
+    /// The name, with the function's type before it, if it has one.
     name: String,
     takes_itself: bool,
     is_async: bool,
@@ -46,19 +46,19 @@ impl Function {
         section.join("\n")
     }
 
-    /// Whether it, or its future, may be an error.
+    /// Whether its result, or the result of its future, may be an error.
     fn is_fallible(&self) -> bool {
-        // The future with a name is that of a result, too.
+        // The named future has a result, too.
         self.returns.contains("Result <") || self.returns.starts_with("AcquireFuture")
     }
 
-    /// A builder's: it takes itself, and returns itself changed.
+    /// Whether it is a setter of a builder, which takes the builder and returns it changed.
     fn is_setter(&self) -> bool {
         self.takes_itself && self.returns == "Self"
     }
 }
 
-/// `doc` attributes, one a line.
+/// The text of a `doc` attribute, which is one line.
 fn doc_line(attribute: &Attribute) -> Option<String> {
     let Meta::NameValue(pair) = &attribute.meta else {
         return None;
@@ -102,7 +102,7 @@ fn functions() -> Vec<Function> {
     all
 }
 
-/// Fails if a function breaks the rule, or if this does not look at one of which it is known that it must.
+/// Fails if a function breaks the rule, or if the check skips a function that is known to need it.
 fn each(
     concerned: impl Fn(&Function) -> bool,
     among_them: &[&str],

@@ -1,4 +1,4 @@
-//! What lock-core exports from its root, read from its sources.
+//! Reads from the sources what lock-core exports from its root.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 
 use syn::{Ident, Item, ItemImpl, Type, UseTree, Visibility};
 
-/// The items of the crate that have an exported name, and what is implemented for or of them. In no particular order.
+/// The items of the crate that have an exported name, and the `impl` blocks for or of them. In no particular order.
 pub(crate) fn items() -> Vec<Item> {
     let names = names();
     let is_exported =

@@ -1,4 +1,4 @@
-//! What is read or compiled and never run: sources, manifests, the pages that name tests, and mistakes in the attribute.
+//! Checks of text that is read or compiled and never run: sources, manifests, pages that name tests, mistakes in the attribute.
 
 mod attribute_ui;
 mod documented;

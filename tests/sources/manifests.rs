@@ -1,10 +1,10 @@
-//! What the crates say about themselves.
+//! Checks the manifests of the crates.
 
 use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 
 use serde_json::Value;
 
-/// The packages of a build for this machine, all features on, and who depends on whom.
+/// The packages of a build for this machine, with all features on, and their dependencies.
 struct Metadata {
     packages: HashMap<String, Value>,
     nodes: HashMap<String, Value>,
@@ -12,7 +12,7 @@ struct Metadata {
 
 impl Metadata {
     fn read() -> Self {
-        // Without the filter, cargo would fetch what is only for other systems.
+        // Without the filter, cargo would fetch packages that only other systems need.
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--format-version", "1", "--all-features"])
             .args(["--filter-platform", &host()])
@@ -74,7 +74,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("text")
 }
 
-/// Major, minor and patch; what is left out is zero, and so is a version that is not declared.
+/// Major, minor and patch; a missing part is zero, and so is a version that is not declared.
 fn rust_version(package: &Value) -> [u32; 3] {
     let declared = package["rust_version"].as_str().unwrap_or("0");
     let mut numbers = declared
@@ -104,7 +104,7 @@ fn no_dependency_needs_a_newer_rust_than_its_crate_declares() {
     }
 }
 
-/// What `cargo package` puts into the package, as paths in it.
+/// The files that `cargo package` puts into the package, as paths in it.
 fn packaged(name: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
         .args(["package", "--package", name, "--list", "--allow-dirty"])
@@ -156,7 +156,7 @@ fn the_licences_in_a_package_are_those_of_the_project() {
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         let ours = std::fs::read_to_string(root.join(licence)).expect("a licence");
         for name in ["lock-core", "lock-macros"] {
-            // A link, which cargo follows. Where links are not checked out as such, it would be a file with a path in it.
+            // The licence is a link, which cargo follows. If links are not checked out as links, it is a file with a path.
             let theirs = std::fs::read_to_string(root.join(name).join(licence));
             assert_eq!(theirs.expect("a licence"), ours, "{name}");
         }
@@ -181,7 +181,7 @@ fn docs_rs_shows_every_feature_that_is_public() {
     assert_eq!(shown, public);
 }
 
-/// What crates.io accepts: its rules for keywords, and those of its categories that are ours.
+/// The limits of crates.io: its rules for keywords, and the categories of it that the crates use.
 #[test]
 fn keywords_and_categories_are_those_that_the_registry_accepts() {
     let metadata = Metadata::read();

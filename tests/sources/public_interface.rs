@@ -1,7 +1,7 @@
-//! The public interface of lock-core, as a list that is checked in: a change of it is seen in the list.
+//! Compares the public interface of lock-core with a list that is checked in, so that each change shows in the list.
 //!
-//! `BLESS=1` writes the list anew. It is read from the sources. So auto traits are not in it, nor what a macro writes, nor that a
-//! whole module takes a feature; and an `impl` for a private type is in it.
+//! `BLESS=1` writes the list anew. It is read from the sources. So it has no auto traits, no items that a macro writes, and no
+//! feature that a whole module needs. It has each `impl` for a private type.
 
 use std::{collections::BTreeSet, env, fs, path::Path};
 
@@ -14,7 +14,7 @@ use crate::exported;
 
 const LIST: &str = "sources/public_interface.txt";
 
-/// A line for each item, with its condition and what it derives at the end.
+/// A line for each item, with its condition and its derived traits at the end.
 #[derive(Default)]
 struct Interface(BTreeSet<String>);
 
@@ -136,7 +136,7 @@ impl Interface {
     }
 }
 
-/// Not for users, and not promised.
+/// Whether an item is hidden: not for users, and not promised.
 fn is_hidden(attribute: &Attribute) -> bool {
     matches!(&attribute.meta, Meta::List(list)
         if list.path.is_ident("doc") && list.tokens.to_string() == "hidden")

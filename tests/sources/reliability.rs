@@ -1,5 +1,5 @@
-//! The page on reliability names tests that exist, and has no situation and no claim without one, or without a reason; and each
-//! mutant still is one.
+//! Checks that the page on reliability names tests that exist, and that each situation and claim has a test or a reason. Also
+//! checks that each mutant can still be applied.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -34,7 +34,7 @@ fn file_of(name: &str) -> String {
     }
 }
 
-/// The folder of the manifest's tests that has this file. The simulation is one test, whose files are its parts.
+/// The folder of the manifest's tests that has this file. The simulation is one test, and its files are parts of it.
 fn room_of(file: &str) -> String {
     let manifest = read("tests/Cargo.toml");
     let tests = manifest.split("[[test]]").skip(1);
@@ -105,7 +105,7 @@ fn every_claim_is_shown_by_what_exists() {
     }
 }
 
-/// Whether a test that is named as for `cargo test` exists. Of lock-core's own nothing is known here.
+/// Whether a test that is named as for `cargo test` exists. The tests of lock-core itself are not known here.
 fn is_there(test: &str) -> bool {
     let Some(test) = test.strip_prefix("-p lock-tests --test ") else {
         return true;
@@ -131,7 +131,8 @@ fn is_named_in(folder: &Path, name: &str) -> bool {
     })
 }
 
-/// It takes a quarter of an hour to see that each is noticed (`tests/mutants/run`), but a moment that it still is one.
+/// To check that a test notices each mutant takes a quarter of an hour (`tests/mutants/run`). To check that each mutant can
+/// still be applied takes a moment.
 #[test]
 fn every_mutant_can_be_applied_and_names_what_catches_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,7 +1,7 @@
-//! The rooms of lock-core: which folders and files of its sources may import from which.
+//! The rooms of lock-core: the folders and files of its sources, and the imports that are allowed between them.
 //!
-//! Read from the sources: `use` with its groups and re-exports, and paths that stand in the code. An arrow leads from the
-//! file that imports to the file that defines what is imported.
+//! The check reads the sources: `use` with its groups and re-exports, and paths in the code. An arrow leads from the file that
+//! imports to the file that defines the imported item.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Arrows that the rooms do not allow and that stay, each with its reason.
+/// Exceptions: arrows that the rules do not allow, each with its reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
     (
         "manager/connecting.rs",
@@ -187,9 +187,9 @@ impl Modules {
         self.member(&at, rest, depth)
     }
 
-    /// The same for a path whose first word is a name of the module.
+    /// The same for a path that begins with a name of the module.
     fn member(&self, module: &[String], path: &[String], depth: usize) -> Option<&File> {
-        // A circle of imports of all names.
+        // This deep, the path is in a circle of glob imports.
         if depth > 16 {
             return None;
         }
@@ -226,7 +226,7 @@ impl Modules {
         is_imported.then(|| self.file(module, &[name.to_owned()]))?
     }
 
-    /// An import may have the name of a crate, as `redis` has: it does not mean itself.
+    /// An import may have the name of a crate, as `redis` has: then its path means the crate, and not the import itself.
     fn defined_elsewhere(
         &self,
         module: &[String],
@@ -251,13 +251,13 @@ struct Parsed {
     items: Vec<Item>,
 }
 
-/// One path as it stands in a file.
+/// One path as it is written in a file.
 struct Mention {
     module: Vec<String>,
     line: usize,
     path: Vec<String>,
     is_exported: bool,
-    /// What it is called here, if it stands in a `use`; `*` for all names.
+    /// The name that it has here, if it is in a `use`; `*` for all names.
     import: Option<String>,
 }
 
@@ -480,7 +480,7 @@ fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
     }
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     for (file, mention) in &mentioned {
-        // The table of contents, and what is for tests as a whole.
+        // These are the table of contents, and files that are for tests as a whole.
         if *file == "lib.rs" || file.ends_with("model.rs") {
             continue;
         }
@@ -492,7 +492,7 @@ fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
         };
         match modules.file(&mention.module, &mention.path) {
             Some(to) if to == *file || (mention.is_exported && is_below(to, file)) => {}
-            // What it begins with was imported: that is the arrow.
+            // The first word of the path was imported: the arrow is the import.
             Some(to)
                 if mention.import.is_none()
                     && modules.imported(&mention.module, &mention.path[0]) == Some(to) => {}
@@ -504,7 +504,7 @@ fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
     (inside, outside)
 }
 
-/// Whether a file belongs to the module whose `mod.rs` this is.
+/// Whether a file belongs to the module that has `parent` as its `mod.rs`.
 fn is_below(file: &str, parent: &str) -> bool {
     parent
         .strip_suffix("mod.rs")
@@ -529,7 +529,7 @@ fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
     Some(&file[..file.len() - rest.len() + first.len()])
 }
 
-/// How high a room is: it may use its own room and what is lower.
+/// The height of a room: a file may use its own room and lower rooms.
 fn height(room: &str) -> u8 {
     match room {
         "credentials.rs" | "error.rs" | "fencing.rs" | "inspect.rs" | "key.rs" | "mode.rs"
@@ -539,7 +539,7 @@ fn height(room: &str) -> u8 {
         "lock" => 3,
         "guard.rs" | "lease.rs" | "fenced.rs" => 4,
         "manager" => 5,
-        // Called by what the attribute makes, and by no other room; so are those that come next.
+        // Only the attribute's output uses this, and no room does. No room uses the next ones either.
         "private.rs" => 6,
         "cli" | "integrations" | "testing" => 7,
         other => panic!("{other} is no room that this test knows: say what it may use"),
@@ -581,7 +581,7 @@ impl<'a> Graph<'a> {
         reached
     }
 
-    /// The arrows between nodes that lead to each other, where these are more than `most`.
+    /// The arrows within a circle of nodes, if the circle has more than `most` nodes.
     fn circles(&self, most: usize) -> Vec<&'a Arrow> {
         let reached: BTreeMap<_, _> = self
             .0
@@ -632,7 +632,7 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         } else if !from.is_empty() && !to.is_empty() {
             by_folder.add(from, to, arrow);
         }
-        // Folders that stand side by side, each with all that is in it.
+        // Folders side by side are compared, each with everything in it.
         for (end, _) in from.match_indices('/').chain([(from.len(), "")]) {
             let parent = &from[..end];
             if let (Some(one), Some(other)) = (below(&arrow.from, parent), below(&arrow.to, parent))
