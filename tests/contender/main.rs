@@ -4,12 +4,13 @@
 //! contender <lock url> <counter url> <name> <tasks> <increments> locked|both|unlocked [<key prefix> <pause in ms>]
 //! ```
 //!
-//! Each task increments the counter `name` so many times, by reading it and then writing it back,
-//! which loses increments unless a lock keeps the tasks of all processes apart. With `both` there
-//! are two counters, `name:0` and `name:1`: one task in four locks and increments the first and the
-//! second, one the second and the first, one only the first, and one only the second. It prints
-//! `ready` when it is connected, and begins when a line comes in. With a pause, it leaves the lock alone for so long after each
-//! increment: a client that polls has no place in a line, and gets its turn only then.
+//! Each task increments the counter `name` this many times: it reads the counter and then writes it back.
+//! That loses increments unless a lock keeps the tasks of all processes apart. With `both` there
+//! are two counters, `name:0` and `name:1`. Of four tasks, one locks and increments the first and then the
+//! second, one the second and then the first. The other two have only the first, and only the second.
+//!
+//! The process prints `ready` when it is connected, and begins at the next line of input. With a pause, it does not use the
+//! lock for this time after each increment. A client that polls has no place in the queue, and gets its turn only then.
 
 use std::{
     env,
@@ -69,7 +70,7 @@ async fn main() -> Result<(), Failure> {
         _ => return Err(USAGE.into()),
     };
 
-    // Where there are several servers, they have all been started for the test.
+    // If there are several servers, they have all just been started for the test.
     let locks = locks.quarantine(Duration::ZERO);
     lock_core::set_global(locks.connect(lock_url).await?);
     let counter = redis::Client::open(counter_url.as_str())?
@@ -103,7 +104,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Long enough for a place in a queue of thousands, so that only a stuck waiter ever sees its end.
+/// The wait is long enough for a queue of thousands, so that only a stuck waiter reaches its end.
 #[distributed_lock(key = "contender:{name}", ttl = "60s", wait = "120s")]
 async fn increment_locked(counter: MultiplexedConnection, name: &str) -> Result<(), Failure> {
     increment(counter, name).await
@@ -133,7 +134,7 @@ async fn increment(mut counter: MultiplexedConnection, name: &str) -> Result<(),
     Ok(())
 }
 
-/// Blocks the main thread only: no task runs yet.
+/// Waits for a line of input. It blocks the main thread only: no task runs yet.
 fn wait_for_the_others() -> io::Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "ready")?;

@@ -7,14 +7,15 @@
 //! forker touch
 //! ```
 //!
-//! - `children`: takes a lock, and forks; each child makes a manager and takes one key so many times, waiting for it. It stays
-//!   until the key `stop` is there.
-//! - `inherited`: holds locks and has calls under way, prints `held`, and forks when a line comes in. The child tries all that it
-//!   inherited, and then a manager of its own. Then the parent prints `child ended`, and goes on when a line comes in.
-//! - `body`: forks inside a body. The child is not to be in it any more.
-//! - `touch`: the child writes to a file that its parent opened, which is to be noticed.
+//! - `children`: takes a lock, and forks. Each child makes a manager and takes one key this many times, with a wait. It stays
+//!   until the key `stop` exists.
+//! - `inherited`: holds locks and has calls in flight, prints `held`, and forks at the next line of input. The child tries
+//!   everything that it inherited, and then a manager of its own. Then the parent prints `child ended`, and goes on at the
+//!   next line of input.
+//! - `body`: forks inside a body. The child must not count as inside the body.
+//! - `touch`: the child writes to a file that its parent opened, which must be noticed.
 //!
-//! The thread that forks is in no runtime, since the child would share it.
+//! The thread that forks is in no runtime, since the child would share the runtime.
 
 use std::{
     env,
@@ -57,7 +58,7 @@ forker inherited <lock url> <authority, in PEM>
 forker body <lock url>
 forker touch";
 
-/// How long what is refused at once may take on a busy machine. All that waits waits for longer.
+/// The longest time that an immediate refusal may take on a busy machine. Every wait is longer.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// A child that hangs ends with this status.
@@ -86,13 +87,13 @@ fn expect_success(child: Child) -> Result<(), Failure> {
     }
 }
 
-/// Ends this process with success if the work has it, and in bounded time.
+/// Ends this process in bounded time, with success if the work succeeds.
 fn end_with(work: impl FnOnce()) -> ! {
     thread::spawn(|| {
         thread::sleep(HANG * 2);
         exit(HANGS);
     });
-    // A panic ends it with another status.
+    // A panic ends the process with another status.
     work();
     exit(0)
 }
@@ -118,7 +119,7 @@ fn children_of_a_locker(
     children: u32,
     locks: u64,
 ) -> Result<(), Failure> {
-    // So this thread has drawn random values, and may keep some for the next ones.
+    // This lets the thread draw random values before the fork, of which it may keep some for later.
     let runtime = runtime();
     let own = runtime.block_on(async {
         let own = LockManager::connect(url).await?;
@@ -141,7 +142,7 @@ fn children_of_a_locker(
     Ok(())
 }
 
-/// Takes the key as often as it is to; what goes wrong is a panic.
+/// Takes the key `locks` times; any failure is a panic.
 fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
     let client = redis::Client::open(url).expect("a url of Redis");
     let mut server = client.get_connection().expect("a server");
@@ -165,7 +166,7 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
                 permit: None,
                 valid_until: valid_until(&lease),
             });
-            // Meanwhile others run, and could take it.
+            // Other processes run meanwhile, and could take the lock.
             let token: Option<String> = server.get("lock:k").expect("an owner token");
             let secret = token.as_deref().and_then(|token| token.rsplit(':').next());
             let () = server.sadd("secrets", secret).expect("a set");
@@ -181,14 +182,14 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
     });
 }
 
-/// What a parent has when it forks, and its child a copy of.
+/// The objects that a parent has when it forks, and that its child has a copy of.
 struct Inherited {
     locks: LockManager,
-    /// Nothing of which is under way, so that the child has the last of it.
+    /// A manager without calls in flight, so that the child drops the last reference to it.
     idle: LockManager,
     memory: LockManager,
     in_memory: LockGuard,
-    /// Which the parent goes on with.
+    /// The guard that the parent keeps after the fork.
     kept: LockGuard,
     kept_also: LockGuard,
     several: LockGuard,
@@ -198,7 +199,7 @@ struct Inherited {
     releasing: Vec<Call<()>>,
 }
 
-/// One that is under way.
+/// A call in flight.
 type Call<T> = Pin<Box<dyn Future<Output = Result<T, LockError>>>>;
 
 const KEYS: [&str; 2] = ["one", "other"];
@@ -207,7 +208,7 @@ fn options() -> LockOptions {
     LockOptions::new(HANG).wait(HANG * 10)
 }
 
-/// For what the parent goes on with: some renewals are to be seen.
+/// Options for the locks that the parent keeps after the fork: the ttl is so short that some renewals happen.
 fn renewed() -> LockOptions {
     LockOptions::new(Duration::from_secs(2)).wait(HANG * 10)
 }
@@ -220,13 +221,13 @@ fn builder(authority: &str) -> LockManagerBuilder {
     builder.tls(Tls::new().authority(authority))
 }
 
-/// Polls a call that does not end by that.
+/// Polls a call once, and checks that it does not end.
 async fn poll_once<T>(call: &mut Call<T>) {
     let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending()));
     assert!(polled.await, "it was over at once");
 }
 
-/// Has a call leave, and does not look whether it was answered: what tokio gives is not ready once its budget is used up.
+/// Sends a call's request, and does not read the answer: tokio's channels are not ready once the task's budget is used up.
 async fn begin<T>(call: &mut Call<T>) {
     poll_fn(|context| {
         while let Poll::Ready(budget) = coop::poll_proceed(context) {
@@ -242,7 +243,7 @@ impl Inherited {
     async fn new(url: &str, authority: &str) -> Result<(Self, LockGuard), LockError> {
         let locks = builder(authority).connect(url).await?;
         lock_core::set_global(locks.clone());
-        // Another process would have it as well.
+        // This manager stands for another process.
         let elsewhere = builder(authority).connect(url).await?;
         let elsewhere = elsewhere.acquire("elsewhere", options()).await?;
         let acquire = || -> Call<LockGuard> {
@@ -281,7 +282,7 @@ impl Inherited {
             here.releasing.push(Box::pin(guard.release()));
         }
         for waiting in &mut here.waiting {
-            // The second time sends what the first one asked for.
+            // The first poll asks for the key, and the second poll sends the request.
             poll_once(waiting).await;
             poll_once(waiting).await;
         }
@@ -321,7 +322,7 @@ fn inherited(url: &str, authority: &str) -> Result<(), Failure> {
     self::runtime().block_on(go_on(here, elsewhere))
 }
 
-/// The parent, as if nothing had been.
+/// Goes on in the parent, as if it had not forked.
 async fn go_on(here: Inherited, elsewhere: LockGuard) -> Result<(), Failure> {
     let Inherited {
         locks,
@@ -381,7 +382,7 @@ async fn go_on(here: Inherited, elsewhere: LockGuard) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Expects an answer at once, which names the fork.
+/// Expects an immediate error that names the fork.
 async fn refused<T>(what: &str, call: impl Future<Output = Result<T, LockError>>) {
     let answer = timeout(AT_ONCE, call).await;
     let answer = answer.unwrap_or_else(|_| panic!("{what} takes its time"));
@@ -407,7 +408,7 @@ async fn annotated() -> Result<(), LockError> {
     panic!("this is another process")
 }
 
-/// The child, with all that was its parent's.
+/// Uses everything that the child inherited.
 fn use_what_is_inherited(here: Inherited) {
     let Inherited {
         locks,
@@ -474,7 +475,7 @@ fn use_what_is_inherited(here: Inherited) {
 fn use_an_own_manager(url: &str, authority: &str) {
     runtime().block_on(async {
         let own = builder(authority).connect(url).await.expect("a server");
-        // The last of the parent's managers.
+        // This drops the last of the parent's managers.
         drop(lock_core::set_global(own.clone()));
         for key in [
             "kept",

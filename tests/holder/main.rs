@@ -1,11 +1,11 @@
-//! A process that takes locks again and again, and writes down what became of each.
+//! A process that takes locks again and again, and records the outcome of each attempt.
 //!
 //! ```text
 //! holder <lock url> <history> <process> <key>,… <tasks> <ttl in ms> <hold in ms>
 //! ```
 //!
-//! Each task takes the keys in turn, waiting for each, and holds it for so long. Errors are events of the history, and the
-//! next key is tried. It prints `ready` when it is connected, begins when a line comes in, and ends when another one does.
+//! Each task takes the keys in turn, waits for each, and holds it for this time. Errors are events of the history, and the
+//! next key is tried. It prints `ready` when it is connected, begins at the next line of input, and ends at the line after.
 
 use std::{
     env,
@@ -33,10 +33,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 const USAGE: &str =
     "holder <lock url> <history> <process> <key>,… <tasks> <ttl in ms> <hold in ms>";
 
-/// Longer than any fail-over: a wait that ends is an event, and begins anew.
+/// Longer than any fail-over: a wait that ends is an event, and then another wait begins.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Between an error and the next attempt: one that comes at once must not become a busy loop.
+/// The pause between an error and the next attempt: immediate errors must not become a busy loop.
 const PAUSE: Duration = Duration::from_millis(20);
 
 struct Holder {
@@ -71,7 +71,7 @@ async fn main() -> Result<(), Failure> {
         running.spawn(holder.clone().work(task, stopped.clone()));
     }
     thread::spawn(move || {
-        // Whatever it says, and also if the test is gone.
+        // Any line ends the process, and so does the end of the input when the test is gone.
         io::stdin().read_line(&mut String::new()).ok();
         drop(stop);
     });
@@ -87,7 +87,7 @@ impl Holder {
         task: usize,
         mut stopped: watch::Receiver<()>,
     ) -> io::Result<()> {
-        // From different keys on, or all would go round together.
+        // Each task begins at another key: otherwise all tasks would take the same key at the same time.
         for key in self.keys.iter().cycle().skip(task % self.keys.len()) {
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
             self.recorder
@@ -98,7 +98,7 @@ impl Holder {
                 biased;
                 step = &mut holding => step?,
                 _ = stopped.changed() => {
-                    // To drop it now would be to let go without a word in the history.
+                    // If the future were dropped now, the release would be missing in the history.
                     if holds.load(Ordering::Relaxed) { holding.await? } else { Step::Failed }
                 }
             };
@@ -138,7 +138,7 @@ impl Holder {
     }
 }
 
-/// Never later than the truth: the clock is read first.
+/// The end of the lease's validity, never later than the truth: the clock is read first.
 fn end_of(lease: &Lease) -> Moment {
     let now = Moment::now();
     now.after(lease.remaining())
