@@ -1,4 +1,4 @@
-// A client of the Node library redlock that does what the lines of its input say: what client.py does, but for single reads
+// A client of the Node library redlock that obeys the lines of its input. It does the same as client.py, without single reads
 // and writes.
 //
 //     node client.js redlock <url> <key>
@@ -12,13 +12,13 @@ const Redlock = require("redlock");
 const TTL = 600000;
 const COUNTER = "counter";
 const PAUSE = 1;
-// Much shorter than a lease, so that no expiry passes for a release.
+// Much shorter than a lease, so that no expiry is taken for a release.
 const LIFE = 120000;
 
 const [url, key] = process.argv.slice(3);
 const client = new Redis(url);
 const once = new Redlock([client], { retryCount: 0 });
-// -1: for ever.
+// -1 means without end.
 const patient = new Redlock([client], { retryCount: -1, retryDelay: 5, retryJitter: 2 });
 let lock = null;
 

@@ -1,15 +1,15 @@
-"""A client of another library, or a hand-written one, that does what the lines of its input say.
+"""A client of another library, or a hand-written one, that obeys the lines of its input.
 
     client.py <library> <url> <key> [<seconds that its clock is ahead>]
 
 It prints `ready`, and then a line for each line that it reads:
 
     try         held, or busy
-    acquire     held, however long that takes
+    acquire     held, after any length of wait
     release     released, or "not held"
     read        the counter
     write       written: what was read, and one more
-    count <n>   counted: so many times acquire, read, write, release
+    count <n>   counted: n times acquire, read, write, release
 """
 
 import logging
@@ -22,11 +22,11 @@ import redis
 import libraries
 import recipes
 
-# Not atomic, so that only a lock keeps two clients from losing increments. The pause widens the gap.
+# The increment is not atomic, so that only a lock keeps two clients from losing increments. The pause widens the gap.
 COUNTER = "counter"
 PAUSE = 0.001
 
-# Much shorter than any lease, so that no expiry passes for a release.
+# Much shorter than any lease, so that no expiry is taken for a release.
 LIFE = 120
 
 
@@ -63,13 +63,13 @@ class Client:
         time.sleep(PAUSE)
         self.obey(["write"])
         self.lock.release()
-        # Others get their turn, too: a client that polls has no place in a line.
+        # The pause gives other clients a turn: a client that polls has no place in a queue.
         time.sleep(PAUSE)
 
 
 def main():
     signal.alarm(LIFE)
-    # That a lock is busy is nothing to warn of here.
+    # The libraries would warn of a busy lock, which is expected here.
     logging.disable(logging.WARNING)
     library, url, key, *ahead = sys.argv[1:]
     store = redis.Redis.from_url(url)

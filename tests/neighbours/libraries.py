@@ -43,7 +43,7 @@ class RedlockPy:
         assert self.lock
 
     def release(self):
-        # It does not tell whether the key was still its own.
+        # The library does not tell whether the key was still its own.
         self.patient.unlock(self.lock)
         return True
 
@@ -68,7 +68,7 @@ class PypiRedlock:
         assert self.patient.acquire()
 
     def release(self):
-        # Nor does this one.
+        # This library does not tell whether the key was still its own either.
         self.held.release()
         return True
 
@@ -105,7 +105,7 @@ class PythonRedisLock:
         return self.lock.acquire(blocking=False)
 
     def acquire(self):
-        # Its waiters are woken by its own releases only, and look again by themselves after the time-out, in seconds.
+        # Only the library's own releases wake its waiters. They try again by themselves after the time-out, in seconds.
         while not self.lock.acquire(timeout=1):
             pass
 

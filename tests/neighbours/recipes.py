@@ -1,4 +1,4 @@
-"""The locks that people write by hand, each behind the same three methods: attempt, acquire and release."""
+"""Hand-written locks, each behind the same three methods: attempt, acquire and release."""
 
 import math
 import time
@@ -64,7 +64,7 @@ class SetnxThenExpire(ReleasedInATransaction):
             self.client.expire(self.key, math.ceil(LOCK_TIMEOUT))
             return True
         if self.client.ttl(self.key) == -1:
-            # Whoever has it died between the two commands, or is between them.
+            # The holder died between the two commands, or is still between them.
             self.client.expire(self.key, math.ceil(LOCK_TIMEOUT))
         return False
 
@@ -88,9 +88,9 @@ class SetNxPx(ReleasedByScript):
 
 
 class TimeStamps(Recipe):
-    """The end of the lease is the value, and GETSET takes over what has ended. Not safe: see docs/migrating.md."""
+    """The end of the lease is the value, and GETSET takes over a lease that has ended. Not safe: see docs/migrating.md."""
 
-    # Shorter than the others', so that clocks need not differ by much.
+    # Shorter than for the other recipes, so that a small difference of clocks is enough.
     LOCK_TIMEOUT = 60
 
     def __init__(self, url, key, ahead=0.0):
@@ -114,13 +114,13 @@ class TimeStamps(Recipe):
     def release(self):
         if self.now() >= self.until:
             return False
-        # Nobody else can have it before then, it believes.
+        # The holder believes that no other client can have the key before `until`.
         self.client.delete(self.key)
         return True
 
 
 def number(text):
-    """Reads a number as PHP, Ruby, Perl, Lua with `or 0` and C do: what is none is 0."""
+    """Reads a number as PHP, Ruby, Perl, Lua with `or 0` and C do: other text is 0."""
     try:
         return float(text or 0)
     except ValueError:
@@ -128,7 +128,7 @@ def number(text):
 
 
 class NoLock(Recipe):
-    """What happens without a lock."""
+    """No lock, for comparison."""
 
     def attempt(self):
         return True
