@@ -1,4 +1,4 @@
-//! A boxed future whose block is not in sight.
+//! A boxed future with a block that is not in sight.
 // error: the `async` block of this future is not in sight
 // at: std::pin::Pin<Box<dyn std::future::Future<Output = Result<(), LockError>>>>
 

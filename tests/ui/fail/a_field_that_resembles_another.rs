@@ -1,4 +1,4 @@
-//! A field that resembles another. The compiler must not offer to write that one in place of the whole template.
+//! A field that resembles another. The compiler must not offer the other field in place of the whole template.
 // error: no field `nme` on type `User`
 // at: "order:{request.user.nme}"
 

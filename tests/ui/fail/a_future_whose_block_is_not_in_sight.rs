@@ -1,4 +1,4 @@
-//! A future whose block is not in sight.
+//! A future with a block that is not in sight.
 // error: the `async` block of this future is not in sight
 // at: impl std::future::Future<Output = Result<(), LockError>>
 

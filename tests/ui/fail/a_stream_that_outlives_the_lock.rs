@@ -1,4 +1,4 @@
-//! A stream that outlives the lock, in the ways to return one.
+//! A stream that outlives the lock, in each way to return one.
 // error: the lock would be released when the function returns, before the stream is read
 // at: Sse<Rows>
 // error: return `guard.hold_during(stream)`
@@ -56,7 +56,7 @@ async fn boxed() -> Result<BoxStream<'static, u8>, LockError> {
     Ok(Box::pin(stream::empty()))
 }
 
-/// As poem has it.
+/// A type named as in poem.
 pub struct SSE;
 
 #[distributed_lock(key = "rows")]

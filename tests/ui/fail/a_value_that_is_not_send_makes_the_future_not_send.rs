@@ -4,7 +4,7 @@
 
 use lock_core::{LockError, distributed_lock};
 
-// The value waits in the future while the lock is released.
+// The future contains the value while the lock is released.
 #[distributed_lock(key = "n:{n}")]
 async fn f(n: u8) -> Result<std::rc::Rc<u8>, LockError> {
     Ok(std::rc::Rc::new(n))

@@ -1,4 +1,4 @@
-//! A value with an unknown format, which the compiler alone would point at in a wrong place.
+//! A value with an unknown format. The compiler alone would point at a wrong place.
 // error: there is no such format: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`⏎    order:{id:zz}⏎             ^^^
 // at: "order:{id:zz}"
 

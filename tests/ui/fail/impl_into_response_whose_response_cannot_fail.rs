@@ -1,4 +1,4 @@
-//! Impl into response whose response cannot fail: as a framework's whose feature is off.
+//! Impl into response with a response that cannot fail, like a framework's with its feature off.
 // error: the response of this `impl IntoResponse` cannot carry a failed lock
 // at: IntoResponse
 // note: becomes a `Response`, which does not implement `FromLockError`

@@ -1,4 +1,4 @@
-//! Skip on a type that cannot say so.
+//! Skip on a type without a value that means skipped.
 // error: `Result<u64, LockError>` cannot say both that the body was skipped and that the lock failed
 // at: Result<u64, LockError>
 // note: Option

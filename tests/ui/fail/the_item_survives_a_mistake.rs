@@ -6,7 +6,7 @@
 
 use lock_core::{LockError, distributed_lock};
 
-/// Uses what the attribute would have made available.
+/// Uses the item that the attribute would have made available.
 #[distributed_lock(key = "order:{oder_id}", lease = lease)]
 async fn f(order_id: u64, only_in_the_key: &str) -> Result<u64, LockError> {
     Ok(lease.fencing_token().into())

@@ -1,10 +1,10 @@
-//! Constants and unit structs named like the expansions own: a pattern would mean them, and not a variable.
+//! Constants and unit structs named like the expansions own: a pattern would name them, and bind no variable.
 #![allow(non_camel_case_types, non_upper_case_globals, missing_debug_implementations)]
 #![allow(clippy::missing_errors_doc)]
 
 use lock_core::{LockError, distributed_lock};
 
-/// As a framework makes of a handler with this name.
+/// A unit struct, as a framework makes of a handler with this name.
 pub struct key;
 /// Another.
 pub struct key1;

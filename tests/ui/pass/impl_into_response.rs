@@ -9,7 +9,7 @@ use axum::{
 };
 use lock_core::{LockError, LockManager, distributed_lock};
 
-/// Of the example.
+/// The response of the example.
 #[derive(Clone, Debug)]
 pub struct App {
     locks: LockManager,
@@ -62,7 +62,7 @@ pub async fn frameworks_result(id: u64) -> axum::response::Result<impl IntoRespo
     Ok((StatusCode::CREATED, text.len().to_string(), [("id", id.to_string())]).1)
 }
 
-/// The framework's response as the error.
+/// With the framework's response as the error.
 #[distributed_lock(key = "order")]
 pub async fn response_as_error() -> Result<&'static str, Response> {
     Ok("ok")
@@ -92,7 +92,7 @@ pub async fn on_error() -> impl IntoResponse {
     Json(1)
 }
 
-/// What says skipped is the body's own value.
+/// The value that means skipped is the body's own.
 #[distributed_lock(key = "order", on_busy = skip)]
 pub async fn skip() -> impl IntoResponse {
     Ok::<(), LockError>(())
@@ -162,7 +162,7 @@ fn is_send<T: Send>(value: T) -> T {
     value
 }
 
-/// What a router asks for.
+/// Checks the bounds that a router demands.
 pub fn all(app: App) {
     drop(is_send(text()));
     drop(is_send(early(State(app), 1)));

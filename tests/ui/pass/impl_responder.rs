@@ -1,4 +1,4 @@
-//! Impl responder, which is made a response of with the request.
+//! Impl responder, which needs the request to become a response.
 #![allow(clippy::missing_errors_doc)]
 
 use actix_web::{HttpResponse, Responder, get, http::StatusCode, web};
@@ -38,7 +38,7 @@ pub async fn own() -> Result<impl Responder, LockError> {
     Ok("ok")
 }
 
-/// The framework's response as the error, of what a handler calls.
+/// With the framework's response as the error, for a function that a handler calls.
 #[distributed_lock(key = "order")]
 pub async fn response_as_error() -> Result<&'static str, HttpResponse> {
     Ok("ok")
@@ -76,7 +76,7 @@ pub async fn above(id: web::Path<u64>) -> impl Responder {
     id.to_string()
 }
 
-/// What a server asks for.
+/// Checks the bounds that a server demands.
 pub fn configure(config: &mut web::ServiceConfig) {
     config.route("/text", web::get().to(text));
     config.route("/early/{id}", web::get().to(early));

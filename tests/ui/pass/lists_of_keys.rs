@@ -2,7 +2,7 @@
 
 use lock_core::{LockError, LockKey, distributed_lock, key};
 
-/// Not `Sync`, and borrowed by one key while the next one awaits.
+/// A type that is not `Sync`, borrowed by one key while the next one awaits.
 struct Account {
     id: std::cell::Cell<u64>,
 }

@@ -1,4 +1,4 @@
-//! Macro rules whose names are the macros own.
+//! Macro rules with names that are the macros own.
 
 use lock_core::{LockError, distributed_lock};
 

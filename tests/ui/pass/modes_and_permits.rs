@@ -2,12 +2,12 @@
 
 use lock_core::{LockError, LockKey, distributed_lock};
 
-/// What a service reads from its configuration.
+/// The settings that a service reads from its configuration.
 #[derive(Debug)]
 struct Settings {
-    /// As most settings have it.
+    /// The type of most settings.
     exports: usize,
-    /// Smaller.
+    /// A smaller type.
     imports: u8,
 }
 
@@ -19,7 +19,7 @@ async fn read(id: u64) -> Result<u64, LockError> {
     Ok(id)
 }
 
-/// The default, said.
+/// The default, written out.
 #[distributed_lock(mode = exclusive, key = "price:{id}")]
 async fn write(id: u64) -> Result<u64, LockError> {
     Ok(id)

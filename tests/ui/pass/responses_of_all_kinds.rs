@@ -1,4 +1,4 @@
-//! Types whose name says that they are sent later, of frameworks and of others, in a crate that forbids every warning.
+//! Types with names of responses, which are sent later, of frameworks and of others, in a crate that forbids every warning.
 #![forbid(warnings)]
 
 use std::{borrow::Cow, fmt, rc::Rc};
@@ -9,15 +9,15 @@ use lock_core::{LockError, distributed_lock};
 /// Another crate's response, which has no body to be sent.
 #[derive(Debug)]
 pub struct GetResponse<T> {
-    /// What was asked for.
+    /// The value that was asked for.
     pub found: Option<T>,
 }
 
-/// A type of that name that cannot be sent to other threads, nor outlive what it borrows.
+/// A type with such a name that cannot be sent to other threads, and cannot outlive its borrows.
 #[derive(Debug)]
 pub struct Body<'a>(Rc<Cow<'a, str>>);
 
-/// A framework's.
+/// A framework's response.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub async fn of_another_body() -> Result<http::Response<Vec<u8>>, LockError> {
     Ok(http::Response::new(Vec::new()))
 }
 
-/// Of whatever is asked for.
+/// A response with a value and an error of any type.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub async fn generic<T: Default, E: From<LockError>>() -> Result<GetResponse<T>,
     Ok(GetResponse { found })
 }
 
-/// Borrowed, and not `Send`.
+/// A response that is borrowed, and not `Send`.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub async fn borrowed(name: &str) -> Result<Body<'_>, LockError> {
     Ok(Body(Rc::new(name.into())))
 }
 
-/// Behind an alias of the standard result.
+/// A response behind an alias of the standard result.
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ pub async fn skipped() -> Result<Option<GetResponse<u8>>, LockError> {
     Ok(Some(GetResponse { found: None }))
 }
 
-/// As a trait object.
+/// A response as a trait object.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Skip on every type that can say so.
+//! Skip on every type with a value that means skipped.
 
 use lock_core::{LockError, distributed_lock};
 

@@ -12,7 +12,7 @@ fn keys(id: u64, order: &(u64, String), r#type: u8) -> [LockKey; 5] {
     ]
 }
 
-/// Nothing of the macro lives on while the statement around it waits.
+/// No temporary value of the macro lives on while the statement around it awaits.
 fn spawned(locks: lock_core::LockManager, id: u64) {
     tokio::spawn(async move {
         let guard = locks.acquire(key!("order:{id}"), lock_core::LockOptions::default()).await;

@@ -1,4 +1,4 @@
-//! Two locks on one function, of which each uses arguments that nothing else uses.
+//! Two locks on one function; each uses arguments that nothing else uses.
 #![forbid(warnings)]
 
 use lock_core::{LockError, distributed_lock};
