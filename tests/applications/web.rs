@@ -11,7 +11,7 @@ use lock_core::{LockError, LockGuard, LockManager};
 use lock_tests::{HttpAnswer, HttpRequest, RedisServer, eventually, options};
 use tokio::sync::Notify;
 
-/// A lock that was not let go is renewed, and so stays held for longer than this.
+/// A lock that was not released is renewed, and so stays held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 /// The state that every handler needs.

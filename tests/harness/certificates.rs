@@ -23,7 +23,7 @@ pub struct KeyAndCertificate {
     pub key: String,
 }
 
-/// What is wrong with a server's certificate.
+/// The flaw of a server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// It is for another host.

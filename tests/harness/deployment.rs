@@ -18,7 +18,7 @@ pub struct Deployment {
     servers: Servers,
     // Names the user of the clients, if it is not the user that `servers` has by itself.
     url: Option<String>,
-    // In PEM.
+    // A certificate in PEM.
     authority: Option<String>,
     waiting: Waiting,
     runs_scripts: bool,

@@ -616,7 +616,7 @@ async fn a_wait_that_ends_while_an_answer_is_due_ends_with_it() {
 #[tokio::test]
 async fn a_shutdown_waits_for_an_acquire_in_flight_and_takes_it_back() {
     let (server, proxy, locks) = through_a_proxy_that_may_take(HANG).await;
-    // So long that the shutdown begins before the answer arrives, on a busy machine too.
+    // The delay is so long that the shutdown begins before the answer arrives, on a busy machine too.
     proxy.delay(Direction::Replies, Duration::from_secs(3));
     let acquiring = tokio::spawn({
         let locks = locks.clone();
@@ -797,7 +797,7 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
     // A server that restarts without its data between an acquire and a release.
     let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
         "PING" => Answer::line("+PONG"),
-        // What connecting tries.
+        // The manager tries this script when it connects.
         "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
             0 => Answer::Bytes(b"*3\r\n:1\r\n:1795161375574017\r\n:1\r\n".to_vec()),
@@ -872,7 +872,7 @@ async fn an_answer_that_nobody_asked_for_is_nobodys() {
             greeted.fetch_add(1, Ordering::SeqCst);
             Answer::line("-ERR unknown command 'HELLO'")
         }
-        // What connecting tries.
+        // The manager tries this script when it connects.
         "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
         "EVALSHA" => match acquired.fetch_add(1, Ordering::SeqCst) {
             // Two answers to one request.
@@ -895,7 +895,7 @@ async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_take
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Answer::line("+PONG"),
         "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
-        // What connecting tries.
+        // The manager tries this script when it connects.
         "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
         "EVALSHA" => match counted.fetch_add(1, Ordering::SeqCst) {
             // The request is executed, and its reply is lost.

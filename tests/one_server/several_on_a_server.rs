@@ -258,7 +258,7 @@ async fn a_release_takes_one_round_trip_for_all_keys() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
-        // So long that no release is repeated before the test is over.
+        // The time-out is so long that no release is repeated before the test is over.
         .command_timeout(TTL)
         .connect(&proxy.url())
         .await

@@ -972,8 +972,8 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
     }
 }
 
-/// The facts that a user of the server could know about the only waiter of `k`: the channel of its process and the number of
-/// its entry. The third is its owner token, which only a reader of the queue knows.
+/// The facts that a user of the server could know about the only waiter of `k`. These are the channel of its process, the
+/// number of its entry, and its owner token, which only a reader of the queue knows.
 fn only_waiter(server: &RedisServer) -> (String, String, String) {
     let entries = server.queue(QUEUE);
     let [entry] = &entries[..] else {

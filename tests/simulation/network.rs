@@ -163,7 +163,7 @@ impl Network {
         format!("{:016x}", self.chance.next())
     }
 
-    // For processes.
+    // The methods for processes.
 
     pub(crate) fn connect(&mut self, process: ProcessId, host: HostId, now: Nanos) -> ConnId {
         self.last_number += 1;
@@ -291,7 +291,7 @@ impl Network {
         open.map(|(id, conn)| (*id, conn.process)).collect()
     }
 
-    // For faults.
+    // The methods for faults.
 
     /// Ends the connections of a killed process: the bytes that it wrote still arrive.
     pub(crate) fn sever(&mut self, process: ProcessId) {
@@ -392,7 +392,7 @@ impl Network {
         }
     }
 
-    // Time.
+    // The methods for the passing of time.
 
     pub(crate) fn next_event(&self) -> Option<Nanos> {
         self.events.first_key_value().map(|((at, _), _)| *at)

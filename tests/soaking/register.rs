@@ -34,7 +34,7 @@ struct Cell {
 /// A holder that was refused though its lease was valid.
 #[derive(Debug, Clone)]
 pub(crate) struct Complaint {
-    /// From when it got its lease until it complained.
+    /// The time from the grant of its lease until its complaint.
     pub(crate) held: Window,
     pub(crate) key: String,
     pub(crate) token: u64,

@@ -1,8 +1,8 @@
 //! Compiles every file under `ui/` and compares the compiler's diagnostics with those that the file expects.
 //!
 //! - `pass/`: no warning, under `deny(warnings, missing_docs)`, `forbid(unsafe_code)` and clippy's pedantic lints.
-//! - `fail/`: exactly the errors of its comments: `// error:` a part of the message, then `// at:` the text under the
-//!   primary span and, if it matters, `// note:` a part of any label, note or help.
+//! - `fail/`: exactly the errors of its comments. `// error:` is a part of the message, and `// at:` the text under the
+//!   primary span. If it matters, `// note:` is a part of any label, note or help.
 //! - `same/`: the same diagnostics with the attribute and, under `cfg(plain)`, without it.
 //!
 //! `⏎` in a message is a line break. A file `name.stderr` beside a case has the whole text, for a few cases that show its form;

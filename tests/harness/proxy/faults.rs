@@ -22,9 +22,9 @@ pub enum Direction {
 /// The connections that a black hole swallows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those that exist: new ones work.
+    /// The connections that exist: new ones work.
     Existing,
-    /// Those that exist, and new ones.
+    /// The connections that exist, and new ones.
     All,
 }
 
@@ -71,7 +71,7 @@ impl Which {
     }
 }
 
-/// What follows the loss of a frame.
+/// The effect on the frames behind a lost frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     /// No later frame comes through in that direction of the connection, as when packets stop
@@ -84,14 +84,14 @@ pub enum After {
     Continue,
 }
 
-/// What becomes of a frame.
+/// The decision about a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Forward { delay: Duration },
     Lose(After),
 }
 
-/// What one connection was told, as one value, so that it misses no change.
+/// The faults of one connection, as one value, so that the connection misses no change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fate {
     pub(super) frozen: bool,
@@ -182,7 +182,7 @@ impl Faults {
             .tell_all(|fate| fate.half_closed = Some(direction));
     }
 
-    /// Counts a new connection and returns its number and what it will be told.
+    /// Counts a new connection and returns its number and the receiver of its faults.
     pub(super) fn enter(&self) -> (u64, watch::Receiver<Fate>) {
         let mut state = self.state();
         state.accepted += 1;

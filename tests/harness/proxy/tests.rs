@@ -284,7 +284,7 @@ fn a_black_hole_swallows_what_is_under_way_with_a_delay() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
     client.ask(&["PING"]);
-    // So long that the request is still in flight when the hole opens, on a busy machine too.
+    // The delay is so long that the request is still in flight when the hole opens, on a busy machine too.
     let delay = 20 * SHORT;
     proxy.delay(Direction::Requests, delay);
     client.send(&["ECHO", "late"]);

@@ -35,7 +35,7 @@ enum Last {
     Past,
 }
 
-/// What is known of the phases so far.
+/// The phases so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     last: Last,

@@ -21,7 +21,7 @@ pub(super) type Request = (usize, u32);
 pub(super) enum Lock {
     Free,
     Exclusive(Request),
-    /// With its fencing token.
+    /// A shared phase, with its fencing token.
     Shared(i64),
     Permits,
     Foreign(Request),
@@ -39,7 +39,7 @@ pub(super) struct Queued {
 #[derive(Clone, Debug)]
 pub(super) struct ServerView {
     pub(super) lock: Lock,
-    /// In the order of the queue.
+    /// The waiting requests, in the order of the queue.
     pub(super) queue: Vec<Queued>,
     /// The holders with a lease that has not ended, while the marker exists.
     pub(super) holders: Vec<Request>,
