@@ -19,7 +19,7 @@ fn assert_told(told: &str) {
     }
     assert_ne!(began, then_began, "{told}");
     let expected = [
-        "order 42: held by hand, so nobody else charges it",
+        "order 42: held by hand, so no other call charges it",
         "order:42 is busy",
         "order 43: charged at once",
         "order 42: charged at once",

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn the_bounds_are_those_of_lock_core() {
         let options = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/options.rs");
-        let options = fs::read_to_string(options).expect("lock-core stands beside this crate");
+        let options = fs::read_to_string(options).expect("lock-core is beside this crate");
         let options = syn::parse_file(&options).expect("it compiles");
         let value_of = |name: &str| {
             let mut constants = options.items.iter().filter_map(|item| match item {

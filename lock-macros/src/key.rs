@@ -195,7 +195,7 @@ impl Scanner<'_> {
         self.end_of_text();
         if fixed == 0 {
             let reason =
-                "the key has no fixed text, and says nothing of what it is: write `order:{id}`";
+                "the key has no fixed text, and does not say what is locked: write `order:{id}`";
             return self.refuse(0..text.len(), reason);
         }
         if fixed > LONGEST_KEY {

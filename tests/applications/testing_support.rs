@@ -349,7 +349,7 @@ async fn a_fault_finds_its_key_behind_the_prefix_of_the_manager() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "nobody holds the lock `k` through this manager")]
+#[should_panic(expected = "the lock `k` is not held through this manager")]
 async fn losing_a_lock_that_nobody_holds_panics() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let guard = locks.acquire_free("k", options()).await;

@@ -45,7 +45,7 @@ pub(crate) fn run() {
     report::title(&format!(
         "telemetry, uncontended, locks in memory, {with} the feature `metrics`"
     ));
-    report::note("ns a lock, nobody listens", median(nobody));
+    report::note("ns a lock, no subscriber", median(nobody));
     report::note("ns a lock, a log of warnings", median(warnings));
     report::note("ns a lock, a log of everything", median(everything));
     report::note("ns a lock, a collector of figures", median(figures));

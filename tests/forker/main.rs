@@ -554,6 +554,6 @@ fn touch() -> Result<(), Failure> {
     };
     match child.wait() {
         Some(lock_tests::TOUCHED) => Ok(()),
-        status => Err(format!("nobody noticed: {status:?}").into()),
+        status => Err(format!("the use was not noticed: {status:?}").into()),
     }
 }

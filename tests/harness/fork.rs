@@ -32,7 +32,7 @@ impl Forks {
 
 /// A child of the process that called [`fork`].
 #[derive(Debug)]
-#[must_use = "a child is waited for, or nobody learns how it ended"]
+#[must_use = "a child is waited for, or its exit status is lost"]
 pub struct Child(Pid);
 
 /// Forks a process that was started by [`Forks::spawn`]: once called, it returns twice, with `None` in the child.

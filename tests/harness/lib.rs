@@ -16,7 +16,7 @@
 #![expect(
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
-    reason = "in a test harness every failure is a panic, and a result nobody looks at is no accident"
+    reason = "in a test harness every failure is a panic, and an unused result is no accident"
 )]
 
 mod background;

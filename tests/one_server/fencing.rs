@@ -225,7 +225,7 @@ async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
             let waiter = waiter.clone();
             async move { token(&waiter).await }
         });
-        eventually(HANG, "it stands in line", async || {
+        eventually(HANG, "it is in the wait queue", async || {
             server.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;
@@ -253,7 +253,7 @@ async fn tokens_grow_when_an_outsider_grants_by_a_counter_that_lags() {
             let waiter = waiter.clone();
             async move { token(&waiter).await }
         });
-        eventually(HANG, "it stands in line", async || {
+        eventually(HANG, "it is in the wait queue", async || {
             server.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;

@@ -117,7 +117,11 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
     let beside = in_queue(&server, &other, shared()).await;
     let last = in_queue(&server, &third, options()).await;
     let seen = third.inspect("k").await.expect("works").expect("held");
-    assert_eq!(seen.other_holders, [seen.holder.clone()], "of one process");
+    assert_eq!(
+        seen.other_holders,
+        std::slice::from_ref(&seen.holder),
+        "of one process"
+    );
     let modes: Vec<_> = seen.queue.iter().map(|waiter| waiter.mode).collect();
     assert_eq!(
         modes,

@@ -41,7 +41,7 @@ async fn in_line_with(
 ) -> JoinHandle<Result<LockGuard, LockError>> {
     let before = queue_length(server);
     let waiting = tokio::spawn(async move { locks.acquire("k", options).await });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         queue_length(server) > before
     })
     .await;
@@ -72,7 +72,7 @@ async fn process_in_line(server: &RedisServer) -> Process {
     );
     assert_eq!(process.line(), "ready");
     process.say("go");
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         queue_length_of(server, "lock:contender:k") > before
     })
     .await;
@@ -466,9 +466,14 @@ async fn a_waiter_survives_whatever_cuts_it_off() {
         let waiting = in_line(&server, &proxy.url(), patient()).await;
         server.cli(command);
         // The waiter reconnects, and takes a new place if its place is lost.
-        eventually(HANG, "it stands in line, or has the lock", async || {
-            queue_length(&server) == 1 || server.get("lock:k").is_none_or(|_| waiting.is_finished())
-        })
+        eventually(
+            HANG,
+            "it is in the wait queue, or has the lock",
+            async || {
+                queue_length(&server) == 1
+                    || server.get("lock:k").is_none_or(|_| waiting.is_finished())
+            },
+        )
         .await;
         drop(guard);
         let next = granted(waiting).await;
@@ -1000,7 +1005,7 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
         let locks = locks.clone();
         async move { locks.acquire("k", patient()).await }
     });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         queue_length(&server) == 1
     })
     .await;
@@ -1046,7 +1051,7 @@ async fn a_message_that_is_sent_again_and_again_costs_one_question() {
         let locks = locks.clone();
         async move { locks.acquire("k", patient()).await }
     });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         queue_length(&server) == 1
     })
     .await;

@@ -110,7 +110,7 @@ async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_th
         assert_eq!(started.elapsed(), SECOND * 2 + answer);
         let told = |text: &str| log.text().contains(text);
         assert!(told("held=2s"), "{}", log.text());
-        let warning = "the body ended, but its lock was not released in order key=report error=";
+        let warning = "the body ended, but the release of its lock failed key=report error=";
         assert_eq!(told(warning), !answer.is_zero(), "{}", log.text());
         sleep(SECOND).await;
         assert!(told("WARN") && told(warning), "{}", log.text());

@@ -393,7 +393,7 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
     let (here, there) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = there.acquire_free("shared", patient()).await;
     let waits = tokio::spawn(async move { here.acquire(key!("shared"), patient()).await });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         let info = there.inspect("shared").await.expect("up").expect("held");
         info.waiters == 1
     })

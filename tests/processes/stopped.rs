@@ -71,7 +71,7 @@ async fn line_up(servers: &Deployment) {
     for line in servers.keys("*queue*") {
         servers.delete(&line);
     }
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         servers.has_a_line(FULL_KEY)
     })
     .await;

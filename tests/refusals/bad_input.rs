@@ -82,7 +82,7 @@ async fn a_malformed_url_says_where() {
         ),
         (
             "redis://:hunter2@::1",
-            "an IPv6 address stands between brackets",
+            "an IPv6 address is written between brackets",
         ),
         ("redis://:hunter2%@host", "a `%` in the password"),
         ("redis://:hunter2 @host", "a space"),
@@ -90,7 +90,7 @@ async fn a_malformed_url_says_where() {
             "redis://:h@hunter2@host",
             "an `@` in the user or password is written `%40`",
         ),
-        ("redis://:hun/hunter2@host", "an `@` stands behind the host"),
+        ("redis://:hun/hunter2@host", "an `@` follows the host"),
         (
             "redis+sentinel://:hunter2@a,b:x/service",
             "the port of host 2 of the list is no number",

@@ -293,7 +293,7 @@ async fn a_proxy_that_swallows_subscriptions_costs_the_messages_and_not_the_lock
         assert!(started.elapsed() < patience, "{:?}", started.elapsed());
         asks_again_and_again(&server, &locks).await;
         let health = locks.check().await.expect("everything works");
-        assert_eq!(health.warnings, Vec::<String>::new());
+        assert_eq!(health.warnings, []);
     }
 }
 
@@ -396,7 +396,7 @@ async fn a_waiter_whose_messages_overflow_is_cut_off_and_served_all_the_same() {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
     let waiting = wait_for(&locks, "k");
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         !server.keys("__lock_core__:waiters:*").is_empty()
     })
     .await;

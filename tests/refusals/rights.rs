@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions};
+use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Topic};
 use lock_tests::{
     AcquireFree as _, After, Cluster, Direction, HANG, Kind, Log, Proxy, RedisServer, Sentinels,
     Which, eventually, on_every_kind,
@@ -309,7 +309,7 @@ async fn a_lock_is_waited_for(
     let guard = acquire(one, "k").await?;
     let waiting = wait_for(other, "k");
     if by == By::Scripts {
-        until("it stands in line", async || in_line(server) == 1).await?;
+        until("it is in the wait queue", async || in_line(server) == 1).await?;
         let (checks, messages) = (server.calls("zremrangebyscore"), server.calls("publish"));
         until("it checks on its place", async || {
             server.calls("zremrangebyscore") > checks
@@ -333,7 +333,7 @@ async fn a_lock_is_waited_for(
             return Err("the lock was not granted by a message".to_owned());
         }
         let leaving = wait_for(one, "k");
-        until("it stands in line", async || in_line(server) == 1).await?;
+        until("it is in the wait queue", async || in_line(server) == 1).await?;
         leaving.abort();
         until("it has left", async || in_line(server) == 0).await?;
         return release(next).await;
@@ -356,7 +356,7 @@ async fn a_token_is_counted_up_for_a_key_that_was_contended(
         }
         let guard = acquire(other, "k").await?;
         let waiting = wait_for(one, "k");
-        until("it stands in line", async || in_line(server) == 1).await?;
+        until("it is in the wait queue", async || in_line(server) == 1).await?;
         release(guard).await?;
         release(joined(waiting).await?).await?;
         release(acquire(one, "fresh").await?).await?;
@@ -378,12 +378,12 @@ async fn a_lock_is_held_by_several(
     let shared = || LockOptions::new(TTL).shared();
     let guard = acquire(one, "k").await?;
     let reader = waits_for(shared());
-    until("it stands in line", async || in_line(server) == 1).await?;
+    until("it is in the wait queue", async || in_line(server) == 1).await?;
     release(guard).await?;
     let reader = joined(reader).await?;
     let second = acquire_with(one, "k", shared()).await?;
     let writer = wait_for(one, "k");
-    until("it stands in line", async || in_line(server) == 1).await?;
+    until("it is in the wait queue", async || in_line(server) == 1).await?;
     reader
         .lease()
         .verify()
@@ -397,7 +397,7 @@ async fn a_lock_is_held_by_several(
     let first = acquire_with(one, "k", permits()).await?;
     let second = acquire_with(one, "k", permits()).await?;
     let third = waits_for(permits());
-    until("it stands in line", async || in_line(server) == 1).await?;
+    until("it is in the wait queue", async || in_line(server) == 1).await?;
     let seen = one.inspect("k").await.map_err(told("cannot inspect"))?;
     if seen.is_none_or(|seen| seen.holders != 2) {
         return Err("not two holders".to_owned());
@@ -451,7 +451,7 @@ async fn operators_look_and_take_away(locks: &LockManager, by: By) -> Outcome {
     let guard = acquire(locks, "k").await?;
     let info = locks.inspect("k").await.map_err(told("cannot inspect"))?;
     if info.is_none() {
-        return Err("nobody holds it".to_owned());
+        return Err("the lock is not held".to_owned());
     }
     let forced = locks.force_release("k").await;
     forced.map_err(told("cannot take away"))?;
@@ -684,7 +684,7 @@ async fn two_processes(url: &str) -> Outcome {
     let (one, other) = (up().await?, up().await?);
     let guard = acquire(&one, "k").await?;
     let waiting = wait_for(&other, "k");
-    until("it stands in line", async || {
+    until("it is in the wait queue", async || {
         let info = one.inspect("k").await.ok().flatten();
         info.is_some_and(|info| info.waiters == 1)
     })
@@ -694,7 +694,7 @@ async fn two_processes(url: &str) -> Outcome {
     let health = one.check().await.map_err(told("cannot check"))?;
     match &health.warnings[..] {
         [] => Ok(()),
-        warnings => Err(warnings.join(" ")),
+        warnings => Err(format!("{warnings:?}")),
     }
 }
 
@@ -911,7 +911,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
         .await
         .expect("all rights");
     let health = locks.check().await.expect("all rights");
-    assert_eq!(health.warnings, Vec::<String>::new());
+    assert_eq!(health.warnings, []);
     server.cli(&["ACL", "SETUSER", "user", "resetkeys", "~__lock_core__:*"]);
     let refused = invalid(locks.check().await);
     assert_eq!(line_in(&refused), Some(&*whole_line("user")), "{refused}");
@@ -932,7 +932,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
         });
     }
     for health in checks.join_all().await {
-        assert_eq!(health.expect("all rights").warnings, Vec::<String>::new());
+        assert_eq!(health.expect("all rights").warnings, []);
     }
     // The key was released, and not left to expire.
     assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
@@ -968,10 +968,7 @@ async fn a_check_key_stands_for_the_keys_that_a_user_may_use() {
     let locks = connect_with(&server, "user", keys, with("order:1"))
         .await
         .expect("its own key");
-    assert_eq!(
-        locks.check().await.expect("its own").warnings,
-        Vec::<String>::new()
-    );
+    assert_eq!(locks.check().await.expect("its own").warnings, []);
     assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
     // The key may be busy with a lock of this library, or with any other value.
     let guard = locks.acquire_free("order:1", LockOptions::new(TTL)).await;
@@ -1074,7 +1071,7 @@ async fn an_empty_prefix_without_a_check_key_is_warned_of_and_never_refused() {
     let [warning] = &health.warnings[..] else {
         panic!("{health:?}");
     };
-    assert!(warning.contains("check_key"), "{warning}");
+    assert!(warning.text.contains("check_key"), "{warning}");
     assert!(
         server
             .keys("*")
@@ -1093,7 +1090,7 @@ async fn an_empty_prefix_without_a_check_key_is_warned_of_and_never_refused() {
         .check()
         .await
         .expect("its own key");
-    assert_eq!(health.warnings, Vec::<String>::new());
+    assert_eq!(health.warnings, []);
     assert_eq!(warned(), 1, "once");
     // The user has all keys and all channels: a server refuses further patterns for such a user.
     for (user, lacks) in [
@@ -1125,7 +1122,9 @@ async fn a_user_without_scripts_is_told_once_what_that_costs() {
         panic!("{health:?}");
     };
     assert!(
-        warning.contains("waiters poll") && warning.contains("no queue"),
+        warning.topic == Topic::Rights
+            && warning.text.contains("waiters poll")
+            && warning.text.contains("no queue"),
         "{warning}"
     );
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -1135,7 +1134,7 @@ async fn a_user_without_scripts_is_told_once_what_that_costs() {
     .await;
     assert_eq!(told(), 1, "not again on a new connection");
     // The line grants the right to a queue.
-    paste(&server, line_in(warning).expect("a line"));
+    paste(&server, line_in(&warning.text).expect("a line"));
     let locks = connect(&server, "user").await.expect("all rights");
     operators_look_and_take_away(&locks, By::Scripts)
         .await

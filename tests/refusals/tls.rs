@@ -112,7 +112,7 @@ async fn a_lock_excludes_and_a_waiter_is_granted_it() {
         assert!(busy.expect("an answer").is_none());
         let before = first.lease().fencing_token();
         let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
-        eventually(HANG, "it stands in line", async || {
+        eventually(HANG, "it is in the wait queue", async || {
             !server.keys("__lock_core__:waiters:*").is_empty()
         })
         .await;
@@ -170,12 +170,12 @@ async fn a_server_is_trusted_only_with_a_certificate_for_its_name_from_our_autho
     let stranger = Certificates::new();
     invalid(
         &refused(trusting(&stranger), &good.tls_url()).await,
-        "signed by nobody who is trusted",
+        "not signed by a trusted authority",
     );
     // The system does not know the authority of a test either.
     invalid(
         &refused(Tls::new(), &good.tls_url()).await,
-        "signed by nobody who is trusted",
+        "not signed by a trusted authority",
     );
     // Several authorities can be trusted, in one PEM or in two.
     let both = [stranger.authority(), certificates.authority()];
@@ -208,7 +208,7 @@ async fn the_systems_authorities_are_trusted_until_others_are_given() {
         LockManager::connect(&url).await.expect("the default");
         invalid(
             &refused(trusting(&Certificates::new()), &url).await,
-            "signed by nobody who is trusted",
+            "not signed by a trusted authority",
         );
         return;
     }
@@ -270,9 +270,15 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
         acquire(&locks, patient()).await.release_held().await;
         // The version of TLS decides whether the refusal comes before or after the end of the handshake; the error is the same.
         let without = refused(trusting(&certificates), &url).await;
-        invalid(&without, "refuses our certificate, or that we show none");
+        invalid(
+            &without,
+            "refuses the client's certificate, or that there is none",
+        );
         let stranger = refused(with(Certificates::new().client()), &url).await;
-        invalid(&stranger, "refuses our certificate, or that we show none");
+        invalid(
+            &stranger,
+            "refuses the client's certificate, or that there is none",
+        );
     }
 }
 

@@ -84,7 +84,7 @@ fn the_same_seed_gives_the_same_trace() {
 
 #[expect(
     clippy::print_stdout,
-    reason = "whoever asked for one seed wants to see it"
+    reason = "the trace of one seed is printed on request"
 )]
 fn show(seed: u64) {
     let outcome = simulate(seed, true);

@@ -268,7 +268,7 @@ impl Oracle {
             if now.saturating_sub(since) > most {
                 key.idle_since = Some(Nanos::MAX / 2);
                 idle.push(format!(
-                    "{name} has room ({occupied:?}), and none of those who wait gets it: {wanted:?}"
+                    "{name} has room ({occupied:?}), and no waiter gets it: {wanted:?}"
                 ));
             }
         }

@@ -181,7 +181,7 @@ impl Scene {
             if self.world.now() > healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl) {
                 let waiting = self.oracle.waiting();
                 self.oracle
-                    .offends(format!("I6: not everybody is done; waiting: {waiting:?}"));
+                    .offends(format!("I6: not every task is done; waiting: {waiting:?}"));
                 return;
             }
             self.look();

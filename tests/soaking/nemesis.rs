@@ -309,10 +309,14 @@ fn fail_over_in(cluster: &Cluster, fault: Fault) {
             let stopped = cluster.node_of(&full_key(key));
             stopped.stop();
             // The other nodes are asked: the stopped one does not answer.
-            eventually_blocking(Duration::from_secs(60), "another has its slots", || {
-                let masters = cluster.masters();
-                masters.len() == 3 && masters.iter().all(|node| node.port() != stopped.port())
-            });
+            eventually_blocking(
+                Duration::from_secs(60),
+                "another holder has the locks slots",
+                || {
+                    let masters = cluster.masters();
+                    masters.len() == 3 && masters.iter().all(|node| node.port() != stopped.port())
+                },
+            );
             stopped.cont();
             cluster.whole();
         }

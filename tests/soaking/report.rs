@@ -75,7 +75,7 @@ const INVARIANTS: [(u8, &str); 6] = [
         "guarded registers lose no increment, and take every holder's",
     ),
     (5, "nothing is left when all have gone"),
-    (6, "whoever waits is served, and nobody is stuck"),
+    (6, "every waiter is served, and none is stuck"),
     (7, "no secret in any output, and no growth"),
 ];
 

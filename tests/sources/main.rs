@@ -1,8 +1,10 @@
-//! Checks of text that is read or compiled and never run: sources, manifests, pages that name tests, mistakes in the attribute.
+//! Checks of text that is read or compiled and never run: sources, their language, manifests, pages that name tests, mistakes in the
+//! attribute.
 
 mod attribute_ui;
 mod documented;
 mod exported;
+mod language;
 mod manifests;
 mod public_interface;
 mod reliability;

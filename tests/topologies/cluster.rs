@@ -71,7 +71,7 @@ async fn in_line(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
     let before = queue_length(node, key);
     let (locks, own) = (locks.clone(), key.to_owned());
     let waiting = tokio::spawn(async move { locks.acquire(own, options()).await });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         queue_length(node, key) > before
     })
     .await;

@@ -99,7 +99,7 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
         assert!(token >= before, "taken: {token} at {before}");
         let other = other.clone();
         let waiting = tokio::spawn(async move { other.acquire(KEY, options()).await });
-        eventually(HANG, "it stands in line", async || {
+        eventually(HANG, "it is in the wait queue", async || {
             servers.has_a_line(FULL_KEY)
         })
         .await;

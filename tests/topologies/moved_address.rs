@@ -80,7 +80,7 @@ async fn a_waiter_on_the_old_primary_is_granted_a_larger_token_than_the_new_one_
         let guard = holder.acquire_free("k", options()).await;
         let waiter = waiter.clone();
         let waiting = tokio::spawn(async move { waiter.acquire("k", patient()).await });
-        eventually(HANG, "it stands in line", async || {
+        eventually(HANG, "it is in the wait queue", async || {
             address.old.keys("__lock_core__:waiters:*").len() == 1
         })
         .await;

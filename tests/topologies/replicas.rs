@@ -95,7 +95,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     let guard = one.acquire_free("k", options()).await;
     let own = other.clone();
     let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         !primary.keys(QUEUE).is_empty()
     })
     .await;
@@ -115,7 +115,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
     // A grant that no replica has does not count.
     replica.stop();
     let waiting = tokio::spawn(async move { one.acquire("k", options()).await });
-    eventually(HANG, "it stands in line", async || {
+    eventually(HANG, "it is in the wait queue", async || {
         !primary.keys(QUEUE).is_empty()
     })
     .await;

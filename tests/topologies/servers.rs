@@ -257,7 +257,7 @@ async fn as_many_hold_as_there_are_permits(servers: &Deployment) {
 async fn it_waits(servers: &Deployment) {
     if servers.grants_by().is_some() {
         let line = async || servers.has_a_line("lock:k");
-        return eventually(HANG, "it stands in line", line).await;
+        return eventually(HANG, "it is in the wait queue", line).await;
     }
     // Each poll reads the key.
     let before = servers.calls("get");

@@ -451,7 +451,10 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
         let guard = locks.acquire_free("k", options).await;
         let next = server.clone();
         way.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
-        guard.release().await.expect_err("another has it");
+        guard
+            .release()
+            .await
+            .expect_err("another holder has the lock");
         assert!(way.has_cut());
         assert_eq!(server.get("lock:k").as_deref(), Some("another"));
         let left = server.pttl("lock:k").expect("it expires");

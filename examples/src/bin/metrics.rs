@@ -8,10 +8,7 @@
 //! Ten workers want three locks, all the time. With `LOCK_URL=redis://127.0.0.1` they share the locks with every other process that
 //! is started so; without it, the locks are in memory.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "it tells whoever started it what to try"
-)]
+#![expect(clippy::print_stdout, reason = "it tells the user what to try")]
 
 use std::{env, error::Error, time::Duration};
 

@@ -27,7 +27,7 @@ async fn charge_at_once(order_id: u64) -> Result<(), LockError> {
 async fn by_hand(locks: &LockManager) -> Result<(), LockError> {
     let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(2));
     let guard = locks.acquire("order:42", options).await?;
-    println!("order 42: held by hand, so nobody else charges it");
+    println!("order 42: held by hand, so no other call charges it");
 
     match charge_at_once(42).await {
         Err(LockError::Busy { key, .. }) => println!("{key} is busy"),

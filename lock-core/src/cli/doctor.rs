@@ -1,4 +1,4 @@
-//! `doctor`: whether a server is fit to keep locks.
+//! `doctor`: checks whether a server is fit for locks.
 
 use std::{
     io::{self, Write},
@@ -14,16 +14,16 @@ use crate::{
     output::{Colour, painted, print_json},
 };
 
-/// The scripts call `ZMSCORE` and `SET … PXAT`, which came with it.
+/// The scripts call `ZMSCORE` and `SET … PXAT`, which Redis 6.2 introduced.
 const LEAST_VERSION: (u32, u32) = (6, 2);
 
-/// For each question to the server itself.
+/// The time-out of each request to the server itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Good,
-    /// Locks work, and may be lost or late where they need not be.
+    /// Locks work, but a restart may lose them, or waiters poll.
     Doubtful,
     Bad,
 }
@@ -49,7 +49,7 @@ impl Mark {
 struct Finding {
     what: &'static str,
     mark: Mark,
-    /// What was found; unless it is good, with the remedy.
+    /// The finding, and the remedy if the mark is not `Good`.
     text: String,
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, F
             findings.extend(health(&locks).await);
         }
         Err(error) => {
-            // The server answers, and refuses what a lock takes.
+            // The server replies, and refuses what a lock needs.
             let is_refused = is_reached && matches!(error, LockError::Invalid { .. });
             let what = if is_refused { "rights" } else { "connection" };
             findings.insert(0, bad(what, Failed::from(error).reason));
@@ -78,7 +78,7 @@ pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, F
     report(&findings, json)
 }
 
-/// What the manager's own check found: each topic has a line.
+/// The findings of the manager's own check: at least one line for each topic.
 async fn health(locks: &LockManager) -> Vec<Finding> {
     let health = match locks.check().await {
         Ok(health) => health,
@@ -140,7 +140,7 @@ fn bad(what: &'static str, text: impl Into<String>) -> Finding {
     Finding { what, mark, text }
 }
 
-/// What a single server says of itself; nothing if it cannot be reached, or the url names several.
+/// The findings about a single server. None if it cannot be reached, or if the url names several servers.
 async fn server(url: &str) -> Vec<Finding> {
     let Ok(client) = redis::Client::open(url) else {
         return Vec::new();

@@ -14,10 +14,10 @@ use crate::{
 #[derive(Args)]
 pub(crate) struct Break {
     key: String,
-    /// Do not ask
+    /// Release it without asking
     #[arg(long)]
     yes: bool,
-    /// Only if this holder has it, as `show` names it
+    /// Release it only if this is the holder, as `show` prints it
     #[arg(long, value_name = "HOLDER")]
     holder: Option<String>,
 }

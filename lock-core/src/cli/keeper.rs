@@ -1,10 +1,11 @@
-//! A second process, which ends the command of `run` if `run` itself is gone.
+//! A second process, which ends the command of `run` if `run` itself was killed.
 //!
-//! A process that is killed cannot end its children. It holds one end of a pipe, and this one reads the other: when the pipe is closed,
-//! and the command was not said to have ended, `run` is gone.
+//! A process that is killed cannot end its children. So `run` has one end of a pipe, and the keeper reads the other. The pipe is closed
+//! when `run` ends. If `run` has not said before that the command ended, the keeper ends the command.
 //!
-//! The keeper is there before the command, and leads the group that the command joins as it starts. So there is no moment at which `run`
-//! can be killed and the command goes on. At a terminal the command stays in the group of `run`, and the keeper is told its id.
+//! The keeper is started before the command, and leads the process group that the command joins as it starts. So `run` can be killed at
+//! any moment, and the command ends. At a terminal the command stays in the group of `run`, and the keeper is told its process id. A
+//! `run` that is killed between these two steps leaves the command running.
 
 use std::{
     env,
@@ -18,10 +19,10 @@ use std::{
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// By which this program knows that it is to be the keeper.
+/// The hidden subcommand that starts the keeper.
 pub(crate) const COMMAND: &str = "__keep";
 
-/// What is ended: a process, or a group.
+/// The process or the process group to end.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     Process(Pid),
@@ -30,7 +31,7 @@ pub(crate) enum Target {
 
 impl Target {
     pub(crate) fn send(self, signal: Signal) {
-        // The error says that it has ended.
+        // An error means that it has ended already.
         match self {
             Self::Process(pid) => kill_process(pid, signal).ok(),
             Self::Group(pid) => kill_process_group(pid, signal).ok(),
@@ -40,13 +41,13 @@ impl Target {
 
 pub(crate) struct Keeper {
     process: Child,
-    /// The group that it leads.
+    /// The process group that it leads.
     pub(crate) group: Pid,
 }
 
 impl Keeper {
-    /// `patience`: the time between SIGTERM and SIGKILL. Returns once it has its signal handlers: a signal for its group that came
-    /// before would end it, and the command, which may ignore that signal, would have no keeper.
+    /// Starts the keeper, with the time between SIGTERM and SIGKILL. Returns when the keeper has its signal handlers. Without them, a
+    /// signal for the group would end the keeper, while the command may ignore that signal.
     pub(crate) fn start(patience: Duration) -> io::Result<Self> {
         let mut command = Command::new(env::current_exe()?);
         command
@@ -65,14 +66,14 @@ impl Keeper {
         Ok(Self { process, group })
     }
 
-    /// The command is not in its group.
+    /// Makes the keeper end this process, which is not in its group.
     pub(crate) fn watch(&mut self, pid: Pid) -> io::Result<()> {
         self.tell(&format!("{}\n", pid.as_raw_nonzero()))
     }
 
-    /// The command has ended, or was not started.
+    /// Ends the keeper: the command has ended, or was not started.
     pub(crate) fn dismiss(mut self) {
-        // It may have been killed with its group.
+        // The keeper may have been killed with its group: both fail then.
         self.tell("ended\n").ok();
         self.process.wait().ok();
     }
@@ -85,10 +86,9 @@ impl Keeper {
     }
 }
 
-/// What the keeper does. It ends with what `run` says, or when `run` is gone. Blocks the runtime that it is called in, which has nothing
-/// else to do.
+/// Runs the keeper until `run` dismisses it, or until it has ended the command. Blocks its runtime, which has nothing else to do.
 pub(crate) fn keep(patience: Duration) {
-    // Its group gets signals that are not meant for it.
+    // Signals to the group are for the command. With a handler, the keeper survives them.
     let passed_on = [
         SignalKind::terminate(),
         SignalKind::interrupt(),

@@ -13,7 +13,7 @@ use crate::{
     output::{Row, print_in_full, print_json, print_rows, table},
 };
 
-/// More than these do not fit on a screen.
+/// The rows of `watch`: more do not fit on a screen.
 const WATCHED: usize = 200;
 
 pub(crate) async fn list(locks: &LockManager, prefix: &str, json: bool) -> Result<u8, Failed> {
@@ -46,7 +46,7 @@ pub(crate) async fn show(locks: &LockManager, key: &str, json: bool) -> Result<u
     Ok(0)
 }
 
-/// Ends with Ctrl-C. A server that does not answer is shown as such, and asked again.
+/// Draws the table until Ctrl-C. If the server does not reply, the error is shown, and the server is asked again.
 pub(crate) async fn watch(
     locks: &LockManager,
     prefix: &str,
@@ -70,14 +70,14 @@ pub(crate) async fn watch(
             }) => format!("{reason}\n\nasked again each {interval:?}; Ctrl-C ends\n"),
             Err(failed) => return Err(failed),
         };
-        // To the upper left, and the rest is empty.
+        // Moves the cursor to the upper left, and clears the screen.
         write!(io::stdout(), "\x1b[H\x1b[2J{shown}")?;
         io::stdout().flush()?;
         tokio::time::sleep(interval).await;
     }
 }
 
-/// All of them, each once, by their keys.
+/// Returns all locks under the prefix, each once, sorted by key.
 async fn rows(locks: &LockManager, prefix: &str) -> Result<Vec<Row>, Failed> {
     let mut held = locks.list(prefix);
     let mut rows = Vec::new();

@@ -21,7 +21,7 @@ const USAGE: u8 = 64;
 const UNAVAILABLE: u8 = 69;
 const SOFTWARE: u8 = 70;
 const TEMPFAIL: u8 = 75;
-/// That of a shell for a command that SIGPIPE ended.
+/// The exit code of a shell for a command that SIGPIPE ended.
 const PIPE: u8 = 128 + 13;
 
 #[derive(Parser)]
@@ -38,7 +38,7 @@ struct Arguments {
     )]
     url: Option<String>,
 
-    /// What stands before each key on the server
+    /// The manager's key prefix: the text before each key on the server
     #[arg(
         long,
         env = "LOCK_PREFIX",
@@ -62,33 +62,33 @@ enum Command {
     Run(run::Run),
     /// List the locks that are held
     Ls {
-        /// Of keys that begin so
+        /// Only keys that begin with this
         #[arg(default_value = "", value_name = "PREFIX")]
         begin: String,
     },
-    /// Show one lock
+    /// Show one lock: its holders, and the queue in its order
     Show { key: String },
-    /// Show the locks that are held, again and again
+    /// Show the locks that are held in a live table
     Watch {
-        /// Of keys that begin so
+        /// Only keys that begin with this
         #[arg(default_value = "", value_name = "PREFIX")]
         begin: String,
-        /// The time between two looks
+        /// The time between two updates
         #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
         interval: Duration,
     },
-    /// Take a lock away from its holder
+    /// Release a lock for its holder: asks first
     Break(force::Break),
-    /// Look at the server: whether it is fit to keep locks, and what to mend
+    /// Check whether the server is fit for locks, and say what to fix
     Doctor,
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
-    /// Ends the command of `run` if `run` is gone
+    /// End the command of `run` if `run` was killed
     #[command(name = keeper::COMMAND, hide = true)]
     Keep { patience_ms: u64 },
 }
 
-/// Why a command did not do what it was to do.
+/// The failure of a command.
 struct Failed {
     code: u8,
     /// Printed, unless it is empty.
@@ -114,7 +114,7 @@ impl From<LockError> for Failed {
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
-        // As a program that the signal ends: a reader such as `head` has seen enough.
+        // The reader, such as `head`, has closed the pipe. A program without a handler would be ended by SIGPIPE.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self {
                 code: PIPE,
@@ -158,7 +158,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(Failed { code, reason }) => {
-            // One line, also if the reason has several.
+            // The reason may have several lines: a message is one.
             let reason = reason.replace('\n', " ");
             if !reason.is_empty() {
                 drop(writeln!(io::stderr(), "lockctl: {reason}"));
@@ -204,7 +204,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
 
 fn complete(shell: clap_complete::Shell) -> Result<u8, Failed> {
     let mut command = Arguments::command();
-    // Into memory first: it panics where it cannot write.
+    // Into memory first: `generate` panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "lockctl", &mut script);
     io::stdout().write_all(&script)?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const COLUMNS: [&str; 6] = ["KEY", "MODE", "HOLDER", "HOLDERS", "REMAINING", "WAITERS"];
 
-/// A lock as it is shown.
+/// One lock to print.
 pub(crate) struct Row {
     pub(crate) key: String,
     pub(crate) info: LockInfo,
@@ -44,7 +44,7 @@ impl Row {
         })
     }
 
-    /// With what a list does not have: all holders, and the queue.
+    /// As `json`, with the other holders and the queue, which a list does not have.
     pub(crate) fn json_in_full(&self) -> Value {
         let mut value = self.json();
         let holders = self.info.other_holders.iter().map(ToString::to_string);
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// Whoever may write keys must not write to the operator's terminal.
+/// Escapes control characters. Any client may write keys and labels: they must not control the operator's terminal.
 fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|character| {
@@ -122,7 +122,7 @@ pub(crate) fn print_rows(rows: &[Row]) -> io::Result<()> {
     stdout.write_all(table(rows).as_bytes())
 }
 
-/// With a line of headings.
+/// Returns a table with a line of headings.
 pub(crate) fn table(rows: &[Row]) -> String {
     let headings = COLUMNS.map(str::to_owned);
     let lines: Vec<[String; 6]> = [headings]

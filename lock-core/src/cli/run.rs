@@ -26,22 +26,22 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Run {
-    /// What is locked
+    /// The key to lock
     key: String,
 
-    /// How long a crash keeps others from the lock; it is renewed while the command runs
+    /// How long a crash blocks other holders; the lease is renewed while the command runs
     #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
-    /// How long to wait for a lock that is busy, as 5s, or `forever`
+    /// How long to wait for a busy lock: for example `5s`, or `forever`
     #[arg(long, default_value = "0s", value_parser = wait)]
     wait: Wait,
 
-    /// Beside others that share it
+    /// Acquire the lock shared
     #[arg(long, conflicts_with = "permits")]
     shared: bool,
 
-    /// One of so many holders
+    /// Acquire one of N permits
     #[arg(long, value_name = "N")]
     permits: Option<u64>,
 
@@ -68,7 +68,7 @@ fn wait(text: &str) -> Result<Wait, String> {
     Ok(Wait::For(span))
 }
 
-/// Without another word, a command has so long to end.
+/// The default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 
 /// The codes of a shell.
@@ -85,7 +85,7 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
             order.ttl
         )));
     }
-    // From before the lock is taken, so that none is missed.
+    // Before the lock is acquired, so that no signal is missed.
     let mut signals = Signals::new()?;
     let mut keeper = Keeper::start(kill_after)?;
     let taken = tokio::select! {
@@ -130,7 +130,7 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
         None => u8::try_from(status.code().unwrap_or(i32::from(SOFTWARE))).unwrap_or(SOFTWARE),
     };
     if let Err(error) = released {
-        // What the command did, it did while the lock was held.
+        // The lock was held while the command ran, so its exit code counts.
         drop(writeln!(
             io::stderr(),
             "lockctl: the lock was not released: {error}"
@@ -157,8 +157,8 @@ fn options(order: &Run) -> LockOptions {
     }
 }
 
-/// At a terminal, the command stays in this program's group, which has the terminal. Elsewhere it joins that of the keeper, so that its
-/// children end with it.
+/// At a terminal, the command stays in this program's process group, which controls the terminal. Elsewhere it joins the group of the
+/// keeper, so that its children can be ended with it.
 fn spawn(order: &Run, lease: &Lease, keeper: &mut Keeper) -> Result<(Child, Target), Failed> {
     let Some((program, arguments)) = order.command.split_first() else {
         return Err(Failed::usage("no command"));
@@ -203,7 +203,7 @@ fn spawn(order: &Run, lease: &Lease, keeper: &mut Keeper) -> Result<(Child, Targ
     Ok((child, target))
 }
 
-/// Waits for the command, passes signals on, and ends it before the lease does. Returns whether that was needed.
+/// Waits for the command, passes signals on, and ends the command before the lease ends. Returns whether that was needed.
 async fn attend(
     child: &mut Child,
     target: Target,
@@ -216,7 +216,7 @@ async fn attend(
             biased;
             status = child.wait() => return Ok((status?, false)),
             signal = signals.next() => {
-                // At a terminal, the command has had the keys' signals.
+                // At a terminal, the kernel sends SIGINT and SIGHUP to the command, too.
                 if matches!(target, Target::Group(_)) || signal == Signal::TERM {
                     target.send(signal);
                 }
@@ -226,7 +226,7 @@ async fn attend(
     }
     target.send(Signal::TERM);
     if let Ok(status) = timeout(kill_after, child.wait()).await {
-        // Its children may be left.
+        // Children of the command may still run.
         if let Target::Group(_) = target {
             target.send(Signal::KILL);
         }
@@ -236,10 +236,10 @@ async fn attend(
     Ok((child.wait().await?, true))
 }
 
-/// Ends when the lease is lost, or has not been renewed for so long that the command has just the time to end before it.
+/// Ends when the lease is lost, or when `kill_after` is all that is left of it because renewals failed.
 async fn nearly_lost(lease: &Lease, kill_after: Duration) {
     let unrenewed = async {
-        // Each round sleeps until the lease would have been renewed no more.
+        // A renewal moves the end: each round sleeps until the end that is known now. It ends when no renewal came meanwhile.
         loop {
             match lease.remaining().checked_sub(kill_after) {
                 Some(left) if !left.is_zero() => sleep(left).await,
@@ -253,7 +253,8 @@ async fn nearly_lost(lease: &Lease, kill_after: Duration) {
     }
 }
 
-/// Those that end a program, without those that this one was started to ignore, as by `nohup`: the command is to ignore them, too.
+/// The signals that end a program. A signal that this program was started to ignore, for example by `nohup`, is not among them: the
+/// command ignores it, too.
 struct Signals([(Signal, Option<tokio::signal::unix::Signal>); 3]);
 
 impl Signals {
@@ -275,9 +276,9 @@ impl Signals {
     }
 }
 
-/// A handler would take the place of "ignored", also in the command.
+/// Installs a handler, unless the signal is ignored. A handler would replace "ignored", and the command would inherit that.
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<tokio::signal::unix::Signal>> {
-    // Where there is no such file, as on macOS, the signal is passed on.
+    // Without this file, for example on macOS, the signal is passed on.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if is_ignored(&status, kind.as_raw_value()) {
         return Ok(None);

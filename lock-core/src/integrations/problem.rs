@@ -60,10 +60,9 @@ impl Problem {
                 Status::Unavailable,
                 "a service that this one needs does not answer: try again later",
             ),
-            LockError::Invalid { key: Some(key), .. } if is_too_long(key) => (
-                Status::BadRequest,
-                "the request names something by a text that is too long",
-            ),
+            LockError::Invalid { key: Some(key), .. } if is_too_long(key) => {
+                (Status::BadRequest, "a name in the request is too long")
+            }
             LockError::Invalid { .. } | LockError::NotConfigured => {
                 (Status::Internal, "the server could not process the request")
             }

@@ -121,7 +121,7 @@ impl Context {
         match answer.await? {
             Ok(answer) => answer.map_err(LockError::from),
             Err(_) => Err(LockError::unavailable(
-                "the runtime that the question was asked on has ended",
+                "the runtime that sent the request has ended",
             )),
         }
     }
@@ -183,6 +183,6 @@ impl Drop for Context {
 
 pub(crate) fn forked() -> LockError {
     LockError::unavailable(
-        "this process was forked from the one that made this lock manager, which works only there: make another one after the fork",
+        "this process was forked after its lock manager was made, and a manager works only in the process that made it: make another one after the fork",
     )
 }

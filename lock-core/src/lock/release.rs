@@ -220,7 +220,7 @@ impl ReleaseTask {
             let now = self.context.clock.now();
             if now >= give_up {
                 if self.answered.is_none() {
-                    tracing::warn!(key = %self.key.shown(), "released late: no certain answer before the lease ended by itself");
+                    tracing::warn!(key = %self.key.shown(), "the release got no certain reply before the lease ended by itself");
                 }
                 self.is_over = true;
                 return;

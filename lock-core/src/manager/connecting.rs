@@ -32,7 +32,7 @@ const GREETING_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why locks on several independent servers are exclusive only.
 #[cfg(feature = "redlock")]
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder, not on who else may be beside it. Ask for it exclusively, or use a \
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, not on several. Acquire it exclusively, or use a \
      manager on one primary, sentinels or a cluster for locks that are shared or have permits";
 
 impl LockManagerBuilder {
@@ -247,7 +247,7 @@ impl LockManagerBuilder {
     )]
     async fn connect_to_urls(self, _urls: Vec<String>) -> Result<LockManager, LockError> {
         Err(LockError::invalid(
-            "several servers with commas between them vote on each lock, which this build of lock-core cannot have them do: \
+            "several servers with commas between them vote on each lock, which this build of lock-core does not support: \
              switch its feature `redlock` on, or name one server",
         ))
     }
@@ -290,7 +290,7 @@ impl FirstConnection {
         let greeted = manager.context().ask(|_| greet()).await;
         match greeted {
             Err(LockError::Unavailable { source, .. }) if self == Self::Lazy => {
-                tracing::warn!(%source, "the backend is not reached yet: connecting goes on beside the program");
+                tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
                 let registry = Arc::downgrade(&manager.inner.registry);
                 manager
                     .context()

@@ -482,7 +482,7 @@ pub(crate) fn release_now<T>(value: T, guard: LockGuard, _: &Terms) -> (T, Optio
 async fn release(guard: LockGuard) {
     let key = guard.key().clone();
     if let Err(error) = guard.release().await {
-        tracing::warn!(key = %key.shown(), %error, "the body ended, but its lock was not released in order");
+        tracing::warn!(key = %key.shown(), %error, "the body ended, but the release of its lock failed");
     }
 }
 

@@ -279,7 +279,7 @@ impl LockManager {
             // Waiting for the rest would break the order: another task may hold the rest and wait for what is held here.
             let refused = LockError::invalid(
                 "this task holds other keys of the list already, and not this one: a task that takes them all at once \
-                 could hold this one and wait for those, without end. List all of them where the first is taken",
+                 could hold this one and wait for those without end. Acquire all of them where the first is acquired",
             );
             return Err(refused.about(missing));
         }

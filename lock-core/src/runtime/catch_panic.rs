@@ -7,7 +7,7 @@ pub(crate) fn catch_panic(call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
         // The panic hook or a subscriber may panic while it reports the panic.
         drop(catch_unwind(|| {
-            tracing::error!("a waker, or a listener to telemetry, panicked");
+            tracing::error!("a waker or a telemetry subscriber panicked");
         }));
     }
 }

@@ -107,11 +107,11 @@ fn run_on_a_thread(work: Work) {
         .spawn(move || {
             match tokio::runtime::Builder::new_current_thread().enable_time().build() {
                 Ok(runtime) => runtime.block_on(work),
-                Err(error) => tracing::warn!(%error, "no runtime for clean-up work; what it held ends with its ttl"),
+                Err(error) => tracing::warn!(%error, "no runtime for clean-up work: the locks that it was to release end with their ttl"),
             }
         });
     if let Err(error) = started {
-        tracing::warn!(%error, "no thread for clean-up work; what it held ends with its ttl");
+        tracing::warn!(%error, "no thread for clean-up work: the locks that it was to release end with their ttl");
     }
 }
 

@@ -107,7 +107,7 @@ pub(super) fn describe() {
                 WAIT,
                 "from asking for a lock to the answer, whichever it is",
             ),
-            (HOLD, "from getting a lock to letting it go"),
+            (HOLD, "from the acquire of a lock to its release"),
         ];
         for (name, says) in seconds {
             recorder.describe_histogram(name.into(), Some(Unit::Seconds), says.into());
@@ -121,7 +121,7 @@ pub(super) fn describe() {
         }
         let totals = [
             (ACQUIRED, "locks that were acquired"),
-            (BUSY, "waits that ended because somebody else had the lock"),
+            (BUSY, "waits that ended because another holder had the lock"),
             (
                 UNAVAILABLE,
                 "waits that ended because the backend did not answer, or the manager is closed or at a cap",

@@ -211,7 +211,7 @@ impl Faults {
     fn end(&self, key: &LockKey, reason: LeaseLost) {
         assert!(
             self.registry.is_held(key),
-            "nobody holds the lock `{key}` through this manager"
+            "the lock `{key}` is not held through this manager"
         );
         let full_key = self.registry.full_key(key);
         // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get it

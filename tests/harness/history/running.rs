@@ -318,7 +318,7 @@ impl std::fmt::Debug for Running {
 }
 
 fn demands_of(demands: &Asked, key: &str) -> Demands {
-    demands(key).unwrap_or_else(|| panic!("nobody was to lock {key}"))
+    demands(key).unwrap_or_else(|| panic!("no demands for {key}"))
 }
 
 /// The longest time between two points in which nothing was broken.

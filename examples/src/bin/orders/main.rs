@@ -16,10 +16,7 @@
 //! | `PAYMENT_MS` | how long the payment provider takes; try more than the ttl | 200 |
 //! | `PORT` | where to listen on 127.0.0.1 | 3000, or any free port if that is taken |
 
-#![expect(
-    clippy::print_stdout,
-    reason = "it tells whoever started it what to try"
-)]
+#![expect(clippy::print_stdout, reason = "it tells the user what to try")]
 
 mod error;
 mod handlers;

@@ -74,7 +74,7 @@ impl RedisStore {
                         {
                             // An entry in the queue needs a subscription first.
                             errors::note_answered(&in_flight, id);
-                            return Err(Failure::not_now("another has it"));
+                            return Err(Failure::not_now("another holder has the lock"));
                         }
                         if let (AcquireOutcome::Granted(grant), Value::Array(_)) =
                             (&acquired.outcome, &answer)

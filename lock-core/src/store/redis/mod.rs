@@ -271,7 +271,7 @@ impl RedisStore {
         let (_, answer) = location
             .run(&location.server.connection, &PREFETCH, call, None)
             .await?;
-        read_prefetched(&answer).ok_or_else(|| errors::nonsense("a renewal ahead"))
+        read_prefetched(&answer).ok_or_else(|| errors::nonsense("a prefetch"))
     }
 
     /// Looks at a key, and names so many holders and waiters.

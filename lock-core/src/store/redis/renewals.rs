@@ -21,7 +21,7 @@ type Renewals = Vec<Result<Renewed, Failure>>;
 
 pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Duration) -> Renewals {
     let started = CLOCK.now();
-    let none = || Err(Failure::no_answer("the time for a renewal is over"));
+    let none = || Err(Failure::no_answer("the renewal timed out"));
     let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
     let location =
         |(number, request): (usize, &Renew)| (number, servers.location(&request.full_key));
@@ -97,7 +97,7 @@ async fn renew_at(
     // One message for the exclusive ones, which need the first keys and arguments only, and one for the others.
     let is_exclusive = |number: &usize| batch[*number].entry.mode == Mode::Exclusive;
     let (exclusive, beside): (Vec<_>, Vec<_>) = (0..batch.len()).partition(is_exclusive);
-    let none = || Err(Failure::no_answer("the renewal has no answer"));
+    let none = || Err(Failure::no_answer("the renewal has no reply"));
     let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
     for (numbers, script, keys, arguments) in
         [(exclusive, &RENEW, 1, 2), (beside, &RENEW_BESIDE, 6, 4)]

@@ -42,7 +42,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
             return Err(rights::explained(&store.0.usage, &location, failure, left()).await);
         }
         Err(_) => {
-            tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves ask again");
+            tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves retry");
         }
     }
     let mut is_warned = false;
@@ -90,7 +90,7 @@ async fn try_one(store: RedisStore, location: KeyLocation) -> Result<(), (KeyLoc
     tracing::warn!(
         server,
         ?failure,
-        "no lock could be taken just now; the locks themselves ask again"
+        "no lock could be taken just now; the locks themselves retry"
     );
     Ok(())
 }

@@ -152,7 +152,7 @@ impl Store for RedlockStore {
             // In a task of its own: replies after the majority's decision are used, too.
             spawn_beside(renew::renew(servers, batch, within, tell));
             told.await
-                .map_err(|_| Failure::no_answer("the renewal ended without a word"))
+                .map_err(|_| Failure::no_answer("the renewal ended without a reply"))
         })
     }
 

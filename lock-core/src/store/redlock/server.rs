@@ -124,13 +124,12 @@ impl RedlockServer {
             _ => self.ask_voting_right(within).await?,
         };
         self.require_vote(&voting_right, CLOCK.now())?;
-        let pending =
-            match record {
-                Some(record) => Some(record.begin_request().ok_or_else(|| {
-                    Failure::no_answer("this request was taken back before it left")
-                })?),
-                None => None,
-            };
+        let pending = match record {
+            Some(record) => Some(record.begin_request().ok_or_else(|| {
+                Failure::no_answer("this request was released before it was sent")
+            })?),
+            None => None,
+        };
         let sent = CLOCK.now();
         let in_flight = record.map(|record| &record.in_flight);
         let marker = &voting_right.watch.name;

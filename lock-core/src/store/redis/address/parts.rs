@@ -53,13 +53,13 @@ fn read_host(text: &str, place: &str) -> Result<(String, Option<u16>), String> {
             .ok_or_else(|| format!("the bracket of {place} is not closed"))?;
         let address: Ipv6Addr = address
             .parse()
-            .map_err(|_| format!("between the brackets of {place} stands no IPv6 address"))?;
+            .map_err(|_| format!("there is no IPv6 address between the brackets of {place}"))?;
         (address.to_string(), port)
     } else {
         let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
         if port.rfind(':') > Some(0) {
             return Err(format!(
-                "{place} has more than one `:`; an IPv6 address stands between brackets, as in `[::1]:6379`"
+                "{place} has more than one `:`; an IPv6 address is written between brackets, as in `[::1]:6379`"
             ));
         }
         let host = decode(host, "host")?;
@@ -75,7 +75,7 @@ fn read_host(text: &str, place: &str) -> Result<(String, Option<u16>), String> {
     let port = match port.strip_prefix(':') {
         Some(port) => Some(read_port(port, place)?),
         None if port.is_empty() => None,
-        None => return Err(format!("behind the bracket of {place} stands no port")),
+        None => return Err(format!("no port follows the bracket of {place}")),
     };
     Ok((host, port))
 }

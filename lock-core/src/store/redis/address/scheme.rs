@@ -65,11 +65,11 @@ impl Kind {
             }
             "database" | "dbnum" | "dbnumber" | "selecteddatabase" | "db" => "the database is `db`",
             "mastername" | "service" | "servicename" | "sentinelmaster" => {
-                "the name of the primary stands behind the hosts, as in `redis+sentinel://host:26379/service`"
+                "the name of the primary follows the hosts, as in `redis+sentinel://host:26379/service`"
             }
             "user" | "username" | "pass" | "password" | "auth" | "pwd" => match self {
                 Self::Socket => "write `user` and `pass`",
-                _ => "it stands before the host, as in `redis://user:password@host`",
+                _ => "it is written before the host, as in `redis://user:password@host`",
             },
             _ => return None,
         })

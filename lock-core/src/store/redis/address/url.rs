@@ -52,7 +52,7 @@ impl<'a> ServerUrl<'a> {
         // Checked first: text that is shown must not be a part of a password.
         if tail.contains('@') {
             return Err(
-                "an `@` stands behind the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
+                "an `@` follows the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
                  `%40`"
                     .to_owned(),
             );
@@ -312,7 +312,7 @@ mod tests {
             ("redis://:hunter2@host:", "the port of the host is empty"),
             (
                 "redis://:hunter2@::1",
-                "an IPv6 address stands between brackets",
+                "an IPv6 address is written between brackets",
             ),
             ("redis://:hunter2@fe80::1:6379/0", "between brackets"),
             (
@@ -338,16 +338,10 @@ mod tests {
             ("redis://:hunter2%ff@host", "in the password is not UTF-8"),
             ("redis://:hunter2%00@host", "a zero byte in the password"),
             ("redis://:h@unter2@host", "an `@` in the user or password"),
-            (
-                "redis://:hun/ter2?@host:port",
-                "an `@` stands behind the host",
-            ),
-            (
-                "redis://app:2024/hunter2@db",
-                "an `@` stands behind the host",
-            ),
-            ("redis://h?unter2@db", "an `@` stands behind the host"),
-            ("redis://h#unter2@db", "an `@` stands behind the host"),
+            ("redis://:hun/ter2?@host:port", "an `@` follows the host"),
+            ("redis://app:2024/hunter2@db", "an `@` follows the host"),
+            ("redis://h?unter2@db", "an `@` follows the host"),
+            ("redis://h#unter2@db", "an `@` follows the host"),
         ];
         all_are_refused(&refused);
     }
@@ -432,9 +426,12 @@ mod tests {
             ),
             (
                 "redis://h?username=x",
-                "`username` is not known here: it stands before the host",
+                "`username` is not known here: it is written before the host",
             ),
-            ("redis://h?password=hunter2", "it stands before the host"),
+            (
+                "redis://h?password=hunter2",
+                "it is written before the host",
+            ),
             ("redis+unix:///s?username=x", "write `user` and `pass`"),
             (
                 "redis://h?health_check_interval=5",

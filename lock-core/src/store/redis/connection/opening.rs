@@ -83,7 +83,7 @@ pub(crate) async fn open(
                 tracing::warn!(
                     server = address.shown(),
                     why,
-                    "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
+                    "grants cannot be received from this server, or by this user: waiters poll"
                 );
             }
         }

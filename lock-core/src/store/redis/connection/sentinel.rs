@@ -150,7 +150,7 @@ async fn ask(
     match connection.send(&[&words], within, None).await? {
         (_, Value::ServerError(error)) if errors::details_of(&error).contains("No such master") => {
             Err(Failure::invalid(format!(
-                "the sentinel {} knows no primary by the name `{service}`: it stands behind the hosts in the url",
+                "the sentinel {} knows no primary by the name `{service}`: it follows the hosts in the url",
                 connection.address().shown()
             )))
         }

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the lock: a string that holds the owner token, with an expiry.
 -- KEYS[2]  the fencing counter: the largest fencing token accepted or given out, without an expiry.
--- KEYS[3]  the mark of processes that ask for the lock while another has it: the name of the last one, with an expiry.
+-- KEYS[3]  the mark of processes that ask while another holder has the lock: the name of the last one, with an expiry.
 -- KEYS[4]  the marker, which is lost with the server's data; see mark.lua.
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.

@@ -28,7 +28,7 @@ pub(crate) fn read_plain(
 ) -> Result<Acquired, Failure> {
     if errors::of_answer(set, connection, in_flight)? == Value::Nil {
         errors::note_answered(in_flight, connection);
-        return Err(Failure::not_now("another has it"));
+        return Err(Failure::not_now("another holder has the lock"));
     }
     let nobody_waits = queue == Value::Int(0);
     let outcome = match counter {

@@ -223,7 +223,7 @@ impl Cluster {
             if let Some(cluster) = cluster.upgrade() {
                 // The next caller that needs the map asks again if this failed.
                 if let Err(failure) = cluster.look(within).await {
-                    tracing::debug!(?failure, "no node told which has which slot");
+                    tracing::debug!(?failure, "no node sent the map of the slots");
                 }
             }
             tokio::time::sleep(LOOK_PAUSE).await;

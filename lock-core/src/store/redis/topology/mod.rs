@@ -83,7 +83,7 @@ impl Topology {
             #[cfg(not(feature = "cluster"))]
             Kind::Cluster => {
                 return Err(LockError::invalid(format!(
-                    "`{}` is a url of a cluster, of which this build of lock-core knows nothing: switch its feature `cluster` on",
+                    "`{}` is a url of a cluster, which this build of lock-core does not support: switch its feature `cluster` on",
                     url.shown()
                 )));
             }
@@ -119,7 +119,7 @@ fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockErro
     let (name, database) = match url.segments()[..] {
         [] | [""] | ["", _] => {
             return Err(url.refused(
-                "it does not say under which name the sentinels know the primary: it stands behind the hosts, as in \
+                "the name of the primary is missing: it follows the hosts, as in \
                  `redis+sentinel://host:26379,host2:26379/service/0`",
             ));
         }
@@ -155,7 +155,7 @@ fn seeds(url: &ServerUrl<'_>, security: &Security) -> Result<Seeds, LockError> {
     let database = match url.segments()[..] {
         [] => None,
         [database] => Some(database),
-        _ => return Err(url.refused("behind the hosts of a cluster stands nothing")),
+        _ => return Err(url.refused("nothing may follow the hosts of a cluster")),
     };
     let shown = Address::with(url, transport, database)?;
     if shown.database() != 0 {
@@ -297,10 +297,7 @@ mod tests {
             ("redis+sentinel://:hunter2@/m", "the host is missing"),
             ("redis+sentinel://:hunter2@a/m/x", "database is no number"),
             ("redis+sentinel://:hunter2@a/m/1/2", "more than the name"),
-            (
-                "redis+sentinel://:hun/ter2@a/m",
-                "an `@` stands behind the host",
-            ),
+            ("redis+sentinel://:hun/ter2@a/m", "an `@` follows the host"),
             ("redis+sentinel://:hunter2@a/m/1?db=2", "two databases"),
             (
                 "redis+sentinel://a/m?sentinel_user=hunter2",
@@ -327,7 +324,7 @@ mod tests {
         all_are_refused(&[
             ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
             ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
-            ("redis+cluster://:hunter2@a:1/0/0", "stands nothing"),
+            ("redis+cluster://:hunter2@a:1/0/0", "nothing may follow"),
         ]);
     }
 

@@ -28,7 +28,7 @@ pub(crate) enum RedisServers {
     not(feature = "cluster"),
     expect(
         unused_variables,
-        reason = "what a request is about says to which node of a cluster it goes"
+        reason = "only a build with clusters chooses a node by these arguments"
     )
 )]
 impl RedisServers {

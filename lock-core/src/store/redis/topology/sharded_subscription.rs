@@ -109,7 +109,7 @@ impl ShardedSubscription {
                 tracing::debug!(
                     server = self.connection.address().shown(),
                     ?failure,
-                    "no grants are heard of yet"
+                    "not subscribed to grants yet"
                 );
                 Ok(GrantDelivery::NotSubscribedYet)
             }
@@ -133,7 +133,7 @@ impl ShardedSubscription {
             tracing::warn!(
                 server = self.connection.address().shown(),
                 why,
-                "this server, or this user, cannot be told when a lock is theirs: waiters ask again and again"
+                "grants cannot be received from this server, or by this user: waiters poll"
             );
         }
         GrantDelivery::Unsupported

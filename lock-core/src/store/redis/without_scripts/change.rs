@@ -212,7 +212,9 @@ impl Changes {
             }
             return Ok(Some(looked.results));
         }
-        Err(Failure::not_now("others changed the keys all the time"))
+        Err(Failure::not_now(
+            "other clients changed the keys at each try",
+        ))
     }
 
     /// Looks at keys. With [`Compare::Watch`], begins a transaction about them, too.

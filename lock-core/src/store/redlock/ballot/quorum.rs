@@ -71,7 +71,10 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
 
 /// The holder of a lock by the reports in `seen`, and for how long a majority has it. `silent` servers gave no report. `None`
 /// while more replies may decide, or if they never will.
-#[expect(clippy::option_option, reason = "undecided, or nobody has it")]
+#[expect(
+    clippy::option_option,
+    reason = "undecided, or no holder has a majority"
+)]
 pub(crate) fn whose(
     servers: usize,
     seen: &[SeenLock],
@@ -151,6 +154,6 @@ mod tests {
         let seen = [endless.clone(), endless.clone(), endless];
         assert_eq!(whose(5, &seen, 0), Some(Some(("a", None))));
         let split = [of("a", 1), of("a", 1), of("b", 1), of("b", 1), None];
-        assert_eq!(whose(5, &split, 0), Some(None), "nobody has a majority");
+        assert_eq!(whose(5, &split, 0), Some(None), "no token has a majority");
     }
 }

@@ -40,7 +40,7 @@ pub(crate) async fn shake_hands(
 pub(super) fn explained(error: io::Error) -> io::Error {
     // Only TLS reports the end of a stream as an error.
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        let why = "the connection was cut: it ended without the goodbye of TLS";
+        let why = "the connection was cut: it ended without the close_notify of TLS";
         return io::Error::new(error.kind(), why);
     }
     let cause = error.get_ref();
@@ -63,13 +63,13 @@ fn told(error: &Error) -> String {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
-            "its certificate was signed by nobody who is trusted here: if that is a private authority, give it by \
+            "its certificate is not signed by a trusted authority: if it is from a private one, give that by \
              `Tls::authority`"
                 .to_owned()
         }
         Error::InvalidCertificate(why) => format!("its certificate is refused: {why}"),
         Error::AlertReceived(alert) if is_about_us(*alert) => {
-            format!("it refuses our certificate, or that we show none (see `Tls::client_certificate`): {alert:?}")
+            format!("it refuses the client's certificate, or that there is none (see `Tls::client_certificate`): {alert:?}")
         }
         Error::InvalidMessage(_) => {
             "what it sends is not TLS: is it a port for TLS? One without has a `redis://` url".to_owned()
