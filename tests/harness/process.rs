@@ -1,14 +1,21 @@
 //! Starts other programs of the workspace as separate processes, as the replicas of a service are.
 
 use std::{
+    convert::Infallible,
     fs::File,
     io::{BufRead, BufReader, Read, Write},
     process::{ChildStdout, ExitStatus, Stdio},
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread,
+    time::Duration,
 };
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child::{self, ChildProcess};
+
+/// The most that a test waits for a process: no soak and no bench runs one for so long. Then the process is killed.
+const MOST: Duration = Duration::from_secs(600);
 
 /// A running program, killed when this is dropped or the test process dies.
 ///
@@ -56,6 +63,7 @@ impl Process {
 
     /// Waits for the next line that it prints, and returns it without its end.
     pub fn line(&mut self) -> String {
+        let _bound = self.bound();
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("a pipe");
         assert!(!line.is_empty(), "the process ended without another line");
@@ -101,11 +109,26 @@ impl Process {
 
     /// Waits until it ends by itself, with success; returns what it printed beyond the lines read.
     pub fn join(mut self) -> String {
+        let _bound = self.bound();
         let mut output = String::new();
         self.stdout.read_to_string(&mut output).expect("text");
         let status = self.child.get_mut().wait().expect("the child is ours");
         assert!(status.success(), "the process failed: {status}\n{output}");
         output
+    }
+
+    /// Kills the process after the longest wait, unless the returned value is dropped before.
+    fn bound(&self) -> Sender<Infallible> {
+        let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.expect("a process id");
+        let (bound, dropped) = mpsc::channel();
+        thread::spawn(move || {
+            if let Err(RecvTimeoutError::Timeout) = dropped.recv_timeout(MOST) {
+                // It is a child that was not waited for, so its id is still its own.
+                kill_process(pid, Signal::KILL).ok();
+            }
+        });
+        bound
     }
 }
 

@@ -57,8 +57,12 @@ impl Passages {
         if prose.starts_with("```") {
             self.is_code = !self.is_code;
             self.close();
-        } else if self.is_code {
-        } else if prose.is_empty() || prose.starts_with('#') {
+            return;
+        }
+        if self.is_code {
+            return;
+        }
+        if prose.is_empty() || prose.starts_with('#') {
             self.close();
         } else if let Some(row) = prose.strip_prefix('|') {
             self.close();
@@ -72,13 +76,11 @@ impl Passages {
                 self.close();
             }
             let text = point.unwrap_or(prose);
-            match &mut self.open {
-                Some(open) => open.text.extend([" ", text]),
-                None => {
-                    let text = text.to_owned();
-                    self.open = Some(Passage { line, text });
-                }
-            }
+            let open = self.open.get_or_insert_with(|| Passage {
+                line,
+                text: String::new(),
+            });
+            open.text.extend([" ", text]);
         }
     }
 
