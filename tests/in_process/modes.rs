@@ -320,7 +320,7 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
     ];
     for (key, reason) in refused {
         assert_eq!(key, Some(LockKey::new("k")));
-        assert!(reason.contains("Ask for it exclusively"), "{reason}");
+        assert!(reason.contains("Acquire it exclusively"), "{reason}");
     }
     let exclusive = locks
         .acquire(LockKey::new("k").exclusive(), shared().no_wait())

@@ -320,7 +320,7 @@ mod tests {
                 "the bracket of the host is not closed",
             ),
             ("redis://:hunter2@[hunter2]", "no IPv6 address"),
-            ("redis://:hunter2@[::1]6379", "behind the bracket"),
+            ("redis://:hunter2@[::1]6379", "no port follows the bracket"),
             (
                 "redis://:hun%ter2@host",
                 "in the password is not followed by",
@@ -445,7 +445,7 @@ mod tests {
                 "redis+cluster://h?read_from_replicas=true",
                 "known are `db`, `protocol`",
             ),
-            ("redis+sentinel://h/m?master_name=x", "behind the hosts"),
+            ("redis+sentinel://h/m?master_name=x", "follows the hosts"),
             ("redis://h?=hunter2", "a parameter in it is not known"),
             ("redis://h?%0Ahunter2%20x", "a parameter in it is not known"),
         ];

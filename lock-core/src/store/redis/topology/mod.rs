@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn a_refused_url_says_why_and_where_without_its_secret() {
         let refused = [
-            ("redis+sentinel://:hunter2@a:1", "under which name"),
-            ("redis+sentinel://:hunter2@a:1/?db=3", "under which name"),
+            ("redis+sentinel://:hunter2@a:1", "the name of the primary is missing"),
+            ("redis+sentinel://:hunter2@a:1/?db=3", "the name of the primary is missing"),
             (
                 "redis+sentinel://:hunter2@a:1,b:x/m",
                 "host 2 of the list is no number",
@@ -304,7 +304,7 @@ mod tests {
                 "user without a password",
             ),
             ("redis+sentinel://a/m?password=hunter2", "before the host"),
-            ("redis+sentinel://a/?service=hunter2", "behind the hosts"),
+            ("redis+sentinel://a/?service=hunter2", "follows the hosts"),
             ("redis+cluster://:hunter2@a b", "a space"),
             (
                 "redis+cluster://:hunter2@[::1,b",
