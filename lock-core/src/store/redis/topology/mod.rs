@@ -284,8 +284,14 @@ mod tests {
     #[test]
     fn a_refused_url_says_why_and_where_without_its_secret() {
         let refused = [
-            ("redis+sentinel://:hunter2@a:1", "the name of the primary is missing"),
-            ("redis+sentinel://:hunter2@a:1/?db=3", "the name of the primary is missing"),
+            (
+                "redis+sentinel://:hunter2@a:1",
+                "the name of the primary is missing",
+            ),
+            (
+                "redis+sentinel://:hunter2@a:1/?db=3",
+                "the name of the primary is missing",
+            ),
             (
                 "redis+sentinel://:hunter2@a:1,b:x/m",
                 "host 2 of the list is no number",
