@@ -5,6 +5,7 @@ mod attribute_ui;
 mod documented;
 mod exported;
 mod language;
+mod links;
 mod manifests;
 mod public_interface;
 mod reliability;
