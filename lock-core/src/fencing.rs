@@ -35,7 +35,7 @@ impl FencingToken {
     }
 }
 
-/// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::FencedStore).
+/// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::fenced::FencedStore).
 ///
 /// [`Lease::fence`](crate::Lease::fence) returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -43,7 +43,7 @@ impl Lease {
         self.leases.first().fencing
     }
 
-    /// Returns what a [`FencedStore`](crate::FencedStore) compares: the fencing token, which manager has it, and the seat.
+    /// Returns what a [`FencedStore`](crate::fenced::FencedStore) compares: the fencing token, which manager has it, and the seat.
     ///
     /// It is the fence of [`key`](Self::key); [`fences`](Self::fences) returns those of all keys.
     #[must_use]

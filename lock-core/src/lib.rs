@@ -89,7 +89,7 @@
 #[cfg(feature = "redis")]
 mod credentials;
 mod error;
-mod fenced;
+pub mod fenced;
 mod fencing;
 mod inspect;
 mod key;
@@ -121,7 +121,7 @@ mod private;
 
 mod integrations;
 #[cfg(feature = "testing")]
-mod testing;
+pub mod testing;
 
 /// The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]
@@ -145,12 +145,9 @@ pub mod __simulation {
 #[cfg(feature = "redis")]
 pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
 pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
-pub use fenced::{Fenced, FencedError, FencedStore};
 pub use fencing::{Fence, FencingToken};
 pub use guard::LockGuard;
 pub use inspect::{Health, Holder, LockInfo, Topic, Waiter, Warning};
-#[cfg(feature = "stream")]
-pub use integrations::stream::HeldStream;
 pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(feature = "macros")]
@@ -163,10 +160,14 @@ pub use manager::{
 };
 pub use mode::{LockMode, PermitCount};
 pub use options::{LockOptions, OnLost};
-#[cfg(feature = "testing")]
-pub use testing::Faults;
 #[cfg(feature = "tls")]
 pub use tls::Tls;
+
+/// A lock that is held until a stream ends: `LockGuard::hold_during`.
+#[cfg(feature = "stream")]
+pub mod stream {
+    pub use crate::integrations::stream::HeldStream;
+}
 
 /// The client crate `redis`, in the version that [`LockManagerBuilder::client`] takes.
 #[cfg(feature = "redis")]

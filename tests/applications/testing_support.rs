@@ -10,8 +10,8 @@ use std::{
 };
 
 use lock_core::{
-    Faults, Holder, LeaseLost, LockError, LockManager, LockOptions, assert_held, distributed_lock,
-    with_locks,
+    Holder, LeaseLost, LockError, LockManager, LockOptions, assert_held, distributed_lock,
+    testing::Faults, with_locks,
 };
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND};
 use tokio::time::{Instant, sleep};

@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Fenced, FencedError, FencedStore, Lease, LockManager};
+use lock_core::{
+    Lease, LockManager,
+    fenced::{Fenced, FencedError, FencedStore},
+};
 use lock_tests::{
     Random,
     history::{Moment, Recorder, Step},

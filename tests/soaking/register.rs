@@ -12,7 +12,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lock_core::{Fence, Fenced, FencedStore, FencingToken};
+use lock_core::{
+    Fence, FencingToken,
+    fenced::{Fenced, FencedStore},
+};
 use lock_tests::history::{Moment, Window};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},

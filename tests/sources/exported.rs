@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use syn::{Ident, Item, ItemImpl, Type, UseTree, Visibility};
+use quote::ToTokens as _;
+use syn::{Ident, Item, ItemImpl, ItemMod, Type, UseTree, Visibility};
 
 /// The items of the crate that have an exported name, and the `impl` blocks for or of them. In no particular order.
 pub(crate) fn items() -> Vec<Item> {
@@ -55,10 +56,40 @@ pub(crate) fn names() -> BTreeMap<String, String> {
     for item in parse(&root().join("lib.rs")).items {
         match item {
             Item::Use(item) if is_public(&item.vis) => collect(&item.tree, "", &mut names),
+            Item::Mod(item)
+                if is_public(&item.vis) && !HIDDEN.contains(&&*item.ident.to_string()) =>
+            {
+                names.extend(names_in(&item).map(|name| (name, item.ident.to_string())));
+            }
             _ => {}
         }
     }
     names
+}
+
+/// The public modules without items of ours that users name.
+const HIDDEN: [&str; 3] = ["__private", "__simulation", "redis"];
+
+/// The names in a public module: of its items, or those that it exports from another one.
+fn names_in(module: &ItemMod) -> impl Iterator<Item = String> {
+    let items = if let Some((_, items)) = &module.content {
+        items.clone()
+    } else {
+        let file = root().join(module.ident.to_string());
+        let files = [file.with_extension("rs"), file.join("mod.rs")];
+        let file = files.into_iter().find(|file| file.is_file());
+        parse(&file.expect("the file of the module")).items
+    };
+    items.into_iter().filter_map(|item| match item {
+        Item::Struct(item) => is_public(&item.vis).then(|| item.ident.to_string()),
+        Item::Enum(item) => is_public(&item.vis).then(|| item.ident.to_string()),
+        Item::Trait(item) => is_public(&item.vis).then(|| item.ident.to_string()),
+        Item::Use(item) if is_public(&item.vis) => {
+            let path = item.tree.to_token_stream().to_string();
+            path.rsplit(' ').next().map(str::to_owned)
+        }
+        _ => None,
+    })
 }
 
 pub(crate) fn is_public(visibility: &Visibility) -> bool {

@@ -8,7 +8,10 @@
 
 use std::time::Duration;
 
-use lock_core::{Fence, Fenced, FencedError, FencedStore, LockManager, LockOptions};
+use lock_core::{
+    Fence, LockManager, LockOptions,
+    fenced::{Fenced, FencedError, FencedStore},
+};
 use sqlx::SqlitePool;
 
 /// How long a lease lasts; there is no renewal.

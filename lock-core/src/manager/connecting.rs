@@ -92,7 +92,7 @@ impl LockManagerBuilder {
     /// [`LockManager::in_memory_with_faults`].
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn in_memory_with_faults(self) -> (LockManager, crate::Faults) {
+    pub fn in_memory_with_faults(self) -> (LockManager, crate::testing::Faults) {
         use crate::testing::{Faults, faulty_store::FaultyStore};
 
         let clock = Clock::tokio();

@@ -210,10 +210,10 @@ impl LockManager {
 
     /// Makes a manager as [`in_memory`](Self::in_memory) does, and a handle that injects faults: for your tests.
     ///
-    /// See [`Faults`](crate::Faults) for what it can do, with an example of each.
+    /// See [`Faults`](crate::testing::Faults) for what it can do, with an example of each.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn in_memory_with_faults() -> (Self, crate::Faults) {
+    pub fn in_memory_with_faults() -> (Self, crate::testing::Faults) {
         Self::builder().in_memory_with_faults()
     }
 
