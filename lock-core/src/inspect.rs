@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::mode::LockMode;
+use crate::{key::Shown, mode::LockMode};
 
 /// The holder of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
 #[derive(Clone, Debug)]
@@ -43,6 +43,13 @@ pub enum Holder {
     Ours(String),
     /// Another library or a script.
     Foreign,
+}
+
+impl Holder {
+    /// The holder with this label, if it has one. Any client can write a label: it is shown, and nothing else is done with it.
+    pub(crate) fn labelled(label: Option<&str>) -> Self {
+        label.map_or(Self::Foreign, |label| Self::Ours(Shown(label).to_string()))
+    }
 }
 
 impl fmt::Display for Holder {

@@ -4,7 +4,6 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     inspect::{Holder, Sighting},
-    key::Shown,
     mode::LockMode,
     runtime::mutex::Mutex,
 };
@@ -160,9 +159,7 @@ pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usi
 
 /// The holder that a token names.
 pub(crate) fn holder_of(token: &str) -> Holder {
-    // Any client can write a token that looks like ours.
-    let ours = label_of(token).map(|label| Holder::Ours(Shown(label).to_string()));
-    ours.unwrap_or(Holder::Foreign)
+    Holder::labelled(label_of(token))
 }
 
 /// Returns the label in a token of ours, without the secret part; `None` if the token is another library's.

@@ -47,7 +47,7 @@ pub(super) static RELEASE: LazyLock<Lua> = script!(
 pub(super) static FORCE_RELEASE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!("renew.lua");
-pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "advance.lua", "inspect.lua");
+pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
 /// Those of shared locks and of permits.
 pub(super) static ACQUIRE_BESIDE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "acquire_beside.lua");

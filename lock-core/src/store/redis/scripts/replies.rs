@@ -240,13 +240,8 @@ fn words_of(values: &[Value]) -> impl Iterator<Item = String> {
     values.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// Any client can write an entry: its label is shown, and nothing else is done with it.
 fn process(label: &str) -> Holder {
-    if label.is_empty() {
-        Holder::Foreign
-    } else {
-        Holder::Ours(Shown(label).to_string())
-    }
+    Holder::labelled(Some(label).filter(|label| !label.is_empty()))
 }
 
 fn waiter(words: &str) -> Waiter {
