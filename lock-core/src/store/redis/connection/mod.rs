@@ -118,11 +118,8 @@ impl Connection {
                 }
             });
             // The request leaves even if the task has used up its budget of tokio.
-            let reply = match until {
-                None => unconstrained(reply).await,
-                Some(until) => unconstrained(in_time(reply, until, &traffic)).await?,
-            };
-            reply
+            unconstrained(in_time(reply, until, &traffic))
+                .await?
                 .inspect(|_| traffic.note_complete())
                 .map_err(|error| no_reply(&error, &traffic))
         })
@@ -217,35 +214,39 @@ async fn shielded(driver: &mut Driver) {
     .await;
 }
 
-/// Ends a request that is late. Its timer is the driver's tick, so the future contains nothing of the caller's runtime.
+/// Ends a request with its reply, with the end of its connection, or when it is late. Its timer is the driver's tick, so the future
+/// contains nothing of the caller's runtime.
+///
+/// The end of the connection does not always end the crate's future. The driver of a user's own client may run for ever. And a
+/// request that reaches the queue while another thread drops the driver is lost: no side sees it any more.
 async fn in_time<T>(
     mut reply: Pin<&mut impl Future<Output = T>>,
-    until: Moment,
+    until: Option<Moment>,
     traffic: &Traffic,
 ) -> Result<T, NoReply> {
+    // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
+    let mut tick = pin!(traffic.tick.notified());
     // The first poll sends the request.
     let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context)));
     if let Poll::Ready(reply) = first.await {
         return Ok(reply);
     }
-    if traffic.note_queued() {
+    if until.is_some() && traffic.note_queued() {
         std::thread::yield_now();
     }
-    // Ends with the reply, or with a tick after the end of the connection or after `until`.
+    // Bounded by the end of the connection, and by `until`.
     loop {
+        if let Some(why) = traffic.ended() {
+            return Err(why);
+        }
         tokio::select! {
             biased;
             reply = reply.as_mut() => return Ok(reply),
-            () = traffic.tick.notified() => {
-                // The driver of a user's own client may never end.
-                if let Some(why) = traffic.ended() {
-                    return Err(why);
-                }
-                if CLOCK.now() >= until {
-                    traffic.note_late();
-                    return Err(NoReply::Late);
-                }
-            }
+            () = tick.as_mut() => tick.set(traffic.tick.notified()),
+        }
+        if until.is_some_and(|until| CLOCK.now() >= until) {
+            traffic.note_late();
+            return Err(NoReply::Late);
         }
     }
 }
@@ -256,4 +257,44 @@ fn no_reply(error: &RedisError, traffic: &Traffic) -> NoReply {
     }
     let ended = || NoReply::Broken("the connection has ended".into());
     traffic.ended().unwrap_or_else(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Far longer than any step here takes.
+    const HANG: Duration = Duration::from_secs(30);
+
+    /// A request that the connection's end does not end, since the driver is gone or belongs to another runtime.
+    async fn ends(traffic: &Traffic, first_poll: impl FnOnce()) {
+        let mut first_poll = Some(first_poll);
+        let reply = pin!(poll_fn(|_| -> Poll<()> {
+            if let Some(first_poll) = first_poll.take() {
+                first_poll();
+            }
+            Poll::Pending
+        }));
+        let request = tokio::time::timeout(HANG, in_time(reply, None, traffic));
+        let ended = request.await.expect("it waits for no later tick");
+        assert!(matches!(ended, Err(NoReply::Nonsense)), "{ended:?}");
+    }
+
+    fn end(traffic: &Traffic) {
+        traffic.end(NoReply::Nonsense);
+        traffic.tick.notify_waiters();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_on_a_connection_that_has_ended_has_a_result() {
+        let traffic = Traffic::new();
+        end(&traffic);
+        ends(&traffic, || {}).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_sent_while_another_thread_ends_the_connection_has_a_result() {
+        let traffic = Traffic::new();
+        ends(&traffic, || end(&traffic)).await;
+    }
 }

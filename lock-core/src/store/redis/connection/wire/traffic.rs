@@ -5,7 +5,7 @@ use std::{
     io,
     ops::RangeInclusive,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -13,10 +13,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::runtime::{
-    clock::{Clock, Moment},
-    mutex::Mutex,
-};
+use crate::runtime::clock::{Clock, Moment};
 
 const CLOCK: Clock = Clock::Boot;
 
@@ -78,7 +75,7 @@ pub(crate) struct Traffic {
     unanswered: AtomicUsize,
     /// Whether a reply was late since the driver's last tick.
     was_late: AtomicBool,
-    end: Mutex<Option<NoReply>>,
+    end: OnceLock<NoReply>,
     /// Wakes the requests in flight, so that each checks whether it is late.
     pub(crate) tick: Notify,
 }
@@ -94,7 +91,7 @@ impl Traffic {
             queued: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
             was_late: AtomicBool::new(false),
-            end: Mutex::default(),
+            end: OnceLock::new(),
             tick: Notify::new(),
         }
     }
@@ -184,12 +181,12 @@ impl Traffic {
 
     /// Notes why the connection ended; the first reason counts.
     pub(crate) fn end(&self, why: NoReply) {
-        self.end.lock().get_or_insert(why);
+        self.end.get_or_init(|| why);
     }
 
     /// Why the connection ended, if it has.
     pub(crate) fn ended(&self) -> Option<NoReply> {
-        self.end.lock().clone()
+        self.end.get().cloned()
     }
 }
 
