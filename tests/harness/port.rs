@@ -1,55 +1,106 @@
 //! Free ports for servers and proxies.
+//!
+//! Ports are claimed in blocks, which no other test process uses while this one runs. So the port of a killed server stays without
+//! a listener until the server is started again, and no client of its test reaches a server of another test.
 
 use std::{
     io::ErrorKind,
-    net::TcpListener,
+    net::{TcpListener, UdpSocket},
     ops::Range,
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{Mutex, PoisonError},
 };
 
-/// Below the ports that Linux gives to outgoing connections. A port within that range would sooner or
-/// later be given to a client that keeps connecting to a killed server on the same port. The client
-/// would connect to itself, and the server could not come back.
-const RANGE: Range<u16> = 16_000..32_000;
+/// For nodes of clusters. Like all ports here, they are below those that Linux gives to outgoing connections. A port of those
+/// would sooner or later be given to a client that keeps connecting to a killed server on the same port. The client would connect
+/// to itself, and the server could not come back.
+static NODES: Mutex<Ports> = Mutex::new(Ports::of(16_000..22_000));
 
-/// A port of 127.0.0.1 that had no listener a moment ago. Another process may take it first:
-/// if the bind fails, the caller has to try again with the next port.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let size = RANGE.end - RANGE.start;
-    // Each test process starts at another port: otherwise all of them would race for the same few.
-    let start = std::process::id().wrapping_mul(7_919);
-    for _ in 0..size {
-        let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        let offset = start.wrapping_add(step) % u32::from(size);
-        let port = RANGE.start + u16::try_from(offset).expect("less than the size of the range");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port between {} and {}", RANGE.start, RANGE.end);
-}
+/// For everything else.
+static OTHERS: Mutex<Ports> = Mutex::new(Ports::of(22_000..26_000));
 
 /// The node of a cluster also listens this far above its port. Newer servers can be told another port, Redis 6.2 cannot.
 const BUS: u16 = 10_000;
 
-/// A free port for the node of a cluster, with the port of its bus free and in the same range.
+/// How many ports are claimed at a time.
+const BLOCK: u16 = 100;
+
+/// A process begins anew with its first block after this many, and leaves the others to other processes.
+const MOST_BLOCKS: usize = 8;
+
+#[derive(Debug)]
+struct Ports {
+    range: Range<u16>,
+    /// The first ports of the blocks, in the order of their claims, each with its claim.
+    blocks: Vec<(u16, UdpSocket)>,
+    /// How many ports of the blocks were given away.
+    given: usize,
+}
+
+impl Ports {
+    const fn of(range: Range<u16>) -> Self {
+        Self {
+            range,
+            blocks: Vec::new(),
+            given: 0,
+        }
+    }
+
+    /// The next port without a listener.
+    fn next_free(&mut self) -> u16 {
+        for _ in 0..=MOST_BLOCKS * usize::from(BLOCK) {
+            let port = self.next();
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                return port;
+            }
+        }
+        panic!("all ports that this process has claimed have a listener");
+    }
+
+    fn next(&mut self) -> u16 {
+        let size = usize::from(BLOCK);
+        if self.given == self.blocks.len() * size {
+            let claimed = (self.blocks.len() < MOST_BLOCKS).then(|| self.claim());
+            match claimed.flatten() {
+                Some(claimed) => self.blocks.push(claimed),
+                None => self.given = 0,
+            }
+        }
+        let block = self.blocks.get(self.given / size);
+        let (first, _) = block.expect("other test processes have claimed all ports");
+        let port = first + u16::try_from(self.given % size).expect("less than the size of a block");
+        self.given += 1;
+        port
+    }
+
+    /// Claims a block: its first port is bound, but for UDP, which no server here uses.
+    fn claim(&self) -> Option<(u16, UdpSocket)> {
+        self.range
+            .clone()
+            .step_by(usize::from(BLOCK))
+            .find_map(|first| Some((first, UdpSocket::bind(("127.0.0.1", first)).ok()?)))
+    }
+}
+
+fn next_free(ports: &Mutex<Ports>) -> u16 {
+    let mut ports = ports.lock().unwrap_or_else(PoisonError::into_inner);
+    ports.next_free()
+}
+
+/// A port of 127.0.0.1 that had no listener a moment ago. A process that is no test may take it first: if the bind fails, the
+/// caller has to try again with the next port.
+pub(crate) fn free_port() -> u16 {
+    next_free(&OTHERS)
+}
+
+/// A free port for the node of a cluster, with the port of its bus free. A claim is for both.
 pub(crate) fn free_port_and_bus() -> u16 {
-    for _ in RANGE {
-        let port = free_port();
-        if bus_of(port).is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
+    for _ in 0..20 {
+        let port = next_free(&NODES);
+        if TcpListener::bind(("127.0.0.1", port + BUS)).is_ok() {
             return port;
         }
     }
-    panic!(
-        "no two free ports between {} and {}",
-        RANGE.start, RANGE.end
-    );
-}
-
-/// The port of the bus, if it is in the range, so that no outgoing connection gets it.
-fn bus_of(port: u16) -> Option<u16> {
-    port.checked_add(BUS).filter(|bus| RANGE.contains(bus))
+    panic!("no free port with a free port of a bus in twenty attempts");
 }
 
 /// A listener on a free port, for a task that serves it later: a client can connect at once.
@@ -73,13 +124,24 @@ pub(crate) fn listen() -> (TcpListener, u16) {
 mod tests {
     use super::*;
 
+    const RANGE: Range<u16> = 25_800..26_000;
+
     #[test]
-    fn a_node_of_a_cluster_has_both_ports_in_the_range() {
-        assert_eq!(bus_of(RANGE.start), Some(RANGE.start + BUS));
-        assert_eq!(bus_of(RANGE.end - 1 - BUS), Some(RANGE.end - 1));
-        assert_eq!(bus_of(RANGE.end - BUS), None);
-        assert_eq!(bus_of(u16::MAX), None);
+    fn two_processes_claim_different_ports_and_each_begins_anew_with_its_own() {
+        let (mut one, mut other) = (Ports::of(RANGE), Ports::of(RANGE));
+        let first: Vec<_> = (0..BLOCK).map(|_| one.next()).collect();
+        let second: Vec<_> = (0..BLOCK).map(|_| other.next()).collect();
+        assert!(first.iter().all(|port| !second.contains(port)));
+        assert_eq!(one.next(), first[0], "no block is left");
+        drop(one);
+        assert_eq!(other.next(), first[0], "the block of a process that has ended");
+    }
+
+    #[test]
+    fn the_port_of_a_bus_is_in_no_other_range() {
         let port = free_port_and_bus();
-        assert!(RANGE.contains(&port) && bus_of(port).is_some(), "{port}");
+        assert!((16_000..22_000).contains(&port), "{port}");
+        assert!(!(16_000..26_000).contains(&(port + BUS)));
+        assert!((22_000..26_000).contains(&free_port()));
     }
 }
