@@ -1,7 +1,7 @@
 //! Free ports for servers and proxies.
 //!
 //! Ports are claimed in blocks, which no other test process uses while this one runs. So the port of a killed server stays without
-//! a listener until the server is started again, and no client of its test reaches a server of another test.
+//! a listener until the server is started again. No client of its test reaches a server of another test.
 
 use std::{
     io::ErrorKind,
@@ -134,7 +134,11 @@ mod tests {
         assert!(first.iter().all(|port| !second.contains(port)));
         assert_eq!(one.next(), first[0], "no block is left");
         drop(one);
-        assert_eq!(other.next(), first[0], "the block of a process that has ended");
+        assert_eq!(
+            other.next(),
+            first[0],
+            "the block of a process that has ended"
+        );
     }
 
     #[test]

@@ -7,15 +7,17 @@ use std::{
 };
 
 use crate::{
-    key::{LockKey, Shown},
+    key::LockKey,
     lock::{
-        acquire_in_flight::AcquireInFlight,
-        context::Context,
-        key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK, request::AcquireReply},
-        registry::{KeyEntry, Registry, StateAction},
-        release,
-        release_in_flight::ReleaseInFlight,
-        renewal::RenewalDue,
+        key_map::{KeyEntry, StateAction},
+        key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK},
+        registry::Registry,
+        requests::{
+            acquire_in_flight::{AcquireInFlight, read_reply},
+            release,
+            release_in_flight::ReleaseInFlight,
+            renewal::RenewalDue,
+        },
     },
     mode::LockMode,
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
@@ -305,25 +307,6 @@ fn renew(registry: &Arc<Registry>, batch: Vec<RenewalDue>, within: Duration) {
             }
         }
     });
-}
-
-/// What the reply to an acquire says, and what is known of its copies.
-pub(super) fn read_reply(
-    context: &Context,
-    owner: &Owner,
-    result: Result<Acquired, Failure>,
-) -> AcquireReply {
-    context.outage.note(&result, &context.clock);
-    let is_settled = owner.note_reply(&result);
-    if let Err(failure) = &result {
-        tracing::debug!(key = %Shown(&owner.full_key), ?failure, "an acquire failed");
-    }
-    AcquireReply {
-        result: result.map(|acquired| acquired.outcome),
-        is_settled,
-        has_not_left: owner.in_flight.is_empty(),
-        is_astray: !owner.in_flight.is_on_one_connection(),
-    }
 }
 
 /// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.

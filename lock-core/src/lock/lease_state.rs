@@ -26,7 +26,7 @@ use crate::{
             server_lease::{RenewalPlan, ServerLease},
         },
         registry::Registry,
-        release::Releasing,
+        requests::release::Releasing,
     },
     mode::{LockMode, Mode},
     options::Terms,

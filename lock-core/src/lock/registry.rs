@@ -4,7 +4,6 @@
 //! After the mutex is free it carries out the actions. An event between the two finds the new state.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
@@ -18,34 +17,22 @@ use crate::{
     fencing::FencingToken,
     key::{Busy, LockKey},
     lock::{
-        acquire_in_flight::AcquireInFlight,
-        actions::{Todo, read_reply},
         context::Context,
-        key_state::{
-            AcquireAction, Action, AfterRelease, KeyState, Limits, Polled, Refusal, TaskId,
-            Transition, server_lease::ServerLease,
-        },
+        key_map::{KeyEntry, KeyMap, LiveLease, LiveState},
+        key_state::{Action, AfterRelease, Limits, Polled, Refusal, TaskId},
         lease_state::LeaseState,
-        release::{self, Releasing},
-        release_in_flight::{ReleaseInFlight, ReleaseListener},
-        renewal::Renewal,
+        requests::{
+            acquire_in_flight::{AcquireInFlight, read_reply},
+            release::{self, Releasing},
+            release_in_flight::{ReleaseInFlight, ReleaseListener},
+            renewal::Renewal,
+        },
     },
-    mode::{LockMode, Mode},
+    mode::LockMode,
     options::Terms,
-    runtime::{
-        clock::Moment,
-        jitter::jittered,
-        mutex::Mutex,
-        tally::{Open, Tally},
-        timer_queue::TimerId,
-    },
+    runtime::{clock::Moment, mutex::Mutex, tally::Tally},
     store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
 };
-
-type LiveLease = ServerLease<Waker, Arc<LeaseState>, Arc<Owner>>;
-type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
-pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
-type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
 
 pub(crate) struct Registry {
     pub(crate) context: Arc<Context>,
@@ -58,66 +45,12 @@ pub(crate) struct Registry {
     last_task: AtomicU64,
 }
 
-#[derive(Default)]
-pub(super) struct KeyMap {
-    /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`].
-    entries: [HashMap<LockKey, KeyEntry>; 3],
-    /// How long keys of each template were held lately. A program has a fixed number of templates.
-    typical_holds: HashMap<&'static str, Duration>,
-    /// After a shutdown no task may wait any more.
-    is_closed: bool,
-}
-
-impl KeyMap {
-    fn of(&mut self, kind: LockMode) -> &mut HashMap<LockKey, KeyEntry> {
-        &mut self.entries[kind as usize]
-    }
-
-    pub(super) fn get_mut(&mut self, key: &LockKey, kind: LockMode) -> Option<&mut KeyEntry> {
-        self.of(kind).get_mut(key)
-    }
-
-    /// The entries of a key, in all modes.
-    fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
-        self.entries
-            .iter()
-            .filter_map(move |entries| entries.get(key))
-    }
-
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut KeyEntry> {
-        self.entries.iter_mut().flat_map(HashMap::values_mut)
-    }
-
-    fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
-        self.typical_holds.get(key.template()?).copied()
-    }
-
-    /// A moving average, in which the last eight holds have two thirds of the weight.
-    fn note_hold(&mut self, key: &LockKey, held: Duration) {
-        if let Some(template) = key.template() {
-            let typical = self.typical_holds.entry(template).or_insert(held);
-            *typical = *typical / 8 * 7 + held / 8;
-        }
-    }
-}
-
 /// What became of a task that began to wait.
 pub(crate) enum Waiting {
     /// It has the lock.
     Taken(Arc<LeaseState>),
     /// Its id, and the request that it is to poll.
     InQueue(TaskId, Option<Arc<AcquireInFlight>>),
-}
-
-pub(super) struct KeyEntry {
-    pub(super) state: LiveState,
-    /// The request in flight that a task polls.
-    request: Option<Arc<AcquireInFlight>>,
-    /// The last release of this process, until it has its answer: the next request is sent behind the release.
-    releasing: Option<ReleaseInFlight>,
-    timer: Option<TimerId>,
-    /// A shutdown waits until this is dropped.
-    _in_progress: Open,
 }
 
 impl Registry {
@@ -424,7 +357,7 @@ impl Registry {
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.lock().entries.iter().all(HashMap::is_empty)
+        self.keys.lock().is_empty()
     }
 
     /// A key as the server knows it.
@@ -442,113 +375,6 @@ impl Registry {
         drop(keys);
         all.sort();
         all
-    }
-
-    /// Makes one transition of a key that has an entry, and carries out its actions. Returns the result, and the request that the
-    /// polling task is to poll.
-    pub(super) fn event<T>(
-        self: &Arc<Self>,
-        key: &LockKey,
-        kind: LockMode,
-        transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
-    ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
-        let now = self.context.clock.now();
-        let mut keys = self.keys.lock();
-        let entry = keys.get_mut(key, kind)?;
-        let (result, actions) = self.transition(key, now, |cx| transition(entry, cx));
-        let todo = self.settle(key, kind, &mut keys, actions);
-        drop(keys);
-        Some((result, self.carry_out(key, kind, todo)))
-    }
-
-    fn transition<T>(
-        &self,
-        key: &LockKey,
-        now: Moment,
-        transition: impl FnOnce(&mut StateTransition<'_>) -> T,
-    ) -> (T, Vec<StateAction>) {
-        let new_owner = |mode: Mode| {
-            Arc::new(Owner::new(
-                &self.context.owner_tokens,
-                &self.context.grants,
-                key,
-                mode,
-                self.full_key(key),
-            ))
-        };
-        let mut cx = Transition {
-            now,
-            known_fencing: self.context.known_fencing(),
-            limits: self.limits,
-            polling_pause: self.context.timing.polling_pause,
-            jitter: &jittered,
-            new_owner: &new_owner,
-            actions: Vec::new(),
-        };
-        let result = transition(&mut cx);
-        (result, cx.actions)
-    }
-
-    /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. Called with the mutex
-    /// locked.
-    fn settle(
-        &self,
-        key: &LockKey,
-        kind: LockMode,
-        keys: &mut KeyMap,
-        actions: Vec<StateAction>,
-    ) -> Todo {
-        let mut todo = Todo::default();
-        let Some(entry) = keys.get_mut(key, kind) else {
-            return todo;
-        };
-        for action in &actions {
-            match action {
-                Action::Arm(at) => {
-                    let hint = (key.clone(), kind);
-                    let (timer, is_earlier) = self.renewal.timers.insert_quietly(*at, hint);
-                    todo.wakes_timers |= is_earlier;
-                    if let Some(replaced) = entry.timer.replace(timer) {
-                        self.renewal.timers.remove(replaced);
-                    }
-                }
-                Action::Acquire(AcquireAction {
-                    owner, polled_by, ..
-                }) => {
-                    todo.behind.clone_from(&entry.releasing);
-                    if polled_by.is_some() {
-                        let request = Arc::new(AcquireInFlight::new(owner.clone()));
-                        entry.request = Some(request.clone());
-                        todo.to_poll = Some(request);
-                    }
-                }
-                Action::TakeOverRequest => todo.to_take_over = entry.request.take(),
-                Action::Release(_) => todo.releasing = Some(self.context.in_progress.open()),
-                _ => {}
-            }
-        }
-        if entry.state.is_over() && entry.releasing.is_none() {
-            if let Some(timer) = entry.timer.take() {
-                self.renewal.timers.remove(timer);
-            }
-            todo.ended = keys.of(kind).remove(key);
-        }
-        todo.actions = actions;
-        todo
-    }
-}
-
-impl ReleaseListener for Registry {
-    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight) {
-        let mut keys = self.keys.lock();
-        let Some(entry) = keys.get_mut(key, kind) else {
-            return;
-        };
-        if entry.releasing.take_if(|last| last.is(release)).is_some() {
-            let todo = self.settle(key, kind, &mut keys, Vec::new());
-            drop(keys);
-            drop(todo);
-        }
     }
 }
 

@@ -6,7 +6,10 @@ use std::{error::Error as _, sync::Weak, time::Duration};
 
 use crate::{
     error::LockError,
-    lock::{context::Context, outage::Outage, registry::Registry},
+    lock::{
+        context::{Context, outage::Outage},
+        registry::Registry,
+    },
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
     runtime::{clock::Clock, executor::Executor, timer::Timer},
     store::{Store, grants::Grants, memory::MemoryStore},

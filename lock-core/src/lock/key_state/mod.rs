@@ -47,8 +47,6 @@ mod acquiring;
 mod action;
 mod batch;
 mod holding;
-#[cfg(test)]
-mod interleavings;
 pub(crate) mod local_holders;
 #[cfg(all(test, feature = "redis"))]
 mod model;
@@ -56,6 +54,7 @@ mod refusal;
 pub(crate) mod request;
 pub(crate) mod server_lease;
 mod share;
+mod sharing;
 pub(crate) mod wait_queue;
 
 pub(crate) use action::{

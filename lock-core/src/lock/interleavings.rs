@@ -16,7 +16,10 @@ use crate::{
     error::LeaseLost,
     key::LockKey,
     lock::{
-        context::Context, hold::Hold, key_state::Limits, outage::Outage, registry::Registry,
+        context::{Context, outage::Outage},
+        hold::Hold,
+        key_state::Limits,
+        registry::Registry,
         waiting::WaitFuture,
     },
     mode::LockMode,

@@ -9,13 +9,14 @@
 use std::{
     mem,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context as TaskContext, Poll},
 };
 
 use crate::{
+    key::Shown,
+    lock::{context::Context, key_state::request::AcquireReply},
     runtime::mutex::Mutex,
-    store::owner::Owner,
-    store::{Acquired, Failure, StoreFuture},
+    store::{Acquired, Failure, StoreFuture, owner::Owner},
 };
 
 pub(crate) struct AcquireInFlight {
@@ -53,7 +54,7 @@ impl AcquireInFlight {
 
     /// Polls the request for the task. Stays pending once the executor has the request: the event of its reply then wakes the
     /// waiter.
-    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Acquired, Failure>> {
+    pub(crate) fn poll(&self, context: &mut TaskContext<'_>) -> Poll<Result<Acquired, Failure>> {
         let mut state = self.reply.lock();
         let Reply::Pending(reply) = &mut *state else {
             return Poll::Pending;
@@ -71,5 +72,24 @@ impl AcquireInFlight {
             Reply::Pending(reply) => Some(reply),
             Reply::NotSent | Reply::Elsewhere => None,
         }
+    }
+}
+
+/// What the reply to an acquire says, and what is known of its copies.
+pub(crate) fn read_reply(
+    context: &Context,
+    owner: &Owner,
+    result: Result<Acquired, Failure>,
+) -> AcquireReply {
+    context.outage.note(&result, &context.clock);
+    let is_settled = owner.note_reply(&result);
+    if let Err(failure) = &result {
+        tracing::debug!(key = %Shown(&owner.full_key), ?failure, "an acquire failed");
+    }
+    AcquireReply {
+        result: result.map(|acquired| acquired.outcome),
+        is_settled,
+        has_not_left: owner.in_flight.is_empty(),
+        is_astray: !owner.in_flight.is_on_one_connection(),
     }
 }

@@ -33,19 +33,19 @@ pub(crate) struct Renewal {
     pub(crate) timers: TimerQueue<(LockKey, LockMode)>,
     /// In the order in which their leases end.
     due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
-    pub(super) in_flight: AtomicUsize,
+    pub(crate) in_flight: AtomicUsize,
     /// Signalled when a renewal is due, and when a batch has its reply.
-    pub(super) changed: Notify,
+    pub(crate) changed: Notify,
     /// Whether the task of the timers runs. On a runtime of the caller it ends with that runtime. The next poll or lease then
     /// starts another.
-    pub(super) is_running: AtomicBool,
+    pub(crate) is_running: AtomicBool,
 }
 
 #[derive(Clone)]
-pub(super) struct RenewalDue {
-    pub(super) key: LockKey,
-    pub(super) owner: Arc<Owner>,
-    pub(super) ttl: Duration,
+pub(crate) struct RenewalDue {
+    pub(crate) key: LockKey,
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) ttl: Duration,
 }
 
 impl Renewal {
@@ -83,7 +83,7 @@ impl Renewal {
     }
 
     /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
-    pub(super) fn next_batch(&self, context: &Context) -> Option<(Vec<RenewalDue>, Duration)> {
+    pub(crate) fn next_batch(&self, context: &Context) -> Option<(Vec<RenewalDue>, Duration)> {
         let mut due = self.due.lock();
         if self.in_flight.load(Ordering::Acquire) >= MOST_IN_FLIGHT {
             return None;

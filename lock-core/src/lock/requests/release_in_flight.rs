@@ -26,20 +26,20 @@ use crate::{
 
 /// A release in flight. The entry of its key keeps a clone until the release has an answer.
 #[derive(Clone, Default)]
-pub(super) struct ReleaseInFlight {
+pub(crate) struct ReleaseInFlight {
     /// The connections that the tries were sent on.
-    pub(super) connections: Arc<InFlight>,
+    pub(crate) connections: Arc<InFlight>,
     answer: Arc<Tally>,
 }
 
 /// The owner of the entries of the keys, which forgets a release that is over.
-pub(super) trait ReleaseListener: Send + Sync {
+pub(crate) trait ReleaseListener: Send + Sync {
     /// Called when a release has its result, or when none will come.
     fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight);
 }
 
 /// A part of the release until its result is known. Its drop tells the listener, and the acquires that wait for the answer.
-pub(super) struct Unanswered {
+pub(crate) struct Unanswered {
     listener: Weak<dyn ReleaseListener>,
     key: LockKey,
     kind: LockMode,
@@ -48,16 +48,16 @@ pub(super) struct Unanswered {
 }
 
 impl ReleaseInFlight {
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.connections, &other.connections)
     }
 
-    pub(super) fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         self.answer.count() == 0
     }
 
     /// Must be called before other code can see this release.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         listener: Weak<dyn ReleaseListener>,
         key: &LockKey,
@@ -73,7 +73,7 @@ impl ReleaseInFlight {
     }
 
     /// Sends an acquire of the same key behind the release.
-    pub(super) async fn acquire_behind(
+    pub(crate) async fn acquire_behind(
         self,
         context: Arc<Context>,
         owner: Arc<Owner>,
@@ -109,7 +109,7 @@ impl ReleaseInFlight {
 }
 
 impl Unanswered {
-    pub(super) fn release(&self) -> &ReleaseInFlight {
+    pub(crate) fn release(&self) -> &ReleaseInFlight {
         &self.release
     }
 }

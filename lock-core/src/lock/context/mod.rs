@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     fencing::FencingToken,
-    lock::outage::Outage,
+    lock::context::outage::Outage,
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
@@ -27,6 +27,8 @@ use crate::{
     },
     store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
 };
+
+pub(crate) mod outage;
 
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,

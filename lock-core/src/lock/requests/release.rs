@@ -17,7 +17,7 @@ use crate::{
     lock::{
         context::{Context, forked},
         key_state::ReleaseAction,
-        release_in_flight::Unanswered,
+        requests::release_in_flight::Unanswered,
     },
     runtime::{clock::Moment, jitter::jittered, tally::Open},
     store::{Failure, Release, ReleaseOutcome, Released, in_flight::InFlight, owner::Owner},
@@ -88,7 +88,7 @@ impl Tries {
 }
 
 /// Begins a release, which is sent with the first poll. `unanswered` makes the next acquire of the key take account of the release.
-pub(super) fn release(
+pub(crate) fn release(
     context: &Arc<Context>,
     key: &LockKey,
     action: ReleaseAction<Arc<Owner>>,
@@ -138,7 +138,7 @@ impl Releasing {
     }
 
     /// For a lease that its task lost, and that other tasks still have.
-    pub(super) fn lost(key: LockKey, reason: LeaseLost) -> Self {
+    pub(crate) fn lost(key: LockKey, reason: LeaseLost) -> Self {
         Self {
             context: None,
             key,
@@ -345,7 +345,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{lock::outage::Outage, mode::Mode};
+    use crate::{lock::context::outage::Outage, mode::Mode};
 
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3600);

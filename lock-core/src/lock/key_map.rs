@@ -1,0 +1,79 @@
+//! The states of all keys that this process wants or holds.
+
+use std::{collections::HashMap, sync::Arc, task::Waker, time::Duration};
+
+use crate::{
+    key::LockKey,
+    lock::{
+        key_state::{Action, KeyState, Transition, server_lease::ServerLease},
+        lease_state::LeaseState,
+        requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
+    },
+    mode::LockMode,
+    runtime::{tally::Open, timer_queue::TimerId},
+    store::owner::Owner,
+};
+
+pub(super) type LiveLease = ServerLease<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
+
+#[derive(Default)]
+pub(super) struct KeyMap {
+    /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`].
+    entries: [HashMap<LockKey, KeyEntry>; 3],
+    /// How long keys of each template were held lately. A program has a fixed number of templates.
+    typical_holds: HashMap<&'static str, Duration>,
+    /// After a shutdown no task may wait any more.
+    pub(super) is_closed: bool,
+}
+
+impl KeyMap {
+    pub(super) fn of(&mut self, kind: LockMode) -> &mut HashMap<LockKey, KeyEntry> {
+        &mut self.entries[kind as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, key: &LockKey, kind: LockMode) -> Option<&mut KeyEntry> {
+        self.of(kind).get_mut(key)
+    }
+
+    /// The entries of a key, in all modes.
+    pub(super) fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
+        self.entries
+            .iter()
+            .filter_map(move |entries| entries.get(key))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.iter().all(HashMap::is_empty)
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut KeyEntry> {
+        self.entries.iter_mut().flat_map(HashMap::values_mut)
+    }
+
+    pub(super) fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
+        self.typical_holds.get(key.template()?).copied()
+    }
+
+    /// A moving average, in which the last eight holds have two thirds of the weight.
+    pub(super) fn note_hold(&mut self, key: &LockKey, held: Duration) {
+        if let Some(template) = key.template() {
+            let typical = self.typical_holds.entry(template).or_insert(held);
+            *typical = *typical / 8 * 7 + held / 8;
+        }
+    }
+}
+
+pub(super) struct KeyEntry {
+    pub(super) state: LiveState,
+    /// The request in flight that a task polls.
+    pub(super) request: Option<Arc<AcquireInFlight>>,
+    /// The last release of this process, until it has its answer: the next request is sent behind the release.
+    pub(super) releasing: Option<ReleaseInFlight>,
+    pub(super) timer: Option<TimerId>,
+    /// A shutdown waits until this is dropped.
+    pub(super) _in_progress: Open,
+}

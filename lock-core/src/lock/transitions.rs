@@ -1,0 +1,129 @@
+//! The transitions of the state machines: what happens under the mutex.
+
+use std::sync::Arc;
+
+use crate::{
+    key::LockKey,
+    lock::{
+        actions::Todo,
+        key_map::{KeyEntry, KeyMap, StateAction, StateTransition},
+        key_state::{AcquireAction, Action, Transition},
+        registry::Registry,
+        requests::{
+            acquire_in_flight::AcquireInFlight,
+            release_in_flight::{ReleaseInFlight, ReleaseListener},
+        },
+    },
+    mode::{LockMode, Mode},
+    runtime::{clock::Moment, jitter::jittered},
+    store::owner::Owner,
+};
+
+impl Registry {
+    /// Makes one transition of a key that has an entry, and carries out its actions. Returns the result, and the request that the
+    /// polling task is to poll.
+    pub(super) fn event<T>(
+        self: &Arc<Self>,
+        key: &LockKey,
+        kind: LockMode,
+        transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
+    ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
+        let now = self.context.clock.now();
+        let mut keys = self.keys.lock();
+        let entry = keys.get_mut(key, kind)?;
+        let (result, actions) = self.transition(key, now, |cx| transition(entry, cx));
+        let todo = self.settle(key, kind, &mut keys, actions);
+        drop(keys);
+        Some((result, self.carry_out(key, kind, todo)))
+    }
+
+    pub(super) fn transition<T>(
+        &self,
+        key: &LockKey,
+        now: Moment,
+        transition: impl FnOnce(&mut StateTransition<'_>) -> T,
+    ) -> (T, Vec<StateAction>) {
+        let new_owner = |mode: Mode| {
+            Arc::new(Owner::new(
+                &self.context.owner_tokens,
+                &self.context.grants,
+                key,
+                mode,
+                self.full_key(key),
+            ))
+        };
+        let mut cx = Transition {
+            now,
+            known_fencing: self.context.known_fencing(),
+            limits: self.limits,
+            polling_pause: self.context.timing.polling_pause,
+            jitter: &jittered,
+            new_owner: &new_owner,
+            actions: Vec::new(),
+        };
+        let result = transition(&mut cx);
+        (result, cx.actions)
+    }
+
+    /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. Called with the mutex
+    /// locked.
+    pub(super) fn settle(
+        &self,
+        key: &LockKey,
+        kind: LockMode,
+        keys: &mut KeyMap,
+        actions: Vec<StateAction>,
+    ) -> Todo {
+        let mut todo = Todo::default();
+        let Some(entry) = keys.get_mut(key, kind) else {
+            return todo;
+        };
+        for action in &actions {
+            match action {
+                Action::Arm(at) => {
+                    let hint = (key.clone(), kind);
+                    let (timer, is_earlier) = self.renewal.timers.insert_quietly(*at, hint);
+                    todo.wakes_timers |= is_earlier;
+                    if let Some(replaced) = entry.timer.replace(timer) {
+                        self.renewal.timers.remove(replaced);
+                    }
+                }
+                Action::Acquire(AcquireAction {
+                    owner, polled_by, ..
+                }) => {
+                    todo.behind.clone_from(&entry.releasing);
+                    if polled_by.is_some() {
+                        let request = Arc::new(AcquireInFlight::new(owner.clone()));
+                        entry.request = Some(request.clone());
+                        todo.to_poll = Some(request);
+                    }
+                }
+                Action::TakeOverRequest => todo.to_take_over = entry.request.take(),
+                Action::Release(_) => todo.releasing = Some(self.context.in_progress.open()),
+                _ => {}
+            }
+        }
+        if entry.state.is_over() && entry.releasing.is_none() {
+            if let Some(timer) = entry.timer.take() {
+                self.renewal.timers.remove(timer);
+            }
+            todo.ended = keys.of(kind).remove(key);
+        }
+        todo.actions = actions;
+        todo
+    }
+}
+
+impl ReleaseListener for Registry {
+    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight) {
+        let mut keys = self.keys.lock();
+        let Some(entry) = keys.get_mut(key, kind) else {
+            return;
+        };
+        if entry.releasing.take_if(|last| last.is(release)).is_some() {
+            let todo = self.settle(key, kind, &mut keys, Vec::new());
+            drop(keys);
+            drop(todo);
+        }
+    }
+}
