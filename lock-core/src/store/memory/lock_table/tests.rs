@@ -13,6 +13,7 @@ use super::*;
 use crate::{
     inspect::NAMED,
     store::{
+        Grant,
         in_flight::InFlight,
         owner_token::{OwnerTokens, Scheme},
     },

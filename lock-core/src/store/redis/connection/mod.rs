@@ -2,7 +2,7 @@
 //!
 //! The handle puts requests into a queue; the driver writes them in their order and assigns the replies. The driver runs on the
 //! manager's thread. A request is a future that may be polled anywhere. The rest of this crate relies on the facts below. The crate
-//! `redis` does not document them, so the tests in `facts.rs` hold them:
+//! `redis` does not document them, so the tests in `crate_facts.rs` hold them:
 //!
 //! - A handle has one socket for its whole life. It never reconnects, and sends nothing twice.
 //! - Requests leave in the order in which their futures were first polled, as long as the queue has room. Requests that wait for
@@ -45,8 +45,7 @@ use crate::{
 mod authentication;
 pub(crate) mod capabilities;
 pub(crate) mod errors;
-#[cfg(all(test, unix))]
-mod facts;
+mod exchange;
 pub(crate) mod handshake;
 pub(crate) mod opening;
 pub(crate) mod permissions;

@@ -1,22 +1,20 @@
 //! The connection to one server, watched and replaced.
 //!
 //! A half-open connection looks like an idle one. So each command has a time-out, after which a PING is sent. If nothing at all
-//! comes back within a second time-out, the connection is replaced.
+//! comes back within a second time-out, the connection is replaced. See `exchange.rs`.
 
 use std::{
-    pin::pin,
     sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
-use redis::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     runtime::{clock::Moment, executor::spawn_beside, mutex::Mutex},
     store::{
         Failure,
-        in_flight::{ConnectionId, InFlight},
+        in_flight::ConnectionId,
         redis::{
             address::Address,
             connection::{
@@ -27,23 +25,12 @@ use crate::{
                 opening,
                 pub_sub::PubSubDispatch,
                 sentinel::{KnownPrimary, Sentinels},
-                wire::{
-                    command::{Arg, Outgoing, command},
-                    reply,
-                    round_trip::RoundTrip,
-                    traffic::NoReply,
-                },
+                wire::{command::Arg, reply, round_trip::RoundTrip},
             },
         },
-        timing::{LONGEST, Timing},
+        timing::Timing,
     },
 };
-
-/// A server that is only slow for this long keeps its connection.
-const SHORTEST_PROBE: Duration = Duration::from_millis(250);
-
-/// How many times its usual wait a PING may take while messages come.
-const PROLONGED: u32 = 4;
 
 /// After a failed connect the next one waits this long, so that many callers do not flood a server that is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -56,28 +43,28 @@ const MOST_SHORT_LIVED: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
     /// The address of the server. With sentinels, they give the host and port, and only its other settings count.
-    address: Address,
+    pub(super) address: Address,
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<Sentinels>>,
     purpose: Purpose,
-    timing: Timing,
+    pub(super) timing: Timing,
     pub(super) dispatch: PubSubDispatch,
-    state: Mutex<ConnectionState>,
-    round_trip: RoundTrip,
+    pub(super) state: Mutex<ConnectionState>,
+    pub(super) round_trip: RoundTrip,
 }
 
 #[derive(Debug, Default)]
-struct ConnectionState {
+pub(super) struct ConnectionState {
     current: Option<Arc<CurrentConnection>>,
     /// When the connection was made.
     since: Option<Moment>,
     /// How many connections in a row broke as soon as they were made.
     short_lived: u32,
-    last_failure: Option<(Moment, Failure)>,
+    pub(super) last_failure: Option<(Moment, Failure)>,
     connecting: Option<Arc<Connecting>>,
 }
 
-type Opened = Result<Arc<CurrentConnection>, Failure>;
+pub(super) type Opened = Result<Arc<CurrentConnection>, Failure>;
 
 /// A connection that is being made; each caller that needs it waits within its own time-out.
 #[derive(Debug)]
@@ -168,21 +155,6 @@ impl ReconnectingConnection {
         self.timing.acquire_within(self.round_trip(), ttl)
     }
 
-    /// Sends a command and reads its reply, an error of the server included, within a time-out.
-    ///
-    /// `in_flight` notes the connection before the first byte leaves.
-    pub(crate) async fn send(
-        self: &Arc<Self>,
-        words: &[&[Arg<'_>]],
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let one = Outgoing::One(command(words));
-        let (id, answers) = self.send_all(one, within, in_flight).await?;
-        let answer = answers.into_iter().next();
-        Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
-    }
-
     /// The commands by which locks are kept here; connects if need be.
     pub(crate) async fn capabilities(
         self: &Arc<Self>,
@@ -194,117 +166,12 @@ impl ReconnectingConnection {
         current.capabilities.ok_or_else(none)
     }
 
-    /// Sends the commands of `make` on the current connection, if there is one. The future returns what `read` makes of the
-    /// replies, which are late after `within`. The future may be polled on any thread, and its first poll sends the commands.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future after its first poll does not take the commands back.
-    pub(crate) fn send_at_once<T, R>(
-        self: &Arc<Self>,
-        in_flight: &InFlight,
-        within: Duration,
-        make: &dyn Fn(ConnectionId, Moment) -> Outgoing,
-        read: R,
-    ) -> Option<impl Future<Output = Result<T, Failure>> + Send + use<T, R>>
-    where
-        R: FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send,
-    {
-        let current = self.snapshot();
-        // Without scripts, an acquire takes more than one request.
-        let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
-        let connection = &ready?.connection;
-        let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
-        in_flight.note_sent_on(id);
-        let until = sent.after(within);
-        let request = connection.request(make(id, sent), Some(until));
-        Some(async move {
-            let answers = request.await;
-            let values = reconnecting.take_in(id, sent, within, answers)?;
-            read(values, id, sent)
-        })
-    }
-
-    /// Takes the replies to a request, and notes what they show about the connection.
-    fn take_in(
-        &self,
-        id: ConnectionId,
-        sent: Moment,
-        within: Duration,
-        answers: Result<Vec<Value>, NoReply>,
-    ) -> Result<Vec<Value>, Failure> {
-        let values = answers.map_err(|none| {
-            if !matches!(none, NoReply::Late | NoReply::NotSent) {
-                // The driver does the same, but perhaps only after the caller has tried again.
-                self.forget(id);
-            }
-            errors::no_value(&none, &self.address, within)
-        })?;
-        self.round_trip.note(CLOCK.now().since(sent));
-        self.check_for_demotion(id, &values);
-        Ok(values)
-    }
-
-    /// Sends several commands in one message, with one time-out; one reply each.
-    pub(crate) async fn send_all(
-        self: &Arc<Self>,
-        outgoing: Outgoing,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.exchange(None, outgoing, within, in_flight).await
-    }
-
-    /// The same on this connection only: for the rest of a transaction, which does not exist on another connection.
-    pub(crate) async fn send_all_on(
-        self: &Arc<Self>,
-        connection: ConnectionId,
-        outgoing: Outgoing,
-        within: Duration,
-    ) -> Result<Vec<Value>, Failure> {
-        let exchange = self.exchange(Some(connection), outgoing, within, None);
-        exchange.await.map(|(_, answers)| answers)
-    }
-
-    async fn exchange(
-        self: &Arc<Self>,
-        only_on: Option<ConnectionId>,
-        outgoing: Outgoing,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let mut used = None;
-        let exchange = async {
-            let connection = self.current().await?.connection.clone();
-            if only_on.is_some_and(|id| id != connection.id) {
-                return Err(Failure::not_now(
-                    "the connection ended in the middle of a transaction",
-                ));
-            }
-            let (id, sent) = (connection.id, CLOCK.now());
-            if let Some(in_flight) = in_flight {
-                in_flight.note_sent_on(id);
-            }
-            let request = connection.request(outgoing, None);
-            used = Some(connection);
-            let answers = request.await;
-            Ok((id, self.take_in(id, sent, within, answers)?))
-        };
-        let timed = tokio::time::timeout(within, exchange).await;
-        timed.unwrap_or_else(|_| {
-            if let Some(connection) = used {
-                self.suspect(&connection, within);
-            }
-            Err(errors::late(&self.address, within))
-        })
-    }
-
     /// The current connection, or a new one.
     ///
     /// # Cancel safety
     ///
     /// A task of its own makes the connection: dropping the future leaves the connection to the next caller.
-    async fn current(self: &Arc<Self>) -> Opened {
+    pub(super) async fn current(self: &Arc<Self>) -> Opened {
         if let Some(current) = self.snapshot() {
             return Ok(current);
         }
@@ -371,58 +238,6 @@ impl ReconnectingConnection {
         state.current.as_ref().is_none_or(|current| current.grants)
     }
 
-    /// A reply did not come within `waited`: finds out whether the connection is dead, or how slow it is.
-    ///
-    /// The late reply itself does not show it, since its request may be dropped before the reply comes.
-    pub(crate) fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, waited: Duration) {
-        if connection.probed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
-        // The PING has as long as the reply had: a renewal of a short lease cannot wait for another whole time-out.
-        let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
-        spawn_beside(async move {
-            let asked = CLOCK.now();
-            let messages = connection.traffic.messages();
-            let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
-            // Ends with the reply, with a silence, or after a minute in which only other replies come. Messages come even if
-            // requests are lost on the way. They cannot be told from replies to dropped requests. So while messages come, the wait
-            // is prolonged to `PROLONGED` times its length at most.
-            loop {
-                let since = CLOCK.now();
-                let answer = timeout(patience, ping.as_mut()).await;
-                let (waited, Some(reconnecting)) =
-                    (CLOCK.now().since(asked), reconnecting.upgrade())
-                else {
-                    break;
-                };
-                // Everything that came on the connection counts, not only the reply to the PING.
-                let has_heard = connection.traffic.heard_since(since);
-                let has_messages = connection.traffic.messages() != messages;
-                let most = if has_messages {
-                    patience * PROLONGED
-                } else {
-                    LONGEST
-                };
-                match answer {
-                    Ok(Ok(_)) if waited > patience => reconnecting.round_trip.note_late(waited),
-                    Ok(_) => {}
-                    Err(_) if has_heard && waited < most => continue,
-                    Err(_) if has_heard && !has_messages => {}
-                    Err(_) => {
-                        tracing::warn!(
-                            server = reconnecting.address.shown(),
-                            "the connection is dead; making a new one"
-                        );
-                        reconnecting.forget(connection.id);
-                    }
-                }
-                break;
-            }
-            connection.probed.store(false, Ordering::Release);
-        });
-    }
-
     /// Notes that a connection was given up, or has ended. Its driver calls this once.
     pub(super) fn note_left(&self, connection: &Connection) {
         self.forget(connection.id);
@@ -471,19 +286,6 @@ impl ReconnectingConnection {
         // Its driver reports the end: this may be a thread of the user, in the middle of a request.
         current.connection.retire();
         true
-    }
-
-    /// Leaves a server that was demoted to a replica, since it stays one. After a pause, as after a failed connect, the next
-    /// command looks for the primary again.
-    fn check_for_demotion(&self, id: ConnectionId, answers: &[Value]) {
-        let demoted = answers.iter().find_map(|answer| match answer {
-            Value::ServerError(error) if errors::code_of(error) == "READONLY" => Some(error),
-            _ => None,
-        });
-        if let Some(error) = demoted {
-            self.forget(id);
-            self.state.lock().last_failure = Some((CLOCK.now(), errors::answered(error)));
-        }
     }
 
     /// Whether there is a connection now.

@@ -21,8 +21,8 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    Connection, Driver,
+use crate::store::redis::connection::{
+    CLOCK, Connection, Driver,
     wire::{
         command::{Arg, Outgoing, command, pipeline},
         stream::Watched,
@@ -200,7 +200,7 @@ async fn nothing_is_sent_twice_and_the_socket_is_never_replaced() {
 #[tokio::test]
 async fn a_request_leaves_with_its_first_poll_however_long_its_task_has_run() {
     let (connection, mut server) = driven().await;
-    let until = super::CLOCK.now().after(HANG);
+    let until = CLOCK.now().after(HANG);
     let mut request = Box::pin(connection.request(get("a"), Some(until)));
     poll_fn(|context| {
         // Uses up the budget that tokio gives a task before other tasks run.
@@ -261,7 +261,7 @@ async fn an_error_among_several_replies_is_one_of_them() {
 #[tokio::test]
 async fn a_late_reply_is_not_given_to_another_request() {
     let (connection, mut server) = driven().await;
-    let late = connection.request(get("late"), Some(super::CLOCK.now()));
+    let late = connection.request(get("late"), Some(CLOCK.now()));
     let late = timeout(HANG, late).await.expect("an end");
     assert!(matches!(late, Err(NoReply::Late)), "{late:?}");
     let next = tokio::spawn(connection.request(get("next"), None));

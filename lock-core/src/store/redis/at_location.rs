@@ -1,0 +1,253 @@
+//! Requests at the location of a key, through redirects. They run on the manager's thread, and connect if need be.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use crate::{
+    inspect::Sighting,
+    mode::Mode,
+    store::{
+        Acquire, AcquireOutcome, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release,
+        Released, StoreFuture,
+        redis::{
+            Acked, RedisStore, acquire_script,
+            connection::{
+                capabilities::Capabilities,
+                errors,
+                wire::command::{
+                    Arg::{Number, Text},
+                    millis,
+                },
+            },
+            needs_scripts, release_script,
+            scripts::{
+                Call, FORCE_RELEASE, INSPECT, PREFETCH,
+                replies::{read_acquired, read_prefetched, read_released, read_sighting},
+            },
+            topology::key_location::{GrantDelivery, KeyLocation},
+        },
+    },
+};
+
+impl RedisStore {
+    /// Releases, wherever the key is. `is_plain`: no release with this token has been sent before.
+    pub(super) async fn let_go(
+        &self,
+        request: &Release,
+        is_plain: bool,
+    ) -> Result<Released, Failure> {
+        let (mut is_first, mut passed) = (true, None);
+        let release = |location: KeyLocation| {
+            // Requests that left for the redirecting node on the same connection have been executed or refused there.
+            if !is_first {
+                passed = passed.or_else(|| request.in_flight.only_connection());
+            }
+            is_first = false;
+            async move { self.release_at(&location, request, is_plain).await }
+        };
+        let mut released = self.0.servers.ask(&request.full_key, release).await?;
+        if let Some(passed) = passed
+            && request.acquire_in_flight.is_settled_by(passed)
+        {
+            released.connection = passed;
+        }
+        Ok(released)
+    }
+
+    pub(super) async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
+        let acquire =
+            |location: KeyLocation| async move { self.acquire_at(&location, request, acked).await };
+        self.0.servers.ask(&request.full_key, acquire).await
+    }
+
+    async fn acquire_at(
+        &self,
+        location: &KeyLocation,
+        request: &Acquire,
+        acked: Acked,
+    ) -> Result<Acquired, Failure> {
+        let server = &location.server;
+        let acquired = match location.capabilities(self.within()).await? {
+            Capabilities::Commands(_) if request.entry.mode != Mode::Exclusive => {
+                return Err(needs_scripts());
+            }
+            Capabilities::Commands(by) => {
+                let fence = &location.names.fence;
+                server.commands.acquire(by, fence, request).await?
+            }
+            Capabilities::Scripts => self.acquire_by_script(location, request).await?,
+        };
+        if let (Some(replica_acks), AcquireOutcome::Granted(_)) =
+            (&server.replica_acks, &acquired.outcome)
+            && acked == Acked::Must
+        {
+            replica_acks.gather(acquired.connection).await?;
+        }
+        Ok(acquired)
+    }
+
+    async fn acquire_by_script(
+        &self,
+        location: &KeyLocation,
+        request: &Acquire,
+    ) -> Result<Acquired, Failure> {
+        // A key without contention needs no subscription.
+        if request.queue_mode == QueueMode::JoinQueue
+            && location.delivery() == GrantDelivery::NotSubscribedYet
+            && !self.0.contention.is_expected(&request.full_key)
+        {
+            let acquired = self
+                .ask_for(location, request, QueueMode::DoNotQueue)
+                .await?;
+            if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
+                return Ok(acquired);
+            }
+            self.0.contention.note(&request.full_key, true);
+        }
+        let queue_mode = match request.queue_mode {
+            QueueMode::DoNotQueue => QueueMode::DoNotQueue,
+            wanted => match location.listen(self.within()).await? {
+                GrantDelivery::Pushed => wanted,
+                // An entry in the queue would only be passed over.
+                GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => {
+                    QueueMode::DoNotQueue
+                }
+            },
+        };
+        self.ask_for(location, request, queue_mode).await
+    }
+
+    async fn ask_for(
+        &self,
+        location: &KeyLocation,
+        request: &Acquire,
+        queue_mode: QueueMode,
+    ) -> Result<Acquired, Failure> {
+        let call = Call {
+            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
+            arguments: &location.acquire_arguments(request, queue_mode, None),
+        };
+        let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
+        let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
+        let (id, mut answers) = acquire_script(request)
+            .ask(connection, role, &[call], within, Some(in_flight))
+            .await?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
+        let answer = errors::of_answer(answer, id, in_flight)?;
+        read_acquired(&answer, id, queue_mode)
+    }
+
+    async fn release_at(
+        &self,
+        location: &KeyLocation,
+        request: &Release,
+        is_plain: bool,
+    ) -> Result<Released, Failure> {
+        let capabilities = location.capabilities(self.within()).await?;
+        let connection = location.server.releasing(&request.acquire_in_flight);
+        if let Capabilities::Commands(by) = capabilities {
+            if request.entry.mode != Mode::Exclusive {
+                return Err(needs_scripts());
+            }
+            return location
+                .server
+                .commands
+                .release(by, connection, request)
+                .await;
+        }
+        let call = Call {
+            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
+            arguments: &location.release_arguments(request, is_plain),
+        };
+        let (id, answer) = location
+            .run(
+                connection,
+                release_script(request),
+                call,
+                Some(&request.in_flight),
+            )
+            .await?;
+        read_released(&answer, id)
+    }
+
+    pub(super) async fn prefetch_at(
+        &self,
+        location: &KeyLocation,
+        request: &Prefetch,
+    ) -> Result<Prefetched, Failure> {
+        if let Capabilities::Commands(by) = location.capabilities(self.within()).await? {
+            let commands = &location.server.commands;
+            let fence = &location.names.fence;
+            return commands.prefetch(by, fence, request).await;
+        }
+        let call = Call {
+            keys: &location.keys(&request.full_key)[..KeyLocation::declared(Mode::Exclusive)],
+            arguments: &[
+                Text(request.token.expose()),
+                Number(millis(request.ttl)),
+                Number(request.known_fencing),
+                Number(request.tokens.into()),
+            ],
+        };
+        let (_, answer) = location
+            .run(&location.server.connection, &PREFETCH, call, None)
+            .await?;
+        read_prefetched(&answer).ok_or_else(|| errors::nonsense("a prefetch"))
+    }
+
+    /// Looks at a key, and names so many holders and waiters.
+    pub(super) fn look_at(
+        &self,
+        full_key: Arc<str>,
+        named: usize,
+    ) -> StoreFuture<Option<Sighting>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let (store, full_key) = (&store, &full_key);
+            let inspect = |location: KeyLocation| async move {
+                store.inspect_at(&location, full_key, named).await
+            };
+            store.0.servers.ask(full_key, inspect).await
+        })
+    }
+
+    async fn inspect_at(
+        &self,
+        location: &KeyLocation,
+        full_key: &str,
+        named: usize,
+    ) -> Result<Option<Sighting>, Failure> {
+        if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
+            return location.server.commands.inspect(full_key).await;
+        }
+        let call = Call {
+            keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
+            arguments: &[Number(named as u64)],
+        };
+        let (_, answer) = location
+            .run(&location.server.connection, &INSPECT, call, None)
+            .await?;
+        read_sighting(&answer)
+    }
+
+    pub(super) async fn force_release_at(
+        &self,
+        location: &KeyLocation,
+        full_key: &str,
+        known_fencing: u64,
+    ) -> Result<(), Failure> {
+        if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
+            return location.server.commands.force_release(full_key).await;
+        }
+        let call = Call {
+            keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
+            arguments: &[Number(known_fencing)],
+        };
+        let connection = &location.server.connection;
+        match location.run(connection, &FORCE_RELEASE, call, None).await? {
+            (_, Value::Int(_)) => Ok(()),
+            _ => Err(errors::nonsense("a forced release")),
+        }
+    }
+}
