@@ -40,6 +40,7 @@ struct App {
 /// Reads all pages. Any number of reports run at a time, in all processes together, but none beside an import.
 #[distributed_lock(key = "catalog", mode = shared, wait = "30s", locks = app.locks)]
 async fn report(State(app): State<App>) -> impl IntoResponse {
+    println!("a report begins");
     let mut editions = BTreeSet::new();
     for number in 1..=PAGES {
         let sql = "SELECT edition FROM page WHERE number = $1";
@@ -59,6 +60,7 @@ async fn report(State(app): State<App>) -> impl IntoResponse {
 #[distributed_lock(key = "catalog", wait = "30s", lease = lease, locks = app.locks)]
 async fn import(State(app): State<App>) -> impl IntoResponse {
     let edition = i64::try_from(u64::from(lease.fencing_token())).map_err(failed)?;
+    println!("the import of edition {edition} begins");
     for number in (1..=PAGES).rev() {
         let sql = "INSERT INTO page (number, edition) VALUES ($1, $2) \
                    ON CONFLICT (number) DO UPDATE SET edition = $2 WHERE edition <= $2";
@@ -75,11 +77,12 @@ async fn import(State(app): State<App>) -> impl IntoResponse {
 /// Exports the catalog, three times at once at the most, in all processes together. A fourth export gets 409 after two seconds.
 #[distributed_lock(key = "export", permits = 3, wait = "2s", lease = lease, locks = app.locks)]
 async fn export(State(app): State<App>) -> impl IntoResponse {
+    // A number from 0 to 2 that no other export has at this time. It could name a working folder.
+    let permit = lease.permit().unwrap_or_default();
+    println!("an export with permit {permit} begins");
     for _ in 1..=PAGES {
         sleep(app.step).await;
     }
-    // A number from 0 to 2 that no other export has at this time. It could name a working folder.
-    let permit = lease.permit().unwrap_or_default();
     format!("exported with permit {permit}\n")
 }
 
