@@ -9,7 +9,7 @@ use std::{
 use crate::{
     key::LockKey,
     lock::{
-        key_map::{KeyEntry, StateAction},
+        key_map::{KeyEntry, KeyMap, StateAction},
         key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK},
         registry::Registry,
         requests::{
@@ -38,11 +38,20 @@ pub(super) struct Todo {
     pub(super) wakes_timers: bool,
     /// Open for a release among the actions: a shutdown waits until that release has begun.
     pub(super) releasing: Option<Open>,
+    /// Whether the entry is to be removed from the map.
+    pub(super) is_over: bool,
     /// The entry that was removed from the map: dropping it may wake a shutdown.
-    pub(super) ended: Option<KeyEntry>,
+    pub(super) ended: Option<Box<KeyEntry>>,
 }
 
 impl Todo {
+    /// Takes the entry out of the map, if the transition left nothing to do. Called with the mutex locked.
+    pub(super) fn remove_ended(&mut self, keys: &mut KeyMap, key: &LockKey, kind: LockMode) {
+        if self.is_over {
+            self.ended = keys.of(kind).remove(key);
+        }
+    }
+
     /// Whether a request for the key is among the actions.
     pub(super) fn asks(&self) -> bool {
         let mut actions = self.actions.iter();

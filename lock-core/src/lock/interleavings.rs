@@ -71,7 +71,8 @@ impl Contended {
     fn join(&self, waker: &Waker) -> Option<WaitFuture> {
         let options = LockOptions::new(Duration::from_secs(60)).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
-        WaitFuture::join(&self.registry, &self.key, terms, None, waker).ok()
+        let now = self.registry.context.clock.now();
+        WaitFuture::join(&self.registry, &self.key, terms, now, None, waker).ok()
     }
 
     /// Waits for the lock, and holds it.

@@ -21,8 +21,9 @@ pub(super) type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc
 
 #[derive(Default)]
 pub(super) struct KeyMap {
-    /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`].
-    entries: [HashMap<LockKey, KeyEntry>; 3],
+    /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`]. Boxed, so that a removed entry
+    /// is dropped after the mutex is free without being copied.
+    entries: [HashMap<LockKey, Box<KeyEntry>>; 3],
     /// How long keys of each template were held lately. A program has a fixed number of templates.
     typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
@@ -30,19 +31,19 @@ pub(super) struct KeyMap {
 }
 
 impl KeyMap {
-    pub(super) fn of(&mut self, kind: LockMode) -> &mut HashMap<LockKey, KeyEntry> {
+    pub(super) fn of(&mut self, kind: LockMode) -> &mut HashMap<LockKey, Box<KeyEntry>> {
         &mut self.entries[kind as usize]
     }
 
     pub(super) fn get_mut(&mut self, key: &LockKey, kind: LockMode) -> Option<&mut KeyEntry> {
-        self.of(kind).get_mut(key)
+        self.of(kind).get_mut(key).map(|entry| &mut **entry)
     }
 
     /// The entries of a key, in all modes.
     pub(super) fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
         self.entries
             .iter()
-            .filter_map(move |entries| entries.get(key))
+            .filter_map(move |entries| entries.get(key).map(|entry| &**entry))
     }
 
     #[cfg(test)]
@@ -51,7 +52,8 @@ impl KeyMap {
     }
 
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut KeyEntry> {
-        self.entries.iter_mut().flat_map(HashMap::values_mut)
+        let entries = self.entries.iter_mut().flat_map(HashMap::values_mut);
+        entries.map(|entry| &mut **entry)
     }
 
     pub(super) fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
@@ -76,4 +78,11 @@ pub(super) struct KeyEntry {
     pub(super) timer: Option<TimerId>,
     /// A shutdown waits until this is dropped.
     pub(super) _in_progress: Open,
+}
+
+impl KeyEntry {
+    /// Whether nothing is left to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.is_over() && self.releasing.is_none()
+    }
 }

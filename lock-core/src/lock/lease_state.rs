@@ -219,6 +219,10 @@ impl LeaseState {
         if !self.context().is_here_at(now) {
             return Some(LeaseLost::Forked);
         }
+        self.ended_at(now)
+    }
+
+    fn ended_at(&self, now: Moment) -> Option<LeaseLost> {
         if let Some(reason) = self.end.get() {
             return Some(*reason);
         }
@@ -289,19 +293,20 @@ impl LeaseState {
         if self.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
+        let now = self.context().clock.now();
         // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
         // end are in the parent.
-        if !self.context().is_here() {
+        if !self.context().is_here_at(now) {
             return Some(Releasing::forked(self.key.clone()));
         }
         // `held.open` is dropped after the release has begun. Else a shutdown could find nothing held and nothing in flight between
         // the two.
         let held = std::mem::take(&mut *self.held.lock());
-        let lost = self.ended();
+        let lost = self.ended_at(now);
         // Ended before the next task has the lock: no clone of this lease may look valid beside the next lease.
         self.end(LeaseLost::Released);
         drop(held.watch);
-        let releasing = self.registry.release(self, lost);
+        let releasing = self.registry.release(self, now, lost);
         drop(held.open);
         releasing
     }

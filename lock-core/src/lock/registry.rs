@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -17,9 +17,10 @@ use crate::{
     fencing::FencingToken,
     key::{Busy, LockKey},
     lock::{
+        actions::Todo,
         context::Context,
         key_map::{KeyEntry, KeyMap, LiveLease, LiveState},
-        key_state::{Action, AfterRelease, Limits, Polled, Refusal, TaskId},
+        key_state::{AfterRelease, Limits, Polled, Refusal, TaskId},
         lease_state::LeaseState,
         requests::{
             acquire_in_flight::{AcquireInFlight, read_reply},
@@ -30,7 +31,7 @@ use crate::{
     },
     mode::LockMode,
     options::Terms,
-    runtime::{clock::Moment, mutex::Mutex, tally::Tally},
+    runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex},
     store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
 };
 
@@ -38,11 +39,29 @@ pub(crate) struct Registry {
     pub(crate) context: Arc<Context>,
     /// The prefix of every key on the server.
     pub(crate) prefix: String,
-    pub(crate) waiting: Arc<Tally>,
+    /// How many tasks wait, for any key.
+    pub(super) waiting: AtomicUsize,
     pub(super) renewal: Arc<Renewal>,
     pub(super) limits: Limits,
     pub(super) keys: Mutex<KeyMap>,
     last_task: AtomicU64,
+}
+
+/// A clone of a task's waker, which a transition may take. A waker is the user's code. So it is cloned before the mutex is taken, and
+/// dropped after the mutex is free.
+struct SpareWaker(Option<Waker>);
+
+impl SpareWaker {
+    fn new(waker: &Waker) -> Self {
+        Self(Some(waker.clone()))
+    }
+}
+
+impl Drop for SpareWaker {
+    fn drop(&mut self) {
+        let waker = self.0.take();
+        catch_panic(|| drop(waker));
+    }
 }
 
 /// What became of a task that began to wait.
@@ -58,7 +77,7 @@ impl Registry {
         let registry = Arc::new(Self {
             context,
             prefix,
-            waiting: Arc::default(),
+            waiting: AtomicUsize::new(0),
             renewal: Arc::new(Renewal::new()),
             limits,
             keys: Mutex::default(),
@@ -74,13 +93,12 @@ impl Registry {
         self: &Arc<Self>,
         key: &LockKey,
         terms: Terms,
+        now: Moment,
         deadline: Option<Moment>,
         waker: &Waker,
     ) -> Result<Waiting, LockError> {
-        let now = self.context.clock.now();
         let kind = terms.mode.kind();
-        // A waker is the user's code: it is cloned before the mutex is taken.
-        let waker = waker.clone();
+        let mut waker = SpareWaker::new(waker);
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
         let mut keys = self.keys.lock();
         if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
@@ -94,27 +112,28 @@ impl Registry {
             return Err(Refusal::Closed.into_error(key, now, Busy::default()));
         }
         let entry = keys.of(kind).entry(key.clone());
-        let entry = entry.or_insert_with(|| KeyEntry {
-            state: LiveState::new(kind),
-            request: None,
-            releasing: None,
-            timer: None,
-            _in_progress: self.context.in_progress.open(),
+        let entry = entry.or_insert_with(|| {
+            Box::new(KeyEntry {
+                state: LiveState::new(kind),
+                request: None,
+                releasing: None,
+                timer: None,
+                _in_progress: self.context.in_progress.open(),
+            })
         });
-        let (waits, actions) = self.transition(key, now, |cx| {
+        let (waits, mut todo) = self.step(key, kind, now, entry, |entry, cx| {
             let lease = self.lease_maker(key, now);
             if kind == LockMode::Shared
                 && let Some(lease) = entry.state.join_share(id, &terms, lease, cx)
             {
-                cx.actions.push(Action::Drop(waker));
                 return Ok(Some(lease));
             }
             entry
                 .state
-                .wait(id, terms, deadline, waker, cx)
+                .wait(id, terms, deadline, &mut waker.0, cx)
                 .map(|()| None)
         });
-        let todo = self.settle(key, kind, &mut keys, actions);
+        todo.remove_ended(&mut keys, key, kind);
         drop(keys);
         let request = self.carry_out(key, kind, todo);
         match waits {
@@ -177,16 +196,16 @@ impl Registry {
         key: &LockKey,
         kind: LockMode,
         id: TaskId,
+        now: Moment,
         waker: &Waker,
         reply: Option<(Arc<AcquireInFlight>, Result<Acquired, Failure>)>,
     ) -> (Polled<Arc<LeaseState>>, Option<Arc<AcquireInFlight>>) {
-        // A waker is the user's code: it is cloned before the mutex is taken.
-        let waker = waker.clone();
+        let mut waker = SpareWaker::new(waker);
         let reply = reply.map(|(request, result)| {
             let reply = read_reply(&self.context, &request.owner, result);
             (request.owner.clone(), reply)
         });
-        let polled = self.event(key, kind, |entry, cx| {
+        let polled = self.event_at(now, key, kind, |entry, cx| {
             if let Some((owner, reply)) = reply {
                 entry.request = None;
                 // The task is being polled, and needs no wake-up for the result of this reply.
@@ -194,7 +213,7 @@ impl Registry {
                 entry.state.acquired(&owner, reply, cx);
             }
             let lease = self.lease_maker(key, cx.now);
-            entry.state.poll(id, waker, lease, cx)
+            entry.state.poll(id, &mut waker.0, lease, cx)
         });
         match polled {
             Some((Polled::Pending, request)) => {
@@ -232,27 +251,26 @@ impl Registry {
     pub(crate) fn release(
         self: &Arc<Self>,
         lease: &LeaseState,
+        now: Moment,
         lost: Option<LeaseLost>,
     ) -> Option<Releasing> {
         let (key, kind) = (&lease.key, lease.kind());
-        let now = self.context.clock.now();
         let mut keys = self.keys.lock();
         keys.note_hold(key, lease.held_for(now));
-        let (after, actions) = match keys.get_mut(key, kind) {
-            Some(entry) => self.transition(key, now, |cx| {
-                entry.state.release(lease.id, &lease.owner, cx)
-            }),
-            None => (AfterRelease::NotHeld, Vec::new()),
-        };
-        let unanswered = match (&after, keys.get_mut(key, kind)) {
-            (AfterRelease::GiveBack(_), Some(entry)) => {
-                let releasing = entry.releasing.insert(ReleaseInFlight::default());
-                let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
-                Some(releasing.begin(listener, key, kind))
-            }
-            _ => None,
-        };
-        let todo = self.settle(key, kind, &mut keys, actions);
+        let released = keys.get_mut(key, kind).map(|entry| {
+            self.step(key, kind, now, entry, |entry, cx| {
+                let after = entry.state.release(lease.id, &lease.owner, cx);
+                let unanswered = matches!(after, AfterRelease::GiveBack(_)).then(|| {
+                    let releasing = entry.releasing.insert(ReleaseInFlight::default());
+                    let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
+                    releasing.begin(listener, key, kind)
+                });
+                (after, unanswered)
+            })
+        });
+        let ((after, unanswered), mut todo) =
+            released.unwrap_or_else(|| ((AfterRelease::NotHeld, None), Todo::default()));
+        todo.remove_ended(&mut keys, key, kind);
         drop(keys);
         let action = match after {
             AfterRelease::Passed => {

@@ -6,7 +6,7 @@ use crate::{
     key::LockKey,
     lock::{
         actions::Todo,
-        key_map::{KeyEntry, KeyMap, StateAction, StateTransition},
+        key_map::{KeyEntry, StateAction, StateTransition},
         key_state::{AcquireAction, Action, Transition},
         registry::Registry,
         requests::{
@@ -28,21 +28,34 @@ impl Registry {
         kind: LockMode,
         transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
     ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
-        let now = self.context.clock.now();
+        self.event_at(self.context.clock.now(), key, kind, transition)
+    }
+
+    /// The same for a caller that has just read the clock.
+    pub(super) fn event_at<T>(
+        self: &Arc<Self>,
+        now: Moment,
+        key: &LockKey,
+        kind: LockMode,
+        transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
+    ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
         let mut keys = self.keys.lock();
         let entry = keys.get_mut(key, kind)?;
-        let (result, actions) = self.transition(key, now, |cx| transition(entry, cx));
-        let todo = self.settle(key, kind, &mut keys, actions);
+        let (result, mut todo) = self.step(key, kind, now, entry, transition);
+        todo.remove_ended(&mut keys, key, kind);
         drop(keys);
         Some((result, self.carry_out(key, kind, todo)))
     }
 
-    pub(super) fn transition<T>(
+    /// Makes a transition of an entry. Called with the mutex locked.
+    pub(super) fn step<T>(
         &self,
         key: &LockKey,
+        kind: LockMode,
         now: Moment,
-        transition: impl FnOnce(&mut StateTransition<'_>) -> T,
-    ) -> (T, Vec<StateAction>) {
+        entry: &mut KeyEntry,
+        transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
+    ) -> (T, Todo) {
         let new_owner = |mode: Mode| {
             Arc::new(Owner::new(
                 &self.context.owner_tokens,
@@ -61,23 +74,19 @@ impl Registry {
             new_owner: &new_owner,
             actions: Vec::new(),
         };
-        let result = transition(&mut cx);
-        (result, cx.actions)
+        let result = transition(entry, &mut cx);
+        (result, self.settle(key, kind, entry, cx.actions))
     }
 
-    /// Sets the timer of the key, notes which of its requests a task polls, and removes a state that is over. Called with the mutex
-    /// locked.
-    pub(super) fn settle(
+    /// Sets the timer of the key, and notes which of its requests a task polls. Called with the mutex locked.
+    fn settle(
         &self,
         key: &LockKey,
         kind: LockMode,
-        keys: &mut KeyMap,
+        entry: &mut KeyEntry,
         actions: Vec<StateAction>,
     ) -> Todo {
         let mut todo = Todo::default();
-        let Some(entry) = keys.get_mut(key, kind) else {
-            return todo;
-        };
         for action in &actions {
             match action {
                 Action::Arm(at) => {
@@ -103,11 +112,11 @@ impl Registry {
                 _ => {}
             }
         }
-        if entry.state.is_over() && entry.releasing.is_none() {
+        if entry.is_over() {
             if let Some(timer) = entry.timer.take() {
                 self.renewal.timers.remove(timer);
             }
-            todo.ended = keys.of(kind).remove(key);
+            todo.is_over = true;
         }
         todo.actions = actions;
         todo
@@ -121,7 +130,8 @@ impl ReleaseListener for Registry {
             return;
         };
         if entry.releasing.take_if(|last| last.is(release)).is_some() {
-            let todo = self.settle(key, kind, &mut keys, Vec::new());
+            let mut todo = self.settle(key, kind, entry, Vec::new());
+            todo.remove_ended(&mut keys, key, kind);
             drop(keys);
             drop(todo);
         }

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker, ready},
 };
 
@@ -22,7 +22,7 @@ use crate::{
     },
     mode::LockMode,
     options::Terms,
-    runtime::{clock::Moment, tally::Open},
+    runtime::clock::Moment,
     telemetry,
 };
 
@@ -44,7 +44,6 @@ pub(crate) struct WaitFuture {
     request: Option<Arc<AcquireInFlight>>,
     watch: telemetry::WatchedWait,
     stage: Stage,
-    _waiting: Open,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +61,18 @@ impl WaitFuture {
         registry: &Arc<Registry>,
         key: &LockKey,
         terms: Terms,
+        now: Moment,
         deadline: Option<Moment>,
         waker: &Waker,
     ) -> Result<Self, LockError> {
         check_limits(registry, key)?;
         Outage::check(&registry.context, terms.wait, || registry.full_key(key))
             .map_err(|error| error.about(key))?;
-        let (id, request, taken) = match registry.wait(key, terms, deadline, waker)? {
+        let (id, request, taken) = match registry.wait(key, terms, now, deadline, waker)? {
             Waiting::InQueue(id, request) => (id, request, None),
             Waiting::Taken(lease) => (lease.id, None, Some(lease)),
         };
+        registry.waiting.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             registry: registry.clone(),
             key: key.clone(),
@@ -81,7 +82,6 @@ impl WaitFuture {
             request,
             watch: telemetry::WatchedWait::default(),
             stage: Stage::Joined,
-            _waiting: registry.waiting.open(),
         })
     }
 
@@ -98,27 +98,30 @@ impl WaitFuture {
         }
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
-            let now = self.registry.context.clock.now();
-            // Checked before a mutex is taken, which another thread may have held at the moment of a fork.
-            if !self.registry.context.is_here_at(now) {
-                return Poll::Ready(Err(forked().about(&self.key)));
-            }
-            let reply = match &self.request {
-                Some(request) => match request.poll(context) {
-                    Poll::Ready(reply) => self.request.take().map(|request| (request, reply)),
-                    Poll::Pending => None,
-                },
-                None => None,
-            };
             // The task has left its waker, and every later event wakes it.
             let has_joined = mem::replace(&mut self.stage, Stage::Waiting) == Stage::Joined;
+            let reply = match &self.request {
+                Some(request) => {
+                    // A task that has just joined was checked in this poll.
+                    if !has_joined {
+                        self.now_in_this_process()?;
+                    }
+                    match request.poll(context) {
+                        Poll::Ready(reply) => self.request.take().map(|request| (request, reply)),
+                        Poll::Pending => None,
+                    }
+                }
+                None => None,
+            };
             if has_joined && reply.is_none() {
                 self.registry.keep_ticking();
                 return Poll::Pending;
             }
+            // Read after the reply: a pause before it counts.
+            let now = self.now_in_this_process()?;
             let (polled, request) =
                 self.registry
-                    .poll(&self.key, self.kind, self.id, context.waker(), reply);
+                    .poll(&self.key, self.kind, self.id, now, context.waker(), reply);
             match polled {
                 Polled::Taken(lease) => return Poll::Ready(Ok(Hold::first(lease))),
                 Polled::Refused(refusal) => {
@@ -129,11 +132,23 @@ impl WaitFuture {
             }
         }
     }
+
+    /// Returns the time. Fails in a forked process. Called before a mutex is taken, which another thread may have held at the
+    /// moment of the fork.
+    fn now_in_this_process(&self) -> Result<Moment, LockError> {
+        let context = &self.registry.context;
+        let now = context.clock.now();
+        if context.is_here_at(now) {
+            Ok(now)
+        } else {
+            Err(forked().about(&self.key))
+        }
+    }
 }
 
 fn check_limits(registry: &Registry, key: &LockKey) -> Result<(), LockError> {
     let Limits { held, waiting, .. } = registry.limits;
-    let too_many = if registry.waiting.count() >= waiting {
+    let too_many = if registry.waiting.load(Ordering::Relaxed) >= waiting {
         format!(
             "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
         )
@@ -168,6 +183,11 @@ impl Future for WaitFuture {
 
 impl Drop for WaitFuture {
     fn drop(&mut self) {
+        self.registry.waiting.fetch_sub(1, Ordering::Relaxed);
+        // Nothing is left to a future that is over, not even to one that a forked process inherited.
+        if self.stage == Stage::Over && self.request.is_none() {
+            return;
+        }
         if !self.registry.context.is_here() {
             // The spans of telemetry and the request in flight belong to the parent.
             let inherited = (self.request.take(), self.taken.take());

@@ -13,7 +13,7 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     key::LockKey,
-    lock::{hold::Hold, reentry, waiting::WaitFuture},
+    lock::{hold::Hold, key_state::wait_queue::deadline, reentry, waiting::WaitFuture},
     manager::LockManager,
     options::{Terms, check_key},
 };
@@ -56,9 +56,7 @@ impl<'a> AcquireFuture<'a> {
     ) -> Result<Option<LockGuard>, LockError> {
         let manager = self.manager;
         // Checked before the leases of the task: in a forked child they belong to the parent.
-        let deadline = manager
-            .begin(terms.wait)
-            .map_err(|error| error.about(key))?;
+        let now = manager.begin().map_err(|error| error.about(key))?;
         let registry = &manager.inner.registry;
         if let Some(lease) = reentry::find(registry, key, terms.mode)? {
             if let Some(reason) = lease.ended() {
@@ -70,7 +68,9 @@ impl<'a> AcquireFuture<'a> {
         }
         manager.require_runtime()?;
         check_key(&registry.prefix, key)?;
-        self.state = AcquireState::Waiting(manager.join_queue(key, terms, deadline, waker)?);
+        let until = deadline(terms.wait, now);
+        let wait = manager.join_queue(key, terms, now, until, waker)?;
+        self.state = AcquireState::Waiting(wait);
         Ok(None)
     }
 }

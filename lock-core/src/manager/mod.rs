@@ -12,6 +12,7 @@ use crate::{
     lock::{
         context::{Context, forked},
         hold::while_held,
+        key_state::wait_queue::deadline,
         reentry::{self, Turns},
         registry::Registry,
         waiting::WaitFuture,
@@ -377,7 +378,7 @@ impl LockManager {
                 return Ok(Turns::default());
             }
         }
-        let deadline = self.begin(wait)?;
+        let deadline = deadline(wait, self.begin()?);
         // In a box, so that a call outside of a body stays small.
         Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
     }
@@ -430,25 +431,24 @@ impl LockManager {
         &self,
         key: &LockKey,
         terms: Terms,
+        now: Moment,
         deadline: Option<Moment>,
         waker: &Waker,
     ) -> Result<WaitFuture, LockError> {
-        let wait = WaitFuture::join(&self.inner.registry, key, terms, deadline, waker);
+        let wait = WaitFuture::join(&self.inner.registry, key, terms, now, deadline, waker);
         wait.map(WaitFuture::watched)
             .inspect_err(|error| telemetry::refused(key, terms.mode.kind(), error))
     }
 
-    /// Starts an acquire: returns the deadline of its wait.
-    fn begin(&self, wait: Wait) -> Result<Option<Moment>, LockError> {
+    /// Starts an acquire, unless this process inherited the manager by a fork. Returns the time.
+    fn begin(&self) -> Result<Moment, LockError> {
         let context = self.context();
         let now = context.clock.now();
-        if !context.is_here_at(now) {
-            return Err(forked());
+        if context.is_here_at(now) {
+            Ok(now)
+        } else {
+            Err(forked())
         }
-        Ok(match wait {
-            Wait::For(wait) => Some(now.after(wait)),
-            Wait::No | Wait::Forever => None,
-        })
     }
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {

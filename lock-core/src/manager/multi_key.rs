@@ -12,6 +12,7 @@ use crate::{
     lease::Lease,
     lock::{
         hold::{Hold, Leases},
+        key_state::wait_queue::deadline,
         reentry,
     },
     manager::{LockManager, acquire::AcquireFuture, release_now},
@@ -183,7 +184,8 @@ impl LockManager {
         if keys.len() == 1 {
             return AcquireFuture::new(self, first.clone(), Ok(terms)).await;
         }
-        let deadline = self.begin(terms.wait).map_err(|error| error.about(first))?;
+        let now = self.begin().map_err(|error| error.about(first))?;
+        let deadline = deadline(terms.wait, now);
         if let Some(held) = self.held_by_this_task(keys)? {
             return Ok(LockGuard::new(held));
         }
@@ -253,7 +255,8 @@ impl LockManager {
         for (position, (key, mode)) in order {
             terms.mode = *mode;
             let join = |context: &mut Context<'_>| {
-                Poll::Ready(self.join_queue(key, *terms, deadline, context.waker()))
+                let now = self.context().clock.now();
+                Poll::Ready(self.join_queue(key, *terms, now, deadline, context.waker()))
             };
             let wait = poll_fn(join).await?;
             taken.push((position, wait.await?));

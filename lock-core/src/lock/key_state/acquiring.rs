@@ -452,7 +452,7 @@ mod tests {
         let mut key = Key::new(LockMode::Exclusive);
         let options = LockOptions::new(TTL).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
-        at(10, |cx| key.wait(TASK, terms, None, (), cx)).expect("free");
+        at(10, |cx| key.wait(TASK, terms, None, &mut Some(()), cx)).expect("free");
         key
     }
 
@@ -477,7 +477,10 @@ mod tests {
 
     fn is_granted(key: &mut Key, second: u64) -> bool {
         at(second, |cx| {
-            matches!(key.poll(TASK, (), |_, _, _, _| (), cx), Polled::Taken(()))
+            matches!(
+                key.poll(TASK, &mut Some(()), |_, _, _, _| (), cx),
+                Polled::Taken(())
+            )
         })
     }
 

@@ -28,7 +28,7 @@
 //! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is what observers of a lease see, and `O` is an owner
 //! token with its bookkeeping.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use crate::{
     fencing::FencingToken,
@@ -139,23 +139,22 @@ where
         Some(lease)
     }
 
-    /// A task that polls begins to wait. Refused at once if the lock is taken and the task does not wait.
+    /// A task that polls begins to wait, and leaves its waker. Refused at once if the lock is taken and the task does not wait.
     pub(crate) fn wait(
         &mut self,
         id: TaskId,
         terms: Terms,
         deadline: Option<Moment>,
-        waker: W,
+        waker: &mut Option<W>,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Result<(), Refusal> {
         if terms.wait == Wait::No && self.is_taken() {
-            cx.actions.push(Action::Drop(waker));
             return Err(self.refusal(terms.ttl, cx.now));
         }
         let waiter = Waiter {
             terms,
             deadline,
-            waker: Some(waker),
+            waker: waker.take(),
         };
         self.queue.insert(id, Box::new(waiter));
         self.go_on(Some(id), cx);
@@ -163,30 +162,25 @@ where
         Ok(())
     }
 
-    /// The task polls. It takes its grant or its refusal, or leaves its waker. `lease` makes the value that observers of the lease
-    /// see.
+    /// The task polls. It takes its grant or its refusal, or leaves its waker in exchange for the one before. `lease` makes the value
+    /// that observers of the lease see.
     pub(crate) fn poll(
         &mut self,
         id: TaskId,
-        waker: W,
+        waker: &mut Option<W>,
         lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Polled<L> {
         if let Some(refusal) = self.refused.remove(&id) {
-            cx.actions.push(Action::Drop(waker));
             return Polled::Refused(refusal);
         }
         if let Some(taken) = self.take_grant(id, lease, cx) {
-            cx.actions.push(Action::Drop(waker));
             self.arm(cx);
             return Polled::Taken(taken);
         }
         self.expire(cx);
         if let Some(waiter) = self.queue.get_mut(id) {
-            cx.actions
-                .extend(waiter.waker.replace(waker).map(Action::Drop));
-        } else {
-            cx.actions.push(Action::Drop(waker));
+            mem::swap(&mut waiter.waker, waker);
         }
         self.queue.mark_awake(id);
         self.go_on(Some(id), cx);

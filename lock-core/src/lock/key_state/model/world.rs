@@ -13,7 +13,7 @@ use crate::{
     fencing::FencingToken,
     lock::key_state::{
         Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition, request::AcquireReply,
-        server_lease::ServerLease,
+        server_lease::ServerLease, wait_queue::deadline,
     },
     mode::Mode,
     options::{AutoRenew, OnLost, ReleaseMode, Terms, Wait},
@@ -432,10 +432,7 @@ impl World {
             release: ReleaseMode::Awaited,
             mode: self.left.mode,
         };
-        let deadline = match wait {
-            Wait::For(wait) => Some(self.now.after(wait)),
-            Wait::No | Wait::Forever => None,
-        };
+        let deadline = deadline(wait, self.now);
         if self.left.mode == Mode::Shared && self.join_share(index, id, &terms)? {
             return Ok(());
         }
@@ -444,7 +441,7 @@ impl World {
             id,
             is_woken: false,
         };
-        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, id, cx));
+        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, &mut Some(id), cx));
         if waits.is_err() {
             self.tasks[index] = Task::Away;
         }
@@ -500,7 +497,7 @@ impl World {
                 key.take_waker(TaskId(id), cx);
                 key.acquired(&owner, reply, cx);
             }
-            key.poll(TaskId(id), id, lease, cx)
+            key.poll(TaskId(id), &mut Some(id), lease, cx)
         });
         match (polled, made.take()) {
             // The task may have been woken by its own poll.
