@@ -10,7 +10,7 @@ use crate::{
     key::LockKey,
     lock::{
         key_map::{KeyEntry, KeyMap, StateAction},
-        key_state::{AcquireAction, Action, BATCHED_WITHIN, BLOCK},
+        key_state::{AcquireAction, Action, BATCHED_WITHIN},
         registry::Registry,
         requests::{
             acquire_in_flight::{AcquireInFlight, read_reply},
@@ -87,7 +87,7 @@ impl Registry {
                     ttl,
                     valid_until,
                 } => self.renewal.push(key, owner, ttl, valid_until),
-                Action::Prefetch { owner, ttl } => self.prefetch(key, owner, ttl),
+                Action::Prefetch { owner, ttl, tokens } => self.prefetch(key, owner, ttl, tokens),
                 Action::Release(action) => {
                     drop(release::release(&self.context, key, action, None, None));
                 }
@@ -199,13 +199,13 @@ impl Registry {
         });
     }
 
-    fn prefetch(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, ttl: Duration) {
+    fn prefetch(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, ttl: Duration, tokens: u32) {
         let reply = self.context.store.prefetch(Prefetch {
             full_key: owner.full_key.clone(),
             token: owner.token.clone(),
             ttl,
             known_fencing: self.context.known_fencing(),
-            tokens: BLOCK,
+            tokens,
         });
         let (registry, key) = (self.clone(), key.clone());
         tell_reply(&self.context.executor, reply, move |result| {

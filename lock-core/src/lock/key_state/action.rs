@@ -17,6 +17,9 @@ pub(crate) const BATCHED_WITHIN: Duration = Duration::from_millis(20);
 /// of its counter.
 pub(crate) const BLOCK: u32 = 64;
 
+/// The same while no other process wants the key. Another process is then noticed after so many hand-offs at the latest.
+pub(crate) const BLOCK_ALONE: u32 = 256;
+
 /// A task that waits for a key, or holds it. The number grows, so it also orders the waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskId(pub(crate) u64);
@@ -97,6 +100,7 @@ pub(crate) enum Action<W, L, O> {
     Prefetch {
         owner: O,
         ttl: Duration,
+        tokens: u32,
     },
     Release(ReleaseAction<O>),
     /// Observers of this lease see that it lasts longer.

@@ -1,6 +1,10 @@
 //! How long a server lease may be passed on inside the process while other processes wait for it.
 
-use crate::{lock::key_state::action::Limits, runtime::clock::Moment, store::Contended};
+use crate::{
+    lock::key_state::action::{BLOCK, BLOCK_ALONE, Limits},
+    runtime::clock::Moment,
+    store::Contended,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
@@ -57,6 +61,14 @@ impl Batch {
             Next::PassOn
         } else {
             Next::GiveBack
+        }
+    }
+
+    /// How many fencing tokens are to be prefetched.
+    pub(super) fn block(&self) -> u32 {
+        match self.contended {
+            Some(Contended::NoneWaiting) => BLOCK_ALONE,
+            Some(Contended::OthersQueued | Contended::OthersWaiting) | None => BLOCK,
         }
     }
 
@@ -143,6 +155,16 @@ mod tests {
         assert_eq!(polled.next(false, at(0), &limits(None)), Next::PassOn);
         polled.passed = 64;
         assert_eq!(polled.next(false, at(0), &limits(None)), Next::GiveBack);
+    }
+
+    #[test]
+    fn more_tokens_are_prefetched_while_no_other_process_waits() {
+        let mut batch = Batch::new(false, at(0));
+        assert_eq!(batch.block(), 64);
+        batch.note(Contended::NoneWaiting, at(0));
+        assert_eq!(batch.block(), 256);
+        batch.note(Contended::OthersWaiting, at(0));
+        assert_eq!(batch.block(), 64);
     }
 
     #[test]

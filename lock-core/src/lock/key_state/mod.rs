@@ -58,7 +58,7 @@ mod sharing;
 pub(crate) mod wait_queue;
 
 pub(crate) use action::{
-    AcquireAction, Action, BATCHED_WITHIN, BLOCK, Limits, ReleaseAction, TaskId, Transition,
+    AcquireAction, Action, BATCHED_WITHIN, Limits, ReleaseAction, TaskId, Transition,
 };
 pub(crate) use holding::AfterRelease;
 pub(crate) use refusal::Refusal;

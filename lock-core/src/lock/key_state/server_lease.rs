@@ -148,6 +148,7 @@ where
         Action::Prefetch {
             owner: self.owner.clone(),
             ttl: self.ttl,
+            tokens: self.batch.block(),
         }
     }
 
