@@ -72,38 +72,15 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         other => inferred(other.clone()),
     };
     let [outside, inside, value] = ["outside", "inside", "value"].map(local);
-    let arguments = ["manager", "key", "options"].map(local);
-    // A `return` that never runs tells the compiler the type of the block's value, as a signature would.
-    let typed = (!matches!(output, Type::Infer(_))).then(|| {
-        quote! {
-            if let ::core::option::Option::Some(#value) = #private::returns::<#output>() {
-                return #value;
-            }
-        }
-    });
-    let mut prologue = prologue(args, &arguments);
-    if let Some(receiver) = &item.receiver {
-        prologue = renamed(prologue, &|name| (name == "self").then_some(receiver));
-    }
     let options_seen = options_seen(args);
     let on_error = match &answer {
         Some(answer) => on_error_answers(args, answer),
         None => on_error(args, &output),
     };
-    let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
-    let acquire = hidden(match &args.key {
-        Some(Ok(Keys::List(_))) => "acquire_all",
-        _ => "acquire",
-    });
-    let (capture, bindings, body) = (&item.capture, &item.bindings, &item.body);
-    let statements = quote! {
-        #typed
-        #bindings
-        #prologue
-        #lease #inside.#acquire(#(#arguments),*).await;
-        // Without the parentheses, the compiler warns that the braces of a short body are superfluous.
-        (#body)
-    };
+    let typed = typed(args, &output, &value);
+    let acquire_and_run = acquire_and_run(args, &item, &inside);
+    let (capture, bindings) = (&item.capture, &item.bindings);
+    let statements = quote!(#typed #bindings #acquire_and_run);
     // The span is that of the body, so that an error about all captures of the body points there.
     let at = item.braces.resolved_at(Span::mixed_site());
     let mut function = quote_spanned!(at=> async #capture { #statements });
@@ -127,6 +104,39 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         #options_seen
         let (#outside, #inside) = #private::entry();
         #private::#call.await
+    })
+}
+
+/// Writes the call that waits for the lease, and the body behind it.
+fn acquire_and_run(args: &Args, item: &Item, inside: &Ident) -> TokenStream {
+    let arguments = ["manager", "key", "options"].map(local);
+    let mut prologue = prologue(args, &arguments);
+    if let Some(receiver) = &item.receiver {
+        prologue = renamed(prologue, &|name| (name == "self").then_some(receiver));
+    }
+    let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
+    let acquire = hidden(match &args.key {
+        Some(Ok(Keys::List(_))) => "acquire_all",
+        _ => "acquire",
+    });
+    let body = &item.body;
+    quote! {
+        #prologue
+        #lease #inside.#acquire(#(#arguments),*).await;
+        // Without the parentheses, the compiler warns that the braces of a short body are superfluous.
+        (#body)
+    }
+}
+
+/// Writes a `return` that never runs. It tells the compiler the type of the block's value, as a signature would.
+fn typed(args: &Args, output: &Type, value: &Ident) -> Option<TokenStream> {
+    let private = &args.private;
+    (!matches!(output, Type::Infer(_))).then(|| {
+        quote! {
+            if let ::core::option::Option::Some(#value) = #private::returns::<#output>() {
+                return #value;
+            }
+        }
     })
 }
 

@@ -76,7 +76,8 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 const BY_SIGNAL: i32 = 128;
 
-pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
+/// How long the command may take to end after SIGTERM.
+fn kill_after(order: &Run) -> Result<Duration, Failed> {
     let most = order.ttl / 3;
     let kill_after = order.kill_after.unwrap_or(KILL_AFTER.min(most));
     if kill_after > most {
@@ -85,6 +86,11 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
             order.ttl
         )));
     }
+    Ok(kill_after)
+}
+
+pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
+    let kill_after = kill_after(&order)?;
     // Before the lock is acquired, so that no signal is missed.
     let mut signals = Signals::new()?;
     let mut keeper = Keeper::start(kill_after)?;
@@ -125,10 +131,6 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
             reason: format!("the lock was lost, and the command was ended: {reason}"),
         });
     }
-    let code = match status.signal() {
-        Some(signal) => code_of_signal(signal),
-        None => u8::try_from(status.code().unwrap_or(i32::from(SOFTWARE))).unwrap_or(SOFTWARE),
-    };
     if let Err(error) = released {
         // The lock was held while the command ran, so its exit code counts.
         drop(writeln!(
@@ -136,7 +138,10 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
             "lockctl: the lock was not released: {error}"
         ));
     }
-    Ok(code)
+    Ok(match status.signal() {
+        Some(signal) => code_of_signal(signal),
+        None => u8::try_from(status.code().unwrap_or(i32::from(SOFTWARE))).unwrap_or(SOFTWARE),
+    })
 }
 
 fn code_of_signal(signal: i32) -> u8 {

@@ -6,6 +6,7 @@ use crate::mode::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
     fencing_counter::LastToken,
+    in_flight::{ConnectionId, InFlight},
     redis::{
         RedisStore, acquire_script,
         connection::{
@@ -22,6 +23,28 @@ use crate::store::{
     },
 };
 
+/// The queue mode that the caller wants where there are grants, and the one that is possible now.
+fn queue_modes(delivery: GrantDelivery, wanted: QueueMode) -> (QueueMode, QueueMode) {
+    match delivery {
+        GrantDelivery::Pushed => (wanted, wanted),
+        GrantDelivery::NotSubscribedYet => (wanted, QueueMode::DoNotQueue),
+        GrantDelivery::Unsupported => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
+    }
+}
+
+/// Fails if the lock is busy: an entry in the queue needs a subscription first.
+fn require_no_entry(
+    acquired: &Acquired,
+    id: ConnectionId,
+    in_flight: &InFlight,
+) -> Result<(), Failure> {
+    if matches!(acquired.outcome, AcquireOutcome::Busy(_)) {
+        errors::note_answered(in_flight, id);
+        return Err(Failure::not_now("another holder has the lock"));
+    }
+    Ok(())
+}
+
 impl RedisStore {
     /// Sends an acquire at once, if one reply is enough for it and a connection is ready. The future may be polled anywhere.
     pub(super) fn acquire_at_once(
@@ -31,21 +54,16 @@ impl RedisStore {
         let location = self.0.servers.location(&request.full_key);
         let server = location.server.clone();
         let contention = self.0.contention.clone();
-        let plain = request.entry.mode == Mode::Exclusive
+        let is_exclusive = request.entry.mode == Mode::Exclusive;
+        let plain = is_exclusive
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !contention.is_expected(&request.full_key);
-        let last = server
-            .fencing_counter
-            .last()
-            .filter(|_| request.tokens == 1 && request.entry.mode == Mode::Exclusive);
+        let counts = request.tokens == 1 && is_exclusive;
+        let last = server.fencing_counter.last().filter(|_| counts);
         if server.replica_acks.is_some() {
             return None;
         }
-        let (wanted, queue_mode) = match location.delivery() {
-            GrantDelivery::Pushed => (request.queue_mode, request.queue_mode),
-            GrantDelivery::NotSubscribedYet => (request.queue_mode, QueueMode::DoNotQueue),
-            GrantDelivery::Unsupported => (QueueMode::DoNotQueue, QueueMode::DoNotQueue),
-        };
+        let (wanted, queue_mode) = queue_modes(location.delivery(), request.queue_mode);
         let make = |id, now| {
             let counted_from = last.and_then(|last| last.floor(id, now));
             if plain && counted_from.is_some() {
@@ -60,7 +78,6 @@ impl RedisStore {
         };
         let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
         let full_key = request.full_key.clone();
-        let is_exclusive = request.entry.mode == Mode::Exclusive;
         let (in_flight, noted) = (request.in_flight.clone(), server.clone());
         let read = move |values: Vec<Value>, id, sent| {
             let acquired = match <[Value; 3]>::try_from(values) {
@@ -69,12 +86,8 @@ impl RedisStore {
                     let answer = values.into_iter().next().unwrap_or(Value::Nil);
                     errors::of_answer(answer, id, &in_flight).and_then(|answer| {
                         let acquired = read_acquired(&answer, id, queue_mode)?;
-                        if queue_mode != wanted
-                            && matches!(acquired.outcome, AcquireOutcome::Busy(_))
-                        {
-                            // An entry in the queue needs a subscription first.
-                            errors::note_answered(&in_flight, id);
-                            return Err(Failure::not_now("another holder has the lock"));
+                        if queue_mode != wanted {
+                            require_no_entry(&acquired, id, &in_flight)?;
                         }
                         if let (AcquireOutcome::Granted(grant), Value::Array(_)) =
                             (&acquired.outcome, &answer)
@@ -90,10 +103,9 @@ impl RedisStore {
             contention.note(&full_key, !alone);
             acquired
         };
-        let within = server.connection.acquire_within(request.ttl);
-        server
-            .connection
-            .send_at_once(&request.in_flight, within, &make, read)
+        let connection = &server.connection;
+        let within = connection.acquire_within(request.ttl);
+        connection.send_at_once(&request.in_flight, within, &make, read)
     }
 
     /// Sends a release at once, if a connection is ready. The future may be polled anywhere.

@@ -12,7 +12,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
         Renewed, Store,
-        owner_token::{OwnerTokens, Scheme, random_name},
+        owner_token::{OwnerToken, OwnerTokens, Scheme, random_name},
         redis::{
             Acked, RedisStore,
             connection::{capabilities::Capabilities, errors, handshake::CurrentConnection},
@@ -164,20 +164,7 @@ async fn lock_and_unlock(
     };
     // Polling is right for its waiters, whether or not scripts may run here.
     let token = OwnerTokens::of_this_process().next(Scheme::Deletes);
-    let request = Acquire {
-        full_key: full_key.clone(),
-        token: token.clone(),
-        ttl: CHECK_TTL,
-        known_fencing,
-        tokens: 1,
-        queue_mode: QueueMode::DoNotQueue,
-        entry: Entry {
-            number: 0,
-            ttl: Duration::ZERO,
-            mode: Mode::Exclusive,
-        },
-        in_flight: Arc::default(),
-    };
+    let request = request(full_key.clone(), token.clone(), known_fencing);
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if may_be_busy => false,
@@ -211,6 +198,23 @@ async fn lock_and_unlock(
     match store.release(release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
         ReleaseOutcome::Released | ReleaseOutcome::NotOurs => Ok(None),
+    }
+}
+
+fn request(full_key: Arc<str>, token: OwnerToken, known_fencing: u64) -> Acquire {
+    Acquire {
+        full_key,
+        token,
+        ttl: CHECK_TTL,
+        known_fencing,
+        tokens: 1,
+        queue_mode: QueueMode::DoNotQueue,
+        entry: Entry {
+            number: 0,
+            ttl: Duration::ZERO,
+            mode: Mode::Exclusive,
+        },
+        in_flight: Arc::default(),
     }
 }
 

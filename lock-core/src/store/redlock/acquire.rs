@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     runtime::jitter::jittered,
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Failure, Prefetch, Prefetched, QueueMode,
+        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, QueueMode,
         WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockCondition, Proposal},
@@ -66,17 +66,22 @@ pub(super) async fn acquire(
     }
     match lost.loss {
         NoMajority::Busy(expiry) => Ok(Acquired {
-            outcome: AcquireOutcome::Busy(Busy {
-                expiry,
-                position: None,
-                wake_up: WakeUpMode::PollWithNewToken,
-                is_next: true,
-                holder: None,
-                stamp: None,
-            }),
+            outcome: AcquireOutcome::Busy(busy(expiry)),
             connection: lost.connection(),
         }),
         NoMajority::Silence | NoMajority::Overtaken => Err(lost.failure(&servers)),
+    }
+}
+
+/// There is no queue: each waiter asks again, with a new owner token.
+fn busy(expiry: Expiry) -> Busy {
+    Busy {
+        expiry,
+        position: None,
+        wake_up: WakeUpMode::PollWithNewToken,
+        is_next: true,
+        holder: None,
+        stamp: None,
     }
 }
 

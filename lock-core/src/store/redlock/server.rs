@@ -161,16 +161,26 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            let voting_right = self.ask_voting_right(left()).await?;
-            if connection != voting_right.connection {
-                return Err(Failure::no_answer(format!(
-                    "{} was connected to anew while it voted",
-                    self.node.shown()
-                )));
-            }
-            self.require_vote(&voting_right, sent)?;
+            self.require_vote_on(connection, sent, left()).await?;
         }
         Ok(vote)
+    }
+
+    /// Fails unless the server might vote at that time, on this connection, on which it was not identified before.
+    async fn require_vote_on(
+        &self,
+        connection: ConnectionId,
+        sent: Moment,
+        within: Duration,
+    ) -> Result<(), Failure> {
+        let voting_right = self.ask_voting_right(within).await?;
+        if connection != voting_right.connection {
+            return Err(Failure::no_answer(format!(
+                "{} was connected to anew while it voted",
+                self.node.shown()
+            )));
+        }
+        self.require_vote(&voting_right, sent)
     }
 
     /// The current time of its clock, in microseconds, if that is known.

@@ -2,7 +2,7 @@
 
 use std::{error::Error, iter, sync::Arc};
 
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::{
     fencing::FencingBlock,
@@ -17,6 +17,9 @@ use crate::{
         },
     },
 };
+
+/// A server, the place of the proposal that it was sent, and its reply.
+type VoteOfServer = (usize, (usize, Result<Vote, Failure>));
 
 /// What a majority accepted.
 pub(super) struct RoundWon {
@@ -49,8 +52,7 @@ pub(super) async fn run_voting_round(
     let count = servers.servers.len();
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (tell, mut answers) = mpsc::unbounded_channel();
-    let (mut failures, mut wanted, mut accepted) = (Vec::new(), false, false);
-    let mut unanswered = 0;
+    let mut heard = Heard::default();
     let mut step = ballot.begin();
     // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
     let loss = loop {
@@ -60,36 +62,12 @@ pub(super) async fn run_voting_round(
                     number,
                     ..proposal.clone()
                 };
-                let within = servers.patience(proposal.ttl);
-                // Each server has a time-out of its own, since one that hangs must not delay the others.
-                servers.send_to_all(&tell, |server, member| {
-                    let (proposal, in_flight) = (proposal.clone(), in_flight.clone());
-                    async move {
-                        let in_flight = in_flight.as_ref();
-                        let record = in_flight.map(|record| &of_servers(record, count)[server]);
-                        (place, member.vote(&proposal, within, record).await)
-                    }
-                });
-                unanswered += count;
+                propose(servers, &tell, place, &proposal, in_flight.as_ref());
+                heard.unanswered += count;
                 BallotStep::Wait
             }
             BallotStep::Wait => match answers.recv().await {
-                Some((server, (place, Ok(vote)))) => {
-                    unanswered -= 1;
-                    if let Vote::Accepted {
-                        wanted: is_wanted, ..
-                    } = vote
-                    {
-                        accepted = true;
-                        wanted |= is_wanted;
-                    }
-                    ballot.hear(server, place, vote)
-                }
-                Some((server, (place, Err(failure)))) => {
-                    unanswered -= 1;
-                    failures.push(failure);
-                    ballot.miss(server, place)
-                }
+                Some((server, (place, reply))) => heard.note(&mut ballot, server, place, reply),
                 // This cannot happen: `tell` keeps the channel open.
                 None => break NoMajority::Silence,
             },
@@ -98,37 +76,90 @@ pub(super) async fn run_voting_round(
                 break NoMajority::Overtaken;
             }
             BallotStep::Won { number } => {
-                if wanted {
+                let contended = if heard.wanted {
                     servers.back_off.note(&proposal.full_key, CLOCK.now());
-                }
-                return Ok(RoundWon {
-                    tokens: block(number, proposal.count),
-                    contended: if wanted {
-                        Contended::OthersWaiting
-                    } else {
-                        Contended::NoneWaiting
-                    },
-                });
+                    Contended::OthersWaiting
+                } else {
+                    Contended::NoneWaiting
+                };
+                let tokens = block(number, proposal.count);
+                return Ok(RoundWon { tokens, contended });
             }
             BallotStep::Lost(loss) => break loss,
         };
     };
-    let traces = |in_flight: &Arc<InFlight>| {
-        // A request without a reply may not even have left, and will leave unless the release forbids it.
-        let records = of_servers(in_flight, count);
-        // A request of an earlier round with this token, or of this one.
-        !in_flight.is_empty()
-            || accepted
-            || unanswered > 0
-            || records.iter().any(|record| !record.is_settled())
-            || !failures.is_empty() && records.iter().any(ServerInFlight::was_used)
-    };
     Err(RoundLost {
         loss,
         is_definitely_not_ours: ballot.is_definitely_held(),
-        leaves_traces: in_flight.as_ref().is_some_and(traces),
-        failures,
+        leaves_traces: in_flight.is_some_and(|record| heard.leaves_traces(&record, count)),
+        failures: heard.failures,
     })
+}
+
+/// Sends a proposal to all servers. Each has a time-out of its own, since one that hangs must not delay the others.
+fn propose(
+    servers: &Arc<RedlockServers>,
+    tell: &UnboundedSender<VoteOfServer>,
+    place: usize,
+    proposal: &Proposal,
+    in_flight: Option<&Arc<InFlight>>,
+) {
+    let within = servers.patience(proposal.ttl);
+    let count = servers.servers.len();
+    servers.send_to_all(tell, |server, member| {
+        let (proposal, in_flight) = (proposal.clone(), in_flight.cloned());
+        async move {
+            let in_flight = in_flight.as_ref();
+            let record = in_flight.map(|record| &of_servers(record, count)[server]);
+            (place, member.vote(&proposal, within, record).await)
+        }
+    });
+}
+
+/// The replies of one round.
+#[derive(Default)]
+struct Heard {
+    accepted: bool,
+    /// Whether a server said that others want the lock.
+    wanted: bool,
+    failures: Vec<Failure>,
+    unanswered: usize,
+}
+
+impl Heard {
+    fn note(
+        &mut self,
+        ballot: &mut Ballot,
+        server: usize,
+        place: usize,
+        reply: Result<Vote, Failure>,
+    ) -> BallotStep {
+        self.unanswered -= 1;
+        match reply {
+            Ok(vote) => {
+                if let Vote::Accepted { wanted, .. } = vote {
+                    self.accepted = true;
+                    self.wanted |= wanted;
+                }
+                ballot.hear(server, place, vote)
+            }
+            Err(failure) => {
+                self.failures.push(failure);
+                ballot.miss(server, place)
+            }
+        }
+    }
+
+    /// Whether a server may have the owner token: by a request of an earlier round, or of this one. A request without a reply may
+    /// not even have left, and will leave unless the release forbids it.
+    fn leaves_traces(&self, in_flight: &Arc<InFlight>, count: usize) -> bool {
+        let records = of_servers(in_flight, count);
+        !in_flight.is_empty()
+            || self.accepted
+            || self.unanswered > 0
+            || records.iter().any(|record| !record.is_settled())
+            || !self.failures.is_empty() && records.iter().any(ServerInFlight::was_used)
+    }
 }
 
 /// The fencing tokens that an accepted number stands for; the number is the last of them. A majority accepted all of them together,
