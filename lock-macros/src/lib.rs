@@ -10,6 +10,7 @@ mod key;
 mod mode;
 mod options;
 mod output;
+mod template;
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;

@@ -6,9 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    guard::LockGuard,
-    options::{OnLost, Terms},
-    runtime::mutex::Mutex,
+    guard::LockGuard, lock::context::terms::Terms, options::OnLost, runtime::mutex::Mutex,
 };
 
 /// A value of a function, of which a part may be sent after the function has returned.

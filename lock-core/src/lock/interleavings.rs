@@ -16,14 +16,18 @@ use crate::{
     error::LeaseLost,
     key::LockKey,
     lock::{
-        context::{Context, outage::Outage},
+        context::{
+            Context,
+            outage::Outage,
+            terms::{Defaults, Terms},
+        },
         hold::Hold,
         key_state::Limits,
         registry::Registry,
         waiting::WaitFuture,
     },
     mode::LockMode,
-    options::{Defaults, LockOptions, Terms},
+    options::LockOptions,
     runtime::{
         clock::Clock,
         executor::Executor,

@@ -20,7 +20,7 @@ use crate::{
     fencing::{Fence, FencingToken},
     key::LockKey,
     lock::{
-        context::Context,
+        context::{Context, terms::Terms},
         key_state::{
             ReleaseAction, TaskId,
             server_lease::{RenewalPlan, ServerLease},
@@ -29,7 +29,6 @@ use crate::{
         requests::release::Releasing,
     },
     mode::{LockMode, Mode},
-    options::Terms,
     runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex, tally::Open},
     store::{Failure, Renewed, owner::Owner},
     telemetry::{self, WatchedHold},

@@ -17,8 +17,7 @@ use crate::{
     fencing::FencingToken,
     key::{Busy, LockKey},
     lock::{
-        actions::Todo,
-        context::Context,
+        context::{Context, terms::Terms},
         key_map::{KeyEntry, KeyMap, LiveLease, LiveState},
         key_state::{AfterRelease, Limits, Polled, Refusal, TaskId},
         lease_state::LeaseState,
@@ -30,8 +29,7 @@ use crate::{
         },
     },
     mode::LockMode,
-    options::Terms,
-    runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex},
+    runtime::{catch_panic::SpareWaker, clock::Moment, mutex::Mutex},
     store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
 };
 
@@ -45,23 +43,6 @@ pub(crate) struct Registry {
     pub(super) limits: Limits,
     pub(super) keys: Mutex<KeyMap>,
     last_task: AtomicU64,
-}
-
-/// A clone of a task's waker, which a transition may take. A waker is the user's code. So it is cloned before the mutex is taken, and
-/// dropped after the mutex is free.
-struct SpareWaker(Option<Waker>);
-
-impl SpareWaker {
-    fn new(waker: &Waker) -> Self {
-        Self(Some(waker.clone()))
-    }
-}
-
-impl Drop for SpareWaker {
-    fn drop(&mut self) {
-        let waker = self.0.take();
-        catch_panic(|| drop(waker));
-    }
 }
 
 /// What became of a task that began to wait.
@@ -130,7 +111,7 @@ impl Registry {
             }
             entry
                 .state
-                .wait(id, terms, deadline, &mut waker.0, cx)
+                .wait(id, terms, deadline, waker.slot(), cx)
                 .map(|()| None)
         });
         todo.remove_ended(&mut keys, key, kind);
@@ -213,7 +194,7 @@ impl Registry {
                 entry.state.acquired(&owner, reply, cx);
             }
             let lease = self.lease_maker(key, cx.now);
-            entry.state.poll(id, &mut waker.0, lease, cx)
+            entry.state.poll(id, waker.slot(), lease, cx)
         });
         match polled {
             Some((Polled::Pending, request)) => {
@@ -257,24 +238,23 @@ impl Registry {
         let (key, kind) = (&lease.key, lease.kind());
         let mut keys = self.keys.lock();
         keys.note_hold(key, lease.held_for(now));
-        let released = keys.get_mut(key, kind).map(|entry| {
-            self.step(key, kind, now, entry, |entry, cx| {
-                let after = entry.state.release(lease.id, &lease.owner, cx);
-                let unanswered = matches!(after, AfterRelease::GiveBack(_)).then(|| {
-                    let releasing = entry.releasing.insert(ReleaseInFlight::default());
-                    let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
-                    releasing.begin(listener, key, kind)
-                });
-                (after, unanswered)
-            })
+        let released = self.step_if_known(&mut keys, key, kind, now, |entry, cx| {
+            let after = entry.state.release(lease.id, &lease.owner, cx);
+            let unanswered = matches!(after, AfterRelease::GiveBack(_)).then(|| {
+                let releasing = entry.releasing.insert(ReleaseInFlight::default());
+                let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
+                releasing.begin(listener, key, kind)
+            });
+            (after, unanswered)
         });
-        let ((after, unanswered), mut todo) =
-            released.unwrap_or_else(|| ((AfterRelease::NotHeld, None), Todo::default()));
-        todo.remove_ended(&mut keys, key, kind);
         drop(keys);
+        let (released, todo) = released.unzip();
+        let (after, unanswered) = released.unwrap_or((AfterRelease::NotHeld, None));
+        let asks = matches!(&todo, Some(todo) if todo.asks());
+        let carry_out = || todo.map(|todo| self.carry_out(key, kind, todo));
         let action = match after {
             AfterRelease::Passed => {
-                self.carry_out(key, kind, todo);
+                carry_out();
                 return lost.map(|reason| Releasing::lost(key.clone(), reason));
             }
             AfterRelease::GiveBack(action) => action,
@@ -282,10 +262,10 @@ impl Registry {
         };
         let mut releasing = release::release(&self.context, key, action, lost, unanswered);
         // The release reaches the connection before the next request for the key.
-        if todo.asks() {
+        if asks {
             releasing.send();
         }
-        self.carry_out(key, kind, todo);
+        carry_out();
         Some(releasing)
     }
 

@@ -6,7 +6,7 @@ use crate::{
     key::LockKey,
     lock::{
         actions::Todo,
-        key_map::{KeyEntry, StateAction, StateTransition},
+        key_map::{KeyEntry, KeyMap, StateAction, StateTransition},
         key_state::{AcquireAction, Action, Transition},
         registry::Registry,
         requests::{
@@ -40,11 +40,24 @@ impl Registry {
         transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
     ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
         let mut keys = self.keys.lock();
-        let entry = keys.get_mut(key, kind)?;
-        let (result, mut todo) = self.step(key, kind, now, entry, transition);
-        todo.remove_ended(&mut keys, key, kind);
+        let (result, todo) = self.step_if_known(&mut keys, key, kind, now, transition)?;
         drop(keys);
         Some((result, self.carry_out(key, kind, todo)))
+    }
+
+    /// Makes a transition of a key that has an entry, and removes an entry that is over. Called with the mutex locked.
+    pub(super) fn step_if_known<T>(
+        &self,
+        keys: &mut KeyMap,
+        key: &LockKey,
+        kind: LockMode,
+        now: Moment,
+        transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
+    ) -> Option<(T, Todo)> {
+        let entry = keys.get_mut(key, kind)?;
+        let (result, mut todo) = self.step(key, kind, now, entry, transition);
+        todo.remove_ended(keys, key, kind);
+        Some((result, todo))
     }
 
     /// Makes a transition of an entry. Called with the mutex locked.

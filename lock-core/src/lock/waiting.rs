@@ -12,8 +12,7 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        context::forked,
-        context::outage::Outage,
+        context::{forked, outage::Outage, terms::Terms},
         hold::Hold,
         key_state::{Limits, Polled, TaskId},
         lease_state::LeaseState,
@@ -21,7 +20,6 @@ use crate::{
         requests::acquire_in_flight::AcquireInFlight,
     },
     mode::LockMode,
-    options::Terms,
     runtime::clock::Moment,
     telemetry,
 };

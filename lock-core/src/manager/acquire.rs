@@ -13,9 +13,12 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     key::LockKey,
-    lock::{hold::Hold, key_state::wait_queue::deadline, reentry, waiting::WaitFuture},
+    lock::{
+        context::terms::Terms, hold::Hold, key_state::wait_queue::deadline, reentry,
+        waiting::WaitFuture,
+    },
     manager::LockManager,
-    options::{Terms, check_key},
+    options::check_key,
 };
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.

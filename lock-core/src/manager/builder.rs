@@ -4,19 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(doc)]
+use crate::manager::LockManager;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 #[cfg(feature = "redis")]
 use crate::{
     credentials::CredentialsProvider,
-    manager::LockManager,
     store::redis::{Access, AddressPromise, OwnClient, Replicas},
 };
 use crate::{
     error::LockError,
     key::LockKey,
-    lock::key_state::Limits,
-    options::{Defaults, ReleaseMode, Wait, check_key, check_prefix},
+    lock::{context::terms::Defaults, key_state::Limits},
+    options::{ReleaseMode, Wait, check_key, check_prefix},
     store::timing::Timing,
 };
 
@@ -349,50 +350,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Connects to the primary that sentinels know by the name `service`; the hosts are as in `host:26379`.
-    ///
-    /// The same as [`connect`](Self::connect) with `redis+sentinel://host:26379,host2:26379/service`, for hosts that come as a
-    /// list. List all sentinels: one that can be reached is enough.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockManager::connect`].
-    #[cfg(feature = "redis")]
-    pub async fn sentinel<U>(self, service: &str, hosts: U) -> Result<LockManager, LockError>
-    where
-        U: IntoIterator<Item: AsRef<str>>,
-    {
-        let service =
-            percent_encoding::utf8_percent_encode(service, percent_encoding::NON_ALPHANUMERIC);
-        let url = format!("{}/{service}", several("sentinel", hosts)?);
-        self.connect(&url).await
-    }
-
-    /// Connects to a cluster of which these nodes are a part; the hosts are as in `host:6379`.
-    ///
-    /// The same as [`connect`](Self::connect) with `redis+cluster://host:6379,host2:6379`, for hosts that come as a list. One node
-    /// that can be reached is enough: it reports the others.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockManager::connect`].
-    #[cfg(feature = "cluster")]
-    pub async fn cluster<U>(self, hosts: U) -> Result<LockManager, LockError>
-    where
-        U: IntoIterator<Item: AsRef<str>>,
-    {
-        let url = several("cluster", hosts)?;
-        self.connect(&url).await
-    }
-
     /// Sets which servers are trusted over TLS, and the certificate of this process. Defaults to [`Tls::new`].
     ///
     /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that no data is sent
@@ -420,31 +377,4 @@ impl LockManagerBuilder {
         self.defaults.check()?;
         self.timing.check()
     }
-}
-
-/// The url for several hosts, which may come with a scheme.
-#[cfg(feature = "redis")]
-fn several<U>(kind: &str, hosts: U) -> Result<String, LockError>
-where
-    U: IntoIterator<Item: AsRef<str>>,
-{
-    let mut scheme: Option<String> = None;
-    let mut list = Vec::new();
-    for host in hosts {
-        let (own, host) = match host.as_ref().trim().split_once("://") {
-            Some((own, host)) => (own, host.to_owned()),
-            None => ("redis", host.as_ref().trim().to_owned()),
-        };
-        if host.contains(['/', '@', '?', '#'])
-            || *scheme.get_or_insert_with(|| own.to_owned()) != own
-        {
-            return Err(LockError::invalid(
-                "write each host as in `host:port`, or all of them as in `rediss://host:port`; users and passwords are set by \
-                 `credentials`",
-            ));
-        }
-        list.push(host);
-    }
-    let scheme = scheme.as_deref().unwrap_or("redis");
-    Ok(format!("{scheme}+{kind}://{}", list.join(",")))
 }

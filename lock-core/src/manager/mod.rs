@@ -1,32 +1,26 @@
 //! The public entry point: acquiring, running, and the calls for operators.
 
-use std::{fmt, future::Future, sync::Arc, task::Waker, time::Duration};
-
-use tracing::Instrument as _;
+use std::{fmt, sync::Arc, task::Waker, time::Duration};
 
 use crate::{
     error::LockError,
     guard::LockGuard,
     key::{IntoLockKey, KeyInMode, LockKey},
-    lease::Lease,
     lock::{
-        context::{Context, forked},
-        hold::while_held,
-        key_state::wait_queue::deadline,
-        reentry::{self, Turns},
+        context::{
+            Context, forked,
+            terms::{Defaults, Terms},
+        },
         registry::Registry,
         waiting::WaitFuture,
     },
-    mode::Mode,
-    options::{Defaults, LockOptions, OnLost, ReleaseMode, Terms, Wait},
+    options::LockOptions,
     runtime::{clock::Moment, executor::Executor},
     telemetry,
 };
 
 mod acquire;
 mod builder;
-#[cfg(feature = "redis")]
-mod client;
 mod connecting;
 mod default;
 mod keys_of;
@@ -35,14 +29,18 @@ mod listing;
 mod modes_in_memory;
 mod multi_key;
 mod operating;
+mod run;
+#[cfg(feature = "redis")]
+mod servers;
 
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
-#[cfg(feature = "redis")]
-pub use client::IntoClient;
 pub use default::{LockSource, current_lease, set_global, with_locks};
 pub use keys_of::KeysOf;
 pub use listing::{ListedLock, LockList};
+pub(crate) use run::release_now;
+#[cfg(feature = "redis")]
+pub use servers::IntoClient;
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);
@@ -292,140 +290,6 @@ impl LockManager {
         }
     }
 
-    /// Runs a body while holding a lock; drops the body when the lease is lost.
-    ///
-    /// This is what the attribute does with one key. The body gets the lease, for its fencing token; [`current_lease`] returns it,
-    /// too. The body is never polled once the lease has ended, unless the options say [`OnLost::Continue`]. The lock is released,
-    /// and the release awaited, before this returns. With [`release_in_background`](LockOptions::release_in_background), the
-    /// release is only handed over.
-    ///
-    /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the body's
-    /// key at the same time. These calls have the key in turn, first come, first served: each waits as long as its options say.
-    /// Calls that ask for the key [`shared`](LockOptions::shared) run together.
-    ///
-    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
-    /// effects that must not happen in that case need the fencing token.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
-    ///
-    /// # Panics
-    ///
-    /// Only if the body does; the lock is released then too.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body first and then releases the lock in the background, within one round trip.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), lock_core::LockError> {
-    /// # use lock_core::{LockManager, LockOptions};
-    /// # let manager = LockManager::in_memory();
-    /// let total = manager
-    ///     .run("report", LockOptions::default(), |lease| async move {
-    ///         println!("writing with fencing token {}", lease.fencing_token());
-    ///         42
-    ///     })
-    ///     .await?;
-    /// # assert_eq!(total, 42);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn run<T, F, Fut>(
-        &self,
-        key: impl IntoLockKey,
-        options: LockOptions,
-        body: F,
-    ) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
-        let key = key.into_key_in_mode();
-        self.run_then(key, options, body, release_now).await
-    }
-
-    /// The same, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
-    pub(crate) async fn run_then<T, F, Fut>(
-        &self,
-        KeyInMode { key, mode }: KeyInMode,
-        options: LockOptions,
-        body: F,
-        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
-    ) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
-        let terms = self.terms(&key, &options.in_mode(mode))?;
-        let wanted = [(key, terms.mode)];
-        let turns = self.take_turns(&wanted, terms.wait).await?;
-        let [(key, _)] = wanted;
-        let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
-        self.run_under(guard, turns, terms, body, then).await
-    }
-
-    /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
-    /// keys, this neither waits nor allocates. The keys are then waited for, or refused, as without a body.
-    async fn take_turns(&self, keys: &[(LockKey, Mode)], wait: Wait) -> Result<Turns, LockError> {
-        let registry = &self.inner.registry;
-        for (key, mode) in keys {
-            if reentry::find(registry, key, *mode)?.is_none() {
-                return Ok(Turns::default());
-            }
-        }
-        let deadline = deadline(wait, self.begin()?);
-        // In a box, so that a call outside of a body stays small.
-        Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
-    }
-
-    async fn run_under<T, F, Fut>(
-        &self,
-        guard: LockGuard,
-        mut turns: Turns,
-        terms: Terms,
-        body: F,
-        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
-    ) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
-        let lease = guard.lease();
-        let body = body(lease.clone());
-        // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
-        let leases = guard.hold().leases();
-        let body = reentry::scope(leases, turns.shared(), body).instrument(leases.first().span());
-        let value = match terms.on_lost {
-            OnLost::Cancel => while_held(leases, body).await?,
-            OnLost::Continue => body.await,
-        };
-        drop(turns);
-        let (value, guard) = then(value, guard, &terms);
-        let Some(guard) = guard else {
-            return Ok(value);
-        };
-        match terms.release {
-            ReleaseMode::Awaited => release(guard).await,
-            ReleaseMode::InBackground => self.release_in_background(guard),
-        }
-        Ok(value)
-    }
-
-    /// Hands the release over to the connection, or to the manager's thread.
-    fn release_in_background(&self, guard: LockGuard) {
-        let context = self.context();
-        let open = context.in_background.open();
-        context.executor.start(async move {
-            release(guard).await;
-            drop(open);
-        });
-    }
-
     /// Joins the wait queue of a key.
     fn join_queue(
         &self,
@@ -470,19 +334,6 @@ impl LockManager {
 
     fn context(&self) -> &Arc<Context> {
         &self.inner.registry.context
-    }
-}
-
-/// The `then` of a body with a value that no longer needs the lock: the lock is released.
-pub(crate) fn release_now<T>(value: T, guard: LockGuard, _: &Terms) -> (T, Option<LockGuard>) {
-    (value, Some(guard))
-}
-
-/// Releases the lock of a body that has ended. A failure is only logged, so that the caller still gets the body's value.
-async fn release(guard: LockGuard) {
-    let key = guard.key().clone();
-    if let Err(error) = guard.release().await {
-        tracing::warn!(key = %key.shown(), %error, "the body ended, but the release of its lock failed");
     }
 }
 

@@ -11,13 +11,14 @@ use crate::{
     key::{IntoLockKey, KeyInMode, LockKey},
     lease::Lease,
     lock::{
+        context::terms::Terms,
         hold::{Hold, Leases},
         key_state::wait_queue::deadline,
         reentry,
     },
-    manager::{LockManager, acquire::AcquireFuture, release_now},
+    manager::{LockManager, acquire::AcquireFuture, run::release_now},
     mode::Mode,
-    options::{AutoRenew, LockOptions, MOST_KEYS, Terms, Wait, check_key},
+    options::{AutoRenew, LockOptions, MOST_KEYS, Wait, check_key},
     runtime::clock::Moment,
 };
 

@@ -1,6 +1,9 @@
 //! Calling code of the user: the wakers of the user's executor, and subscribers of telemetry.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
+};
 
 /// Makes the call, and catches its panic. A panic interrupts no work of this crate, and the other tasks are still woken.
 pub(crate) fn catch_panic(call: impl FnOnce()) {
@@ -9,5 +12,27 @@ pub(crate) fn catch_panic(call: impl FnOnce()) {
         drop(catch_unwind(|| {
             tracing::error!("a waker or a telemetry subscriber panicked");
         }));
+    }
+}
+
+/// A clone of a task's waker, which a transition may take. A waker is the user's code. So it is cloned before the mutex is taken, and
+/// dropped after the mutex is free.
+pub(crate) struct SpareWaker(Option<Waker>);
+
+impl SpareWaker {
+    pub(crate) fn new(waker: &Waker) -> Self {
+        Self(Some(waker.clone()))
+    }
+
+    /// The waker, to be taken or exchanged under the mutex.
+    pub(crate) fn slot(&mut self) -> &mut Option<Waker> {
+        &mut self.0
+    }
+}
+
+impl Drop for SpareWaker {
+    fn drop(&mut self) {
+        let waker = self.0.take();
+        catch_panic(|| drop(waker));
     }
 }

@@ -29,6 +29,7 @@ use crate::{
 };
 
 pub(crate) mod outage;
+pub(crate) mod terms;
 
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,

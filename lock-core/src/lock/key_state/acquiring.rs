@@ -9,9 +9,11 @@ use std::time::Duration;
 use crate::{
     lock::key_state::{
         KeyState,
-        action::{AcquireAction, Action, BLOCK, TaskId, Transition},
-        refusal::Refusal,
-        request::{AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, Rivals, WakeUps},
+        action::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
+        request::{
+            AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, Rivals, SHORTEST_PAUSE,
+            WakeUps, checking_pause,
+        },
         server_lease::{ServerLease, validity},
     },
     mode::{LockMode, Mode},
@@ -21,18 +23,8 @@ use crate::{
     telemetry::HandOff,
 };
 
-/// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive. The
-/// server skips an entry that missed two checks (`SILENT` in `queue.lua`).
-const BEAT: Duration = Duration::from_secs(1);
-
-/// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
-const FIRST_CHECK: Duration = Duration::from_millis(150);
-
 /// The longest pause between two requests while the server is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The shortest pause before the next request for a key that is about to be free.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
 impl<W, L, O> KeyState<W, L, O>
 where
@@ -399,35 +391,16 @@ where
     }
 }
 
-/// The time until the entry is checked: a beat. Only the first of the queue asks sooner, when the holder's lease must have ended.
-/// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
-/// The first process of the queue adds one check a ttl, or one a pause.
-fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
-    let beat = BEAT + (cx.jitter)(BEAT / 20);
-    if !busy.is_next {
-        return beat;
-    }
-    let pause = match (busy.wake_up, busy.expiry) {
-        (WakeUpMode::Push, Expiry::Unknown) => (cx.jitter)(FIRST_CHECK),
-        (WakeUpMode::Push, _) => beat,
-        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => (cx.jitter)(cx.polling_pause),
-    };
-    match busy.expiry {
-        // Two milliseconds later, with jitter, since the server counts in whole milliseconds.
-        Expiry::In(left) => pause
-            .min(left + (cx.jitter)(Duration::from_millis(2)))
-            .max(SHORTEST_PAUSE),
-        Expiry::Never | Expiry::Unknown => pause,
-    }
-}
-
 #[cfg(all(test, feature = "redis"))]
 mod tests {
     use super::*;
     use crate::{
         fencing::FencingBlock,
-        lock::key_state::{Limits, Polled},
-        options::{Defaults, LockOptions, Terms},
+        lock::{
+            context::terms::{Defaults, Terms},
+            key_state::{Limits, Polled},
+        },
+        options::LockOptions,
     };
 
     const TTL: Duration = Duration::from_secs(3);

@@ -11,17 +11,14 @@ use std::time::Duration;
 
 use crate::{
     error::LeaseLost,
-    fencing::FencingToken,
     lock::key_state::{
         KeyState,
-        action::{Action, POLL_WITHIN, ReleaseAction, TaskId, Transition},
+        action::{Action, ReleaseAction, TaskId, Transition},
         batch::Next,
         local_holders::{HolderStage, LocalHolder},
-        server_lease::{RenewalPlan, ServerLease, validity},
-        wait_queue::Waiter,
+        server_lease::{RenewalPlan, validity},
     },
     mode::LockMode,
-    options::Terms,
     runtime::clock::Moment,
     store::{Failure, Prefetched, Renewed},
     telemetry::HandOff,
@@ -221,74 +218,6 @@ where
         }
     }
 
-    /// The task takes its grant, if it has one. A task that polls late can take it as long as the lease lasts.
-    pub(super) fn take_grant(
-        &mut self,
-        id: TaskId,
-        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
-        cx: &mut Transition<'_, W, L, O>,
-    ) -> Option<L> {
-        let at = self.granting_lease(id)?;
-        let held = &mut self.leases[at];
-        if cx.now >= held.valid_until {
-            return None;
-        }
-        let holder = held.holders.get(id)?;
-        let lease = lease(held, id, &holder.terms, holder.fencing);
-        let taken = HolderStage::Taken {
-            lease: lease.clone(),
-            began: None,
-        };
-        let stage = held
-            .holders
-            .change(id, |holder| std::mem::replace(&mut holder.stage, taken))?;
-        if let HolderStage::Granted { waiter, .. } = stage {
-            cx.actions.extend(waiter.waker.map(Action::Drop));
-        }
-        Some(lease)
-    }
-
-    /// Takes back a grant that its task has not taken. Also returns the position of the lease.
-    pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<Waiter<W>>)> {
-        let at = self.granting_lease(id)?;
-        match self.leases[at].holders.remove(id)?.stage {
-            HolderStage::Granted { waiter, .. } => Some((at, waiter)),
-            HolderStage::Taken { .. } => None,
-        }
-    }
-
-    pub(super) fn granted_tasks(&self) -> Vec<TaskId> {
-        let holders = self.leases.iter().flat_map(|held| held.holders.iter());
-        let granted = holders.filter(|holder| holder.is_granted());
-        granted.map(|holder| holder.id).collect()
-    }
-
-    /// Gives a server lease to a waiter, and wakes it.
-    pub(super) fn give(
-        &mut self,
-        at: usize,
-        id: TaskId,
-        fencing: FencingToken,
-        cx: &mut Transition<'_, W, L, O>,
-    ) {
-        if let Some(mut waiter) = self.queue.remove(id) {
-            cx.actions.extend(waiter.waker.take().map(Action::Wake));
-            let held = &mut self.leases[at];
-            if let Some(share) = &mut held.share {
-                share.unused_until = None;
-            }
-            held.holders.insert(LocalHolder {
-                id,
-                terms: waiter.terms,
-                fencing,
-                stage: HolderStage::Granted {
-                    until: cx.now.after(POLL_WITHIN),
-                    waiter,
-                },
-            });
-        }
-    }
-
     /// Passes on a lease that may have no holder any more: to the next waiter, or back to the server.
     pub(super) fn go_on_without_holder(
         &mut self,
@@ -404,15 +333,9 @@ where
     }
 
     /// The position of the lease that this task has, or was granted.
-    fn lease_of(&self, id: TaskId) -> Option<usize> {
+    pub(super) fn lease_of(&self, id: TaskId) -> Option<usize> {
         let mut leases = self.leases.iter();
         leases.position(|held| held.holders.get(id).is_some())
-    }
-
-    fn granting_lease(&self, id: TaskId) -> Option<usize> {
-        let at = self.lease_of(id)?;
-        let holder = self.leases[at].holders.get(id)?;
-        holder.is_granted().then_some(at)
     }
 
     pub(super) fn position_of(&self, owner: &O) -> Option<usize> {

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::{
     fencing::FencingToken,
-    lock::key_state::{action::TaskId, wait_queue::Waiter},
-    options::Terms,
+    lock::{
+        context::terms::Terms,
+        key_state::{action::TaskId, wait_queue::Waiter},
+    },
     runtime::clock::Moment,
 };
 

@@ -28,29 +28,32 @@
 //! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is what observers of a lease see, and `O` is an owner
 //! token with its bookkeeping.
 
-use std::{collections::BTreeMap, mem, time::Duration};
+use std::{collections::BTreeMap, mem};
 
 use crate::{
     fencing::FencingToken,
-    lock::key_state::{
-        request::{AcquireRequest, RequestStep},
-        server_lease::ServerLease,
-        share::Share,
-        wait_queue::{WaitQueue, Waiter},
+    lock::{
+        context::terms::Terms,
+        key_state::{
+            request::{AcquireRequest, RequestStep},
+            server_lease::ServerLease,
+            share::Share,
+            wait_queue::{WaitQueue, Waiter},
+        },
     },
     mode::LockMode,
-    options::{Terms, Wait},
+    options::Wait,
     runtime::clock::Moment,
 };
 
 mod acquiring;
 mod action;
 mod batch;
+mod granting;
 mod holding;
 pub(crate) mod local_holders;
 #[cfg(all(test, feature = "redis"))]
 mod model;
-mod refusal;
 pub(crate) mod request;
 pub(crate) mod server_lease;
 mod share;
@@ -58,10 +61,9 @@ mod sharing;
 pub(crate) mod wait_queue;
 
 pub(crate) use action::{
-    AcquireAction, Action, BATCHED_WITHIN, Limits, ReleaseAction, TaskId, Transition,
+    AcquireAction, Action, BATCHED_WITHIN, Limits, Refusal, ReleaseAction, TaskId, Transition,
 };
 pub(crate) use holding::AfterRelease;
-pub(crate) use refusal::Refusal;
 
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<W, L, O> {
@@ -358,65 +360,5 @@ where
     fn is_about_to_ask(&self) -> bool {
         let is_in_the_way = self.kind == LockMode::Exclusive && !self.leases.is_empty();
         self.request.is_none() && self.queue.has_head() && !is_in_the_way
-    }
-
-    /// Ends the waits with a deadline that has passed: at once if a reply is known, else with the reply that is in flight.
-    fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        while let Some(id) = self.queue.pass_deadline(cx.now) {
-            let decided = self
-                .request
-                .as_ref()
-                .is_none_or(AcquireRequest::is_answered);
-            if let Some(waiter) = self.queue.get_mut(id)
-                && decided
-            {
-                let ttl = waiter.terms.ttl;
-                let refusal = self.refusal(ttl, cx.now);
-                let waiter = self.queue.remove(id).map(|waiter| (id, waiter));
-                self.refuse_all(waiter, &refusal, cx);
-            }
-        }
-    }
-
-    /// The refusal for a task that waits no longer.
-    fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
-        let expected = Refusal::busy_until(now.after(ttl));
-        // Before the first reply, the process may know no more than that a waiter is before this one.
-        let replied = self
-            .request
-            .as_ref()
-            .and_then(|request| request.last_reply.clone());
-        let held = self.leases.iter().map(ServerLease::ends_at).min();
-        replied
-            .or_else(|| held.map(Refusal::busy_until))
-            .unwrap_or(expected)
-    }
-
-    fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
-        let waiters = self.queue.take_impatient();
-        self.refuse_all(waiters, refusal, cx);
-    }
-
-    fn refuse_those(
-        &mut self,
-        which: impl Fn(&Waiter<W>) -> bool,
-        refusal: &Refusal,
-        cx: &mut Transition<'_, W, L, O>,
-    ) {
-        let waiters = self.queue.take_those(which);
-        self.refuse_all(waiters, refusal, cx);
-    }
-
-    /// Tells the tasks of waiters that were taken out that their wait has ended.
-    fn refuse_all(
-        &mut self,
-        waiters: impl IntoIterator<Item = (TaskId, Box<Waiter<W>>)>,
-        refusal: &Refusal,
-        cx: &mut Transition<'_, W, L, O>,
-    ) {
-        for (id, waiter) in waiters {
-            self.refused.insert(id, refusal.clone());
-            cx.actions.extend(waiter.waker.map(Action::Wake));
-        }
     }
 }

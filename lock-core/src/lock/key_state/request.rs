@@ -6,14 +6,21 @@
 use std::time::Duration;
 
 use crate::{
-    lock::key_state::{
-        action::{Action, POLL_WITHIN, ReleaseAction, TaskId},
-        refusal::Refusal,
-    },
+    lock::key_state::action::{Action, POLL_WITHIN, Refusal, ReleaseAction, TaskId, Transition},
     mode::Mode,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Failure, Grant, PushedGrant, QueueMode},
+    store::{AcquireOutcome, Busy, Expiry, Failure, Grant, PushedGrant, QueueMode, WakeUpMode},
 };
+
+/// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive. The
+/// server skips an entry that missed two checks (`SILENT` in `queue.lua`).
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
+const FIRST_CHECK: Duration = Duration::from_millis(150);
+
+/// The shortest pause before the next request for a key that is about to be free.
+pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest<O> {
@@ -208,5 +215,27 @@ impl<O> AcquireRequest<O> {
             kept_until: None,
             is_queued: true,
         }))
+    }
+}
+
+/// The time until the entry is checked: a beat. Only the first of the queue asks sooner, when the holder's lease must have ended.
+/// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
+/// The first process of the queue adds one check a ttl, or one a pause.
+pub(super) fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
+    let beat = BEAT + (cx.jitter)(BEAT / 20);
+    if !busy.is_next {
+        return beat;
+    }
+    let pause = match (busy.wake_up, busy.expiry) {
+        (WakeUpMode::Push, Expiry::Unknown) => (cx.jitter)(FIRST_CHECK),
+        (WakeUpMode::Push, _) => beat,
+        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => (cx.jitter)(cx.polling_pause),
+    };
+    match busy.expiry {
+        // Two milliseconds later, with jitter, since the server counts in whole milliseconds.
+        Expiry::In(left) => pause
+            .min(left + (cx.jitter)(Duration::from_millis(2)))
+            .max(SHORTEST_PAUSE),
+        Expiry::Never | Expiry::Unknown => pause,
     }
 }

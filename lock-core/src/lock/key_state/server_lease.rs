@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use crate::{
     fencing::{FencingBlock, FencingToken},
-    lock::key_state::{
-        action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
-        batch::Batch,
-        local_holders::{HolderStage, LocalHolder, LocalHolders},
-        request::{AcquireRequest, Granted, Rivals},
-        share::Share,
+    lock::{
+        context::terms::Terms,
+        key_state::{
+            action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
+            batch::Batch,
+            local_holders::{HolderStage, LocalHolder, LocalHolders},
+            request::{AcquireRequest, Granted, Rivals},
+            share::Share,
+        },
     },
-    options::{AutoRenew, Terms},
+    options::AutoRenew,
     runtime::clock::Moment,
 };
 

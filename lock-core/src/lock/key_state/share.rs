@@ -11,8 +11,9 @@
 use std::time::Duration;
 
 use crate::{
+    lock::context::terms::Terms,
     mode::LockMode,
-    options::{AutoRenew, Terms, Wait},
+    options::{AutoRenew, Wait},
     runtime::clock::Moment,
 };
 

@@ -1,15 +1,18 @@
 //! Sharing: the transitions of the shares that tasks of this process have together. See `share.rs`.
 
 use crate::{
-    lock::key_state::{
-        KeyState,
-        action::{Action, ReleaseAction, Transition},
-        holding::AfterRelease,
-        server_lease::RenewalPlan,
-        share::{Admits, KEPT},
+    lock::{
+        context::terms::Terms,
+        key_state::{
+            KeyState,
+            action::{Action, ReleaseAction, Transition},
+            holding::AfterRelease,
+            server_lease::RenewalPlan,
+            share::{Admits, KEPT},
+        },
     },
     mode::LockMode,
-    options::{AutoRenew, Terms},
+    options::AutoRenew,
     runtime::clock::Moment,
 };
 

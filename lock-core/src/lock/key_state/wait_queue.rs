@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    lock::key_state::action::TaskId,
-    options::{Terms, Wait},
+    lock::context::terms::Terms, lock::key_state::action::TaskId, options::Wait,
     runtime::clock::Moment,
 };
 

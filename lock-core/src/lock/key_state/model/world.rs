@@ -11,12 +11,15 @@ use super::server::{Lost, OTHER, Reply, Request, Server, TTL};
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
-    lock::key_state::{
-        Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition, request::AcquireReply,
-        server_lease::ServerLease, wait_queue::deadline,
+    lock::{
+        context::terms::Terms,
+        key_state::{
+            Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition,
+            request::AcquireReply, server_lease::ServerLease, wait_queue::deadline,
+        },
     },
     mode::Mode,
-    options::{AutoRenew, OnLost, ReleaseMode, Terms, Wait},
+    options::{AutoRenew, OnLost, ReleaseMode, Wait},
     runtime::clock::Moment,
     store::{AcquireOutcome, Failure, Prefetched},
 };

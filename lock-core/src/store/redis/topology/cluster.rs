@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ServerError, Value};
+use redis::Value;
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
@@ -35,6 +35,7 @@ use crate::{
                 key_location::KeyLocation,
                 server::RedisServer,
                 settings::ServerSettings,
+                slot_ranges::{self, SlotRange},
                 slots::{Names, slot_of},
             },
         },
@@ -46,9 +47,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// After this long without a reply, the next node is asked, too.
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
-
-/// More nodes than any cluster has: a map with more nodes is refused.
-const MOST_NODES: usize = 2_000;
 
 /// Checks whether scripts may publish on a channel in the slot of a lock. A server before Redis 7 has no such channels.
 const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
@@ -70,15 +68,6 @@ struct SlotMap {
     servers: HashMap<(String, u16), Arc<RedisServer>>,
     /// The owner of each slot.
     owners: Vec<Option<Arc<RedisServer>>>,
-}
-
-/// Some slots, and the node that has them.
-#[derive(Debug, PartialEq, Eq)]
-struct Range {
-    first: u16,
-    last: u16,
-    host: String,
-    port: u16,
 }
 
 impl Cluster {
@@ -243,7 +232,7 @@ impl Cluster {
         loop {
             let patience = match candidates.next() {
                 Some(server) => {
-                    asked.spawn(async move { (ask(&server, within).await, server) });
+                    asked.spawn(async move { (slot_ranges::ask(&server, within).await, server) });
                     LOOK_PATIENCE
                 }
                 None if asked.is_empty() => break,
@@ -278,7 +267,7 @@ impl Cluster {
         servers
     }
 
-    fn take_over(&self, ranges: &[Range], told_by: &Arc<RedisServer>) {
+    fn take_over(&self, ranges: &[SlotRange], told_by: &Arc<RedisServer>) {
         let mut map = self.map.lock();
         let template = told_by.connection.address();
         let mut kept = HashMap::new();
@@ -344,136 +333,5 @@ async fn publishing(
             Ok(())
         }
         _ => Ok(()),
-    }
-}
-
-async fn ask(server: &RedisServer, within: Duration) -> Result<Vec<Range>, Failure> {
-    let words = [Text("CLUSTER"), Text("SLOTS")];
-    let (_, answer) = server.connection.send(&[&words], within, None).await?;
-    read_ranges(&answer, server.connection.address())
-}
-
-/// Reads `CLUSTER SLOTS`; a node may leave its own host out.
-fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<Range>, Failure> {
-    let parts = match answer {
-        Value::Array(parts) if parts.len() <= usize::from(SLOTS) => parts,
-        Value::ServerError(error) => return Err(no_map(error, asked)),
-        _ => return Err(errors::nonsense("CLUSTER SLOTS")),
-    };
-    let own = match asked.endpoint() {
-        Endpoint::Tcp { host, .. } => &**host,
-        Endpoint::Unix(_) => "",
-    };
-    let ranges: Option<Vec<_>> = parts.iter().map(|part| read_range(part, own)).collect();
-    let ranges = ranges.ok_or_else(|| errors::nonsense("CLUSTER SLOTS"))?;
-    let mut places: Vec<_> = ranges
-        .iter()
-        .map(|range| (&range.host, range.port))
-        .collect();
-    places.sort_unstable();
-    places.dedup();
-    if places.is_empty() || places.len() > MOST_NODES {
-        return Err(Failure::not_now(format!(
-            "{} knows of no node that has slots",
-            asked.shown()
-        )));
-    }
-    Ok(ranges)
-}
-
-fn read_range(range: &Value, own: &str) -> Option<Range> {
-    let Value::Array(words) = range else {
-        return None;
-    };
-    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &words[..] else {
-        return None;
-    };
-    let (host, port) = match &owner[..] {
-        [Value::BulkString(host), Value::Int(port), ..] => (std::str::from_utf8(host).ok()?, *port),
-        [Value::Nil, Value::Int(port), ..] => ("", *port),
-        _ => return None,
-    };
-    let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-    Some(Range {
-        first: slot(*first)?,
-        last: slot(*last)?,
-        host: if matches!(host, "" | "?") { own } else { host }.to_owned(),
-        port: u16::try_from(port).ok()?,
-    })
-}
-
-fn no_map(error: &ServerError, asked: &Address) -> Failure {
-    if errors::details_of(error).contains("cluster support disabled") {
-        return Failure::Invalid(
-            format!(
-                "{} is no node of a cluster: use a `redis://` url",
-                asked.shown()
-            )
-            .into(),
-        );
-    }
-    if error.code() == "NOPERM" {
-        return errors::denied(format!(
-            "this user of {} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`",
-            asked.shown()
-        ));
-    }
-    errors::refused(error, asked)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::redis::connection::wire::reply;
-    use crate::store::redis::{Security, address::url::ServerUrl};
-
-    fn asked() -> Address {
-        let url = ServerUrl::parse("redis://seed:7000").expect("whole");
-        Address::of(&url, &Security::default()).expect("whole")
-    }
-
-    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        let owner = Value::Array(vec![host, Value::Int(port), Value::Nil]);
-        Value::Array(vec![Value::Int(first), Value::Int(last), owner])
-    }
-
-    fn name(name: &str) -> Value {
-        Value::BulkString(name.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn a_map_is_read_and_a_missing_host_is_the_one_that_was_asked() {
-        let answer = Value::Array(vec![
-            range(0, 5, name("a"), 1),
-            range(6, 16_383, Value::Nil, 2),
-            range(7, 7, name("?"), 3),
-        ]);
-        let ranges = read_ranges(&answer, &asked()).expect("whole");
-        let read: Vec<_> = ranges
-            .iter()
-            .map(|range| (range.first, range.last, &*range.host, range.port))
-            .collect();
-        assert_eq!(
-            read,
-            [(0, 5, "a", 1), (6, 16_383, "seed", 2), (7, 7, "seed", 3)]
-        );
-    }
-
-    #[test]
-    fn a_map_of_the_wrong_form_is_none() {
-        for odd in [
-            Value::Nil,
-            Value::Array(vec![]),
-            Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![range(0, 16_384, name("a"), 1)]),
-            Value::Array(vec![range(-1, 1, name("a"), 1)]),
-            Value::Array(vec![range(0, 1, name("a"), 70_000)]),
-            Value::Array(vec![range(0, 1, Value::Int(1), 1)]),
-        ] {
-            assert!(read_ranges(&odd, &asked()).is_err(), "{odd:?}");
-        }
-        let disabled = reply::error("ERR This instance has cluster support disabled");
-        let refused = read_ranges(&Value::ServerError(disabled), &asked());
-        assert!(matches!(refused, Err(Failure::Invalid(_))), "{refused:?}");
     }
 }

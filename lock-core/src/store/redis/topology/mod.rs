@@ -24,6 +24,8 @@ pub(crate) mod servers;
 pub(crate) mod settings;
 #[cfg(feature = "cluster")]
 pub(crate) mod sharded_subscription;
+#[cfg(feature = "cluster")]
+mod slot_ranges;
 pub(crate) mod slots;
 
 /// Which servers keep the locks.

@@ -1,4 +1,4 @@
-//! Connecting through a user's own client of the crate `redis`.
+//! Connecting without a url: by the hosts of sentinels or of a cluster, and through a user's own client of the crate `redis`.
 
 use redis::AsyncConnectionConfig;
 
@@ -9,6 +9,49 @@ use crate::{
 };
 
 impl LockManagerBuilder {
+    /// Connects to the primary that sentinels know by the name `service`; the hosts are as in `host:26379`.
+    ///
+    /// The same as [`connect`](Self::connect) with `redis+sentinel://host:26379,host2:26379/service`, for hosts that come as a
+    /// list. List all sentinels: one that can be reached is enough.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    pub async fn sentinel<U>(self, service: &str, hosts: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let service =
+            percent_encoding::utf8_percent_encode(service, percent_encoding::NON_ALPHANUMERIC);
+        let url = format!("{}/{service}", several("sentinel", hosts)?);
+        self.connect(&url).await
+    }
+
+    /// Connects to a cluster of which these nodes are a part; the hosts are as in `host:6379`.
+    ///
+    /// The same as [`connect`](Self::connect) with `redis+cluster://host:6379,host2:6379`, for hosts that come as a list. One node
+    /// that can be reached is enough: it reports the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    #[cfg(feature = "cluster")]
+    pub async fn cluster<U>(self, hosts: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let url = several("cluster", hosts)?;
+        self.connect(&url).await
+    }
+
     /// Connects through a client of the crate `redis`: with its TLS and certificates, user, password and database.
     ///
     /// Each connection is opened by the client itself, on the manager's thread, with RESP3 where the server speaks it. Locks have
@@ -165,4 +208,30 @@ mod sealed {
     pub trait Sealed {}
 
     impl Sealed for redis::Client {}
+}
+
+/// The url for several hosts, which may come with a scheme.
+fn several<U>(kind: &str, hosts: U) -> Result<String, LockError>
+where
+    U: IntoIterator<Item: AsRef<str>>,
+{
+    let mut scheme: Option<String> = None;
+    let mut list = Vec::new();
+    for host in hosts {
+        let (own, host) = match host.as_ref().trim().split_once("://") {
+            Some((own, host)) => (own, host.to_owned()),
+            None => ("redis", host.as_ref().trim().to_owned()),
+        };
+        if host.contains(['/', '@', '?', '#'])
+            || *scheme.get_or_insert_with(|| own.to_owned()) != own
+        {
+            return Err(LockError::invalid(
+                "write each host as in `host:port`, or all of them as in `rediss://host:port`; users and passwords are set by \
+                 `credentials`",
+            ));
+        }
+        list.push(host);
+    }
+    let scheme = scheme.as_deref().unwrap_or("redis");
+    Ok(format!("{scheme}+{kind}://{}", list.join(",")))
 }

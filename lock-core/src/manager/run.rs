@@ -1,0 +1,174 @@
+//! Running a body under a lock.
+
+use std::future::Future;
+
+use tracing::Instrument as _;
+
+use crate::{
+    error::LockError,
+    guard::LockGuard,
+    key::{IntoLockKey, KeyInMode, LockKey},
+    lease::Lease,
+    lock::{
+        context::terms::Terms,
+        hold::while_held,
+        key_state::wait_queue::deadline,
+        reentry::{self, Turns},
+    },
+    manager::{LockManager, acquire::AcquireFuture},
+    mode::Mode,
+    options::{LockOptions, OnLost, ReleaseMode, Wait},
+};
+
+impl LockManager {
+    /// Runs a body while holding a lock; drops the body when the lease is lost.
+    ///
+    /// This is what the attribute does with one key. The body gets the lease, for its fencing token;
+    /// [`current_lease`](crate::current_lease) returns it, too. The body is never polled once the lease has ended, unless the
+    /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns. With
+    /// [`release_in_background`](LockOptions::release_in_background), the release is only handed over.
+    ///
+    /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the body's
+    /// key at the same time. These calls have the key in turn, first come, first served: each waits as long as its options say.
+    /// Calls that ask for the key [`shared`](LockOptions::shared) run together.
+    ///
+    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
+    /// effects that must not happen in that case need the fencing token.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    ///
+    /// # Panics
+    ///
+    /// Only if the body does; the lock is released then too.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body first and then releases the lock in the background, within one round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # use lock_core::{LockManager, LockOptions};
+    /// # let manager = LockManager::in_memory();
+    /// let total = manager
+    ///     .run("report", LockOptions::default(), |lease| async move {
+    ///         println!("writing with fencing token {}", lease.fencing_token());
+    ///         42
+    ///     })
+    ///     .await?;
+    /// # assert_eq!(total, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, F, Fut>(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let key = key.into_key_in_mode();
+        self.run_then(key, options, body, release_now).await
+    }
+
+    /// The same, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
+    pub(crate) async fn run_then<T, F, Fut>(
+        &self,
+        KeyInMode { key, mode }: KeyInMode,
+        options: LockOptions,
+        body: F,
+        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let terms = self.terms(&key, &options.in_mode(mode))?;
+        let wanted = [(key, terms.mode)];
+        let turns = self.take_turns(&wanted, terms.wait).await?;
+        let [(key, _)] = wanted;
+        let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
+        self.run_under(guard, turns, terms, body, then).await
+    }
+
+    /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
+    /// keys, this neither waits nor allocates. The keys are then waited for, or refused, as without a body.
+    pub(super) async fn take_turns(
+        &self,
+        keys: &[(LockKey, Mode)],
+        wait: Wait,
+    ) -> Result<Turns, LockError> {
+        let registry = &self.inner.registry;
+        for (key, mode) in keys {
+            if reentry::find(registry, key, *mode)?.is_none() {
+                return Ok(Turns::default());
+            }
+        }
+        let deadline = deadline(wait, self.begin()?);
+        // In a box, so that a call outside of a body stays small.
+        Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
+    }
+
+    pub(super) async fn run_under<T, F, Fut>(
+        &self,
+        guard: LockGuard,
+        mut turns: Turns,
+        terms: Terms,
+        body: F,
+        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let lease = guard.lease();
+        let body = body(lease.clone());
+        // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
+        let leases = guard.hold().leases();
+        let body = reentry::scope(leases, turns.shared(), body).instrument(leases.first().span());
+        let value = match terms.on_lost {
+            OnLost::Cancel => while_held(leases, body).await?,
+            OnLost::Continue => body.await,
+        };
+        drop(turns);
+        let (value, guard) = then(value, guard, &terms);
+        let Some(guard) = guard else {
+            return Ok(value);
+        };
+        match terms.release {
+            ReleaseMode::Awaited => release(guard).await,
+            ReleaseMode::InBackground => self.release_in_background(guard),
+        }
+        Ok(value)
+    }
+
+    /// Hands the release over to the connection, or to the manager's thread.
+    fn release_in_background(&self, guard: LockGuard) {
+        let context = self.context();
+        let open = context.in_background.open();
+        context.executor.start(async move {
+            release(guard).await;
+            drop(open);
+        });
+    }
+}
+
+/// The `then` of a body with a value that no longer needs the lock: the lock is released.
+pub(crate) fn release_now<T>(value: T, guard: LockGuard, _: &Terms) -> (T, Option<LockGuard>) {
+    (value, Some(guard))
+}
+
+/// Releases the lock of a body that has ended. A failure is only logged, so that the caller still gets the body's value.
+async fn release(guard: LockGuard) {
+    let key = guard.key().clone();
+    if let Err(error) = guard.release().await {
+        tracing::warn!(key = %key.shown(), %error, "the body ended, but the release of its lock failed");
+    }
+}

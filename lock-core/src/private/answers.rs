@@ -1,0 +1,116 @@
+//! What a return type needs so that it can say that the lock failed.
+
+use crate::error::{FromLockError, LockError, Skipped};
+
+/// What `on_busy = skip` without `on_error` needs of a return type. It is one trait, so that a type that lacks both is reported
+/// once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say both that the body was skipped and that the lock failed",
+    label = "`on_busy = skip` needs a `Result` of `()` or `Option<_>` here",
+    note = "return `Result<(), E>` or `Result<Option<_>, E>` where `E: From<lock_core::LockError>`",
+    note = "or return `()` or `Option<_>`, and write `on_error = |error| …` for a lock that is not busy but unavailable"
+)]
+pub trait SkipOrFail {
+    /// Returns the value for a skipped body if the lock is busy, and the error in every other case.
+    fn skip_or_fail(error: LockError) -> Self;
+
+    /// As in [`FromLockError`].
+    #[must_use]
+    fn __conversion() -> fn(LockError) -> Self
+    where
+        Self: Sized,
+    {
+        Self::skip_or_fail
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Skipped + FromLockError> SkipOrFail for T {
+    fn skip_or_fail(error: LockError) -> Self {
+        if error.is_busy() {
+            T::skipped()
+        } else {
+            T::from_lock_error(error)
+        }
+    }
+}
+
+/// What `-> impl IntoResponse` needs: the response that the trait makes can say that the lock failed.
+#[diagnostic::on_unimplemented(
+    message = "the response of this `impl IntoResponse` cannot carry a failed lock",
+    label = "becomes a `{Self}`, which does not implement `FromLockError`",
+    note = "switch on the feature of `lock-core` that bears the name of the framework: `axum` or `poem`",
+    note = "or write `on_error = |error| …` in the attribute, with any value that implements the trait"
+)]
+pub trait Answer {
+    /// Converts the failure.
+    fn answer(error: LockError) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: FromLockError> Answer for T {
+    fn answer(error: LockError) -> Self {
+        Self::from_lock_error(error)
+    }
+}
+
+pub use responder::*;
+
+/// What an annotated `-> impl Responder` returns.
+#[cfg(feature = "actix")]
+mod responder {
+    use actix_web::{HttpResponse, Responder};
+
+    use crate::LockError;
+    pub use crate::integrations::actix::Responding;
+
+    /// Wraps the body's value.
+    pub fn responder<R, F>(body: R) -> Responding<R, F> {
+        Responding::Body(body)
+    }
+
+    /// Wraps the value of `on_error`.
+    pub fn responder_on_error<R, F: Responder>(value: F) -> Responding<R, F> {
+        Responding::Failed(value)
+    }
+
+    /// The response of a failed lock.
+    pub trait ActixAnswer {
+        /// Converts the failure.
+        fn answer(error: LockError) -> Self;
+    }
+
+    impl<R> ActixAnswer for Responding<R, HttpResponse> {
+        fn answer(error: LockError) -> Self {
+            Self::Failed(error.into())
+        }
+    }
+}
+
+/// The same without the framework: only `on_error` can then make another responder of the body's type.
+#[cfg(not(feature = "actix"))]
+mod responder {
+    use crate::LockError;
+
+    /// The response of a failed lock: without the framework there is none.
+    #[diagnostic::on_unimplemented(
+        message = "this `impl Responder` cannot carry a failed lock",
+        label = "is actix's with the feature `actix` of `lock-core` only",
+        note = "switch on the feature `actix` of `lock-core`",
+        note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
+    )]
+    pub trait ActixAnswer {
+        /// Converts the failure.
+        fn answer(error: LockError) -> Self;
+    }
+
+    /// Passes the body's value through.
+    pub fn responder<R>(body: R) -> R {
+        body
+    }
+
+    /// Passes the value of `on_error` through.
+    pub fn responder_on_error<R>(value: R) -> R {
+        value
+    }
+}

@@ -1,0 +1,39 @@
+//! What makes the keys of the attribute and of `key!`.
+
+use crate::{
+    key::{IntoLockKey, KeyInMode, KeyPart, LockKey, Part, join},
+    mode::Mode,
+    template::Template,
+};
+
+/// A key expression, taken as it is.
+pub fn exact_key(key: impl IntoLockKey) -> KeyInMode {
+    key.into_key_in_mode()
+}
+
+/// A key of a list with a mode for each. A key expression that names a mode keeps it.
+pub fn shared(key: impl IntoLockKey) -> KeyInMode {
+    key.into_key_in_mode().or(Mode::Shared)
+}
+
+/// As [`shared`].
+pub fn exclusive(key: impl IntoLockKey) -> KeyInMode {
+    key.into_key_in_mode().or(Mode::Exclusive)
+}
+
+/// A key template, taken apart.
+#[must_use]
+pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
+    join(template, parts)
+}
+
+/// Fixed text of a template.
+#[must_use]
+pub const fn text(text: &'static str) -> Part<'static> {
+    Part::Text(text)
+}
+
+/// A value in a template. Two references, because only a sized type can become a `dyn Display`.
+pub fn value<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> Part<'a> {
+    Part::Value(value)
+}

@@ -1,0 +1,161 @@
+//! Asks a node of a cluster which nodes have which slots.
+
+use std::time::Duration;
+
+use redis::{ServerError, Value};
+
+use crate::store::{
+    Failure,
+    redis::{
+        address::{Address, Endpoint},
+        connection::{
+            errors,
+            wire::{command::Arg::Text, redirect::SLOTS},
+        },
+        topology::server::RedisServer,
+    },
+};
+
+/// More nodes than any cluster has: a map with more nodes is refused.
+const MOST_NODES: usize = 2_000;
+
+/// Some slots, and the node that has them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SlotRange {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// Sends `CLUSTER SLOTS`.
+pub(super) async fn ask(server: &RedisServer, within: Duration) -> Result<Vec<SlotRange>, Failure> {
+    let words = [Text("CLUSTER"), Text("SLOTS")];
+    let (_, answer) = server.connection.send(&[&words], within, None).await?;
+    read_ranges(&answer, server.connection.address())
+}
+
+/// Reads `CLUSTER SLOTS`; a node may leave its own host out.
+fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure> {
+    let parts = match answer {
+        Value::Array(parts) if parts.len() <= usize::from(SLOTS) => parts,
+        Value::ServerError(error) => return Err(no_map(error, asked)),
+        _ => return Err(errors::nonsense("CLUSTER SLOTS")),
+    };
+    let own = match asked.endpoint() {
+        Endpoint::Tcp { host, .. } => &**host,
+        Endpoint::Unix(_) => "",
+    };
+    let ranges: Option<Vec<_>> = parts.iter().map(|part| read_range(part, own)).collect();
+    let ranges = ranges.ok_or_else(|| errors::nonsense("CLUSTER SLOTS"))?;
+    let mut places: Vec<_> = ranges
+        .iter()
+        .map(|range| (&range.host, range.port))
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    if places.is_empty() || places.len() > MOST_NODES {
+        return Err(Failure::not_now(format!(
+            "{} knows of no node that has slots",
+            asked.shown()
+        )));
+    }
+    Ok(ranges)
+}
+
+fn read_range(range: &Value, own: &str) -> Option<SlotRange> {
+    let Value::Array(words) = range else {
+        return None;
+    };
+    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &words[..] else {
+        return None;
+    };
+    let (host, port) = match &owner[..] {
+        [Value::BulkString(host), Value::Int(port), ..] => (std::str::from_utf8(host).ok()?, *port),
+        [Value::Nil, Value::Int(port), ..] => ("", *port),
+        _ => return None,
+    };
+    let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+    Some(SlotRange {
+        first: slot(*first)?,
+        last: slot(*last)?,
+        host: if matches!(host, "" | "?") { own } else { host }.to_owned(),
+        port: u16::try_from(port).ok()?,
+    })
+}
+
+fn no_map(error: &ServerError, asked: &Address) -> Failure {
+    if errors::details_of(error).contains("cluster support disabled") {
+        return Failure::Invalid(
+            format!(
+                "{} is no node of a cluster: use a `redis://` url",
+                asked.shown()
+            )
+            .into(),
+        );
+    }
+    if error.code() == "NOPERM" {
+        return errors::denied(format!(
+            "this user of {} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`",
+            asked.shown()
+        ));
+    }
+    errors::refused(error, asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::connection::wire::reply;
+    use crate::store::redis::{Security, address::url::ServerUrl};
+
+    fn asked() -> Address {
+        let url = ServerUrl::parse("redis://seed:7000").expect("whole");
+        Address::of(&url, &Security::default()).expect("whole")
+    }
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let owner = Value::Array(vec![host, Value::Int(port), Value::Nil]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), owner])
+    }
+
+    fn name(name: &str) -> Value {
+        Value::BulkString(name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_map_is_read_and_a_missing_host_is_the_one_that_was_asked() {
+        let answer = Value::Array(vec![
+            range(0, 5, name("a"), 1),
+            range(6, 16_383, Value::Nil, 2),
+            range(7, 7, name("?"), 3),
+        ]);
+        let ranges = read_ranges(&answer, &asked()).expect("whole");
+        let read: Vec<_> = ranges
+            .iter()
+            .map(|range| (range.first, range.last, &*range.host, range.port))
+            .collect();
+        assert_eq!(
+            read,
+            [(0, 5, "a", 1), (6, 16_383, "seed", 2), (7, 7, "seed", 3)]
+        );
+    }
+
+    #[test]
+    fn a_map_of_the_wrong_form_is_none() {
+        for odd in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(0, 16_384, name("a"), 1)]),
+            Value::Array(vec![range(-1, 1, name("a"), 1)]),
+            Value::Array(vec![range(0, 1, name("a"), 70_000)]),
+            Value::Array(vec![range(0, 1, Value::Int(1), 1)]),
+        ] {
+            assert!(read_ranges(&odd, &asked()).is_err(), "{odd:?}");
+        }
+        let disabled = reply::error("ERR This instance has cluster support disabled");
+        let refused = read_ranges(&Value::ServerError(disabled), &asked());
+        assert!(matches!(refused, Err(Failure::Invalid(_))), "{refused:?}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Takes the template of a key apart.
+
+use std::ops::Range;
+
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens as _, quote, quote_spanned};
+use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated};
+
+use crate::{
+    bounds::LONGEST_KEY,
+    diagnostics::{nearest, refuse},
+    item::{Names, renamed},
+};
+
+/// A template, taken apart.
+pub(crate) struct Template {
+    /// The calls that make the parts of the key.
+    pub(crate) parts: Vec<TokenStream>,
+    /// The expressions in the braces.
+    pub(crate) values: Vec<TokenStream>,
+}
+
+impl Template {
+    /// Reads a template. `names` are the names that it may use; `None` if they are not known.
+    pub(crate) fn parse(literal: &LitStr, names: Option<&Names>) -> syn::Result<Self> {
+        let mut scanner = Scanner {
+            text: &literal.value(),
+            at: literal.span(),
+            names,
+            pending: String::new(),
+            parts: Vec::new(),
+            values: Vec::new(),
+        };
+        scanner.scan()?;
+        let Scanner { parts, values, .. } = scanner;
+        Ok(Self { parts, values })
+    }
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    at: Span,
+    names: Option<&'a Names>,
+    /// The fixed text after the last value.
+    pending: String,
+    parts: Vec<TokenStream>,
+    values: Vec<TokenStream>,
+}
+
+impl Scanner<'_> {
+    fn scan(&mut self) -> syn::Result<()> {
+        let (text, mut at, mut fixed) = (self.text, 0, 0);
+        if text.is_empty() {
+            let reason = "the key is empty: say what is locked, as in `\"order:{order_id}\"`";
+            return self.refuse(0..0, reason);
+        }
+        if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+            let reason = format!("a key has no control characters, and this is {c:?}: write `:`");
+            return self.refuse(at..at + c.len_utf8(), &reason);
+        }
+        while let Some(c) = text[at..].chars().next() {
+            at += c.len_utf8();
+            match c {
+                '{' | '}' if text[at..].starts_with(c) => at += 1,
+                '{' => {
+                    at = self.value(at - 1)?;
+                    continue;
+                }
+                '}' => {
+                    let reason = "this `}` closes nothing: write `}}` for a brace in the key";
+                    return self.refuse(at - 1..at, reason);
+                }
+                _ => {}
+            }
+            fixed += c.len_utf8();
+            self.pending.push(c);
+        }
+        self.end_of_text();
+        if fixed == 0 {
+            let reason =
+                "the key has no fixed text, and does not say what is locked: write `order:{id}`";
+            return self.refuse(0..text.len(), reason);
+        }
+        if fixed > LONGEST_KEY {
+            let reason =
+                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST_KEY}");
+            return self.refuse(0..0, &reason);
+        }
+        Ok(())
+    }
+
+    /// Reads a value, from its brace on; returns where it ends.
+    fn value(&mut self, open: usize) -> syn::Result<usize> {
+        let inner = &self.text[open + 1..];
+        let length = inner.find(['{', '}']).unwrap_or(inner.len());
+        if !inner[length..].starts_with('}') {
+            let reason = "this `{` is never closed: write `{{` for a brace in the key";
+            return self.refuse(open..open + 1, reason);
+        }
+        let (inner, end) = (&inner[..length], open + length + 2);
+        self.check_distance(open, end)?;
+        // A single colon begins the spec.
+        let colon = inner.replace("::", "..").find(':').unwrap_or(length);
+        let (expr, spec) = inner.split_at(colon);
+        check_spec(spec).or_else(|reason| self.refuse(open + 1 + colon..end - 1, reason))?;
+        let from = open + 1 + expr.len() - expr.trim_start().len();
+        let expr = expr.trim();
+        if expr.is_empty() {
+            let reason = "an empty `{}` names no value: write a parameter, as in `{order_id}`";
+            return self.refuse(open..end, reason);
+        }
+        let value = self.expression(expr);
+        let value = value.or_else(|reason| self.refuse(from..from + expr.len(), &reason))?;
+        self.end_of_text();
+        // The span is that of the literal, so that an error points there.
+        let span = self.at.resolved_at(Span::mixed_site());
+        self.parts.push(if spec.is_empty() {
+            quote_spanned!(span=> value(&&#value))
+        } else {
+            let format = LitStr::new(&format!("{{{spec}}}"), span);
+            quote_spanned!(span=> value(&&::core::format_args!(#format, #value)))
+        });
+        self.values.push(value);
+        Ok(end)
+    }
+
+    fn end_of_text(&mut self) {
+        let text = std::mem::take(&mut self.pending);
+        if !text.is_empty() {
+            self.parts.push(quote!(text(#text)));
+        }
+    }
+
+    /// Two values need fixed text between them that neither can contain. Otherwise `("ab", "c")` and `("a", "bc")` make one key.
+    fn check_distance(&self, open: usize, end: usize) -> syn::Result<()> {
+        let between = &self.pending;
+        let parts = |c: char| !c.is_alphanumeric() && c != '%';
+        if self.values.is_empty() || between.contains(parts) {
+            return Ok(());
+        }
+        let why = "so different ones could make the same key: put a `:` between them";
+        if between.is_empty() {
+            return self.refuse(open..end, &format!("two values touch, {why}"));
+        }
+        let reason = format!("only `{between}` stands between two values, {why}");
+        self.refuse(open - between.len()..open, &reason)
+    }
+
+    fn expression(&self, text: &str) -> Result<TokenStream, String> {
+        if text.starts_with(|c: char| c.is_ascii_digit()) {
+            let reason = "values have names, not numbers: write a parameter, as in `{order_id}`";
+            return Err(reason.to_owned());
+        }
+        let literal = LitStr::new(text, self.at);
+        let expr = literal.parse().or_else(|_| {
+            // `type` alone is a keyword, and `{type}` means the argument `r#type`.
+            let word = literal.parse_with(Ident::parse_any)?;
+            syn::parse2(Ident::new_raw(text, word.span()).into_token_stream())
+        });
+        let Ok(expr) = expr else {
+            let reason = "is not a value: write a parameter, a field or a call";
+            return Err(format!("`{text}` {reason}"));
+        };
+        self.check(&expr, Place::Value)?;
+        let tokens = members_of_ours(expr.into_token_stream());
+        Ok(renamed(tokens, &|name| self.names?.find(name)))
+    }
+
+    fn check(&self, expr: &Expr, place: Place) -> Result<(), String> {
+        let refused = match (expr, place) {
+            (Expr::Path(path), Place::Value) => return self.check_name(path.path.get_ident()),
+            (Expr::Path(_), _) | (Expr::Lit(_), Place::Argument) => return Ok(()),
+            (Expr::Field(field), _) => return self.check(&field.base, Place::Value),
+            (Expr::Index(index), _) => {
+                self.check(&index.expr, Place::Value)?;
+                return self.check(&index.index, Place::Argument);
+            }
+            (Expr::MethodCall(call), _) => {
+                self.check(&call.receiver, Place::Value)?;
+                return self.check_arguments(&call.args);
+            }
+            (Expr::Call(call), _) => {
+                self.check(&call.func, Place::Function)?;
+                return self.check_arguments(&call.args);
+            }
+            (Expr::Paren(paren), _) => return self.check(&paren.expr, place),
+            (Expr::Reference(borrow), Place::Argument) => return self.check(&borrow.expr, place),
+            (Expr::Lit(_), _) => {
+                return Err("a literal needs no braces: write it as fixed text".into());
+            }
+            (Expr::Try(_), _) => "`?`",
+            (Expr::Await(_), _) => "`.await`",
+            (Expr::Macro(_), _) => "a macro",
+            (Expr::Binary(_) | Expr::Unary(_) | Expr::Range(_) | Expr::Cast(_), _) => "an operator",
+            _ => "more than a parameter, a path, a field, an index or a call",
+        };
+        let reason = "cannot stand in a key template: write `key = expression` instead";
+        Err(format!("{refused} {reason}"))
+    }
+
+    fn check_arguments(&self, arguments: &Punctuated<Expr, Token![,]>) -> Result<(), String> {
+        let mut arguments = arguments.iter();
+        arguments.try_for_each(|one| self.check(one, Place::Argument))
+    }
+
+    fn check_name(&self, name: Option<&Ident>) -> Result<(), String> {
+        let (Some(names), Some(name)) = (self.names, name) else {
+            return Ok(());
+        };
+        let text = name.unraw().to_string();
+        // A constant may stand for an argument.
+        if names.find(name).is_some() || text.starts_with(char::is_uppercase) {
+            return Ok(());
+        }
+        let known = names.texts();
+        let advice = match nearest(&text, &known) {
+            Some(name) if text != "self" => format!("did you mean `{name}`?"),
+            None if known.iter().any(|name| name.starts_with("__arg")) => {
+                "another attribute has renamed some: put `#[distributed_lock]` above it".to_owned()
+            }
+            None if !known.is_empty() => format!("there is `{}`", known.join("`, `")),
+            _ => "the function has none".to_owned(),
+        };
+        Err(format!("no parameter is called `{text}`: {advice}"))
+    }
+
+    /// Says what is wrong with a range of the text's bytes, and shows them.
+    fn refuse<T>(&self, wrong: Range<usize>, reason: &str) -> syn::Result<T> {
+        if wrong.is_empty() {
+            return refuse(self.at, reason);
+        }
+        let shown = self.text.replace(char::is_control, "�");
+        let before = " ".repeat(self.text[..wrong.start].chars().count());
+        let carets = "^".repeat(self.text[wrong].chars().count());
+        let reason = format!("{reason}\n    {shown}\n    {before}{carets}");
+        refuse(self.at, reason)
+    }
+}
+
+/// Marks the names of fields and methods as generated. All of them have the span of the whole template. Without the mark, a
+/// compiler that knows a better name offers to replace the whole template by it.
+fn members_of_ours(tokens: TokenStream) -> TokenStream {
+    let mut follows_dot = false;
+    let mark = |tree| {
+        let is_member = std::mem::replace(&mut follows_dot, false);
+        match tree {
+            TokenTree::Punct(punct) => {
+                follows_dot = punct.as_char() == '.';
+                TokenTree::Punct(punct)
+            }
+            TokenTree::Ident(mut name) if is_member => {
+                name.set_span(name.span().resolved_at(Span::mixed_site()));
+                TokenTree::Ident(name)
+            }
+            TokenTree::Group(group) => {
+                let mut marked = Group::new(group.delimiter(), members_of_ours(group.stream()));
+                marked.set_span(group.span());
+                TokenTree::Group(marked)
+            }
+            other => other,
+        }
+    };
+    tokens.into_iter().map(mark).collect()
+}
+
+/// The position of an expression, which decides which forms it may have.
+#[derive(Clone, Copy)]
+enum Place {
+    Value,
+    Function,
+    Argument,
+}
+
+fn check_spec(spec: &str) -> Result<(), &'static str> {
+    let spec = spec.trim_start_matches(':').trim_end();
+    let mut chars = spec.chars();
+    // Any character may be the fill.
+    let filled = matches!(chars.nth(1), Some('<' | '^' | '>'));
+    let rest = if filled { chars.as_str() } else { spec };
+    let reason = if rest.ends_with('?') {
+        "`Debug` output may change with any release, and the key with it: use `Display`"
+    } else if rest.ends_with('p') {
+        "an address differs in every process, and so would the key"
+    } else if rest.contains('$') || rest.contains(".*") {
+        "a width or precision in a key is a plain number"
+    } else if !has_format_trait(rest) {
+        "there is no such format: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`"
+    } else {
+        return Ok(());
+    };
+    Err(reason)
+}
+
+/// Whether the compiler knows a format spec, which is given without its fill. The compiler itself would report an unknown spec at a
+/// wrong place, since it takes the template for the format string.
+fn has_format_trait(rest: &str) -> bool {
+    let rest = rest.trim_start_matches(['<', '^', '>']);
+    let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);
+    let rest = rest.strip_prefix('#').unwrap_or(rest);
+    let digit = |c: char| c.is_ascii_digit();
+    let rest = rest.trim_start_matches(digit);
+    let precise = rest.strip_prefix('.').map(|rest| {
+        let after = rest.trim_start_matches(digit);
+        (after.len() < rest.len()).then_some(after)
+    });
+    let ty = precise.unwrap_or(Some(rest));
+    matches!(ty, Some("" | "x" | "X" | "o" | "b" | "e" | "E"))
+}
