@@ -3,6 +3,18 @@
 use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 
 use serde_json::Value;
+use spdx::{Expression, ParseMode};
+
+/// Licences that ask for no more than to be named with the product.
+const LICENCES: [&str; 7] = [
+    "Apache-2.0",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "ISC",
+    "MIT",
+    "Unicode-3.0",
+    "Zlib",
+];
 
 /// The packages of a build for this machine, with all features on, and their dependencies.
 struct Metadata {
@@ -101,6 +113,25 @@ fn no_dependency_needs_a_newer_rust_than_its_crate_declares() {
                 dependency["version"]
             );
         }
+    }
+}
+
+#[test]
+fn whatever_users_compile_has_a_licence_that_asks_for_no_more_than_to_be_named() {
+    let metadata = Metadata::read();
+    let id = text(&metadata.find("lock-core")["id"]);
+    let dependencies = metadata.normal_dependencies(id);
+    assert!(dependencies.len() > 50, "with all features");
+    for dependency in dependencies {
+        let licence = text(&dependency["license"]);
+        // Some write `MIT/Apache-2.0` for "or".
+        let expression = Expression::parse_mode(licence, ParseMode::LAX).expect("SPDX");
+        let is_accepted = expression.evaluate(|wanted| {
+            let id = wanted.license.id();
+            id.is_some_and(|id| LICENCES.contains(&id.name))
+        });
+        let name = &dependency["name"];
+        assert!(is_accepted, "{name} has the licence {licence}");
     }
 }
 
