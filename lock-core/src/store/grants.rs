@@ -61,8 +61,11 @@ struct EntryRecord {
     mode: Mode,
     /// Proves that a message is for this entry, and comes from the server.
     token: OwnerToken,
-    /// The largest stamp of all messages so far: no message is sent twice, and each later one has a larger stamp.
-    newest: u64,
+    /// The largest stamp of all grants so far: no grant is sent twice, and each later one has a larger stamp.
+    newest_grant: u64,
+    /// The same for the messages about an exclusive request. The first one may have the stamp of the grant: within a microsecond, a
+    /// release grants the share, and an exclusive request comes.
+    newest_contended: u64,
 }
 
 /// A message for one entry.
@@ -82,16 +85,6 @@ pub(crate) enum MessageContent {
     Granted(PushedGrant),
     /// An exclusive request waits for the share. With its stamp.
     Contended(u64),
-}
-
-#[cfg(feature = "redis")]
-impl MessageContent {
-    fn stamp(&self) -> u64 {
-        match self {
-            Self::Granted(granted) => granted.stamp,
-            Self::Contended(stamp) => *stamp,
-        }
-    }
 }
 
 /// What a message is used for.
@@ -158,7 +151,8 @@ impl Grants {
             key: key.clone(),
             mode,
             token: token.clone(),
-            newest: 0,
+            newest_grant: 0,
+            newest_contended: 0,
         };
         self.entries.lock().insert(number, record);
         QueueEntry {
@@ -183,14 +177,20 @@ impl Grants {
         if token.proof_of(message.body) != message.proof {
             return;
         }
-        let stamp = message.content.stamp();
-        let (key, mode) = match self.entries.lock().get_mut(&message.number) {
-            Some(record) if record.newest < stamp => {
-                record.newest = stamp;
-                (record.key.clone(), record.mode.kind())
-            }
-            _ => return,
+        let mut entries = self.entries.lock();
+        let Some(record) = entries.get_mut(&message.number) else {
+            return;
         };
+        let (newest, stamp) = match message.content {
+            MessageContent::Granted(granted) => (&mut record.newest_grant, granted.stamp),
+            MessageContent::Contended(stamp) => (&mut record.newest_contended, stamp),
+        };
+        if *newest >= stamp {
+            return;
+        }
+        *newest = stamp;
+        let (key, mode) = (record.key.clone(), record.mode.kind());
+        drop(entries);
         let Some(listener) = self.listener() else {
             return;
         };
@@ -304,5 +304,59 @@ impl QueueEntry {
 impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.grants.entries.lock().remove(&self.number);
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+    use crate::{fencing::FencingBlock, store::owner_token::OwnerTokens};
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<&'static str>>);
+
+    impl GrantListener for Told {
+        fn granted(self: Arc<Self>, _: &LockKey, _: LockMode, _: EntryNumber, _: PushedGrant) {
+            self.0.lock().push("granted");
+        }
+
+        fn contended(self: Arc<Self>, _: &LockKey, _: LockMode, _: EntryNumber) {
+            self.0.lock().push("contended");
+        }
+
+        fn reconnected(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
+            self.0.lock().push("reconnected");
+        }
+
+        fn disconnected(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
+            self.0.lock().push("disconnected");
+        }
+    }
+
+    /// Within a microsecond, a release grants a share, and an exclusive request comes. Both messages have the same time.
+    #[test]
+    fn a_grant_and_a_request_that_follows_it_at_once_are_both_told_once() {
+        let grants = Arc::<Grants>::default();
+        let told = Arc::<Told>::default();
+        let listener: Weak<dyn GrantListener> = Arc::<Told>::downgrade(&told);
+        grants.listen(listener);
+        let token = OwnerTokens::of_this_process().next(Scheme::Grants);
+        let entry = grants.entry(&LockKey::new("k"), Mode::Shared, &token);
+        let granted = PushedGrant {
+            grant: FencingBlock::new(5, 1).into(),
+            stamp: 5,
+        };
+        let granted = ("5", MessageContent::Granted(granted));
+        let contended = ("yield 5", MessageContent::Contended(5));
+        for (body, content) in [granted, contended, granted, contended] {
+            let message = Message {
+                number: entry.number(),
+                body,
+                content,
+                proof: &token.proof_of(body),
+            };
+            grants.deliver(message, MessageKind::Grant, Moment::from_nanos(0));
+        }
+        assert_eq!(*told.0.lock(), ["granted", "contended"]);
     }
 }
