@@ -11,8 +11,8 @@ use crate::{
         KeyState,
         action::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
         request::{
-            AcquireReply, AcquireRequest, Granted, Meanwhile, RequestStep, Rivals, SHORTEST_PAUSE,
-            WakeUps, checking_pause,
+            AcquireReply, AcquireRequest, Granted, MOST_LATE_GRANTS, Meanwhile, RequestStep,
+            Rivals, SHORTEST_PAUSE, WakeUps, checking_pause,
         },
         server_lease::{ServerLease, validity},
     },
@@ -68,6 +68,12 @@ where
                                 ttl,
                                 valid_until: validity(sent, ttl),
                             };
+                            let is_late = cx.now >= granted.valid_until;
+                            request.late_grants = if is_late {
+                                request.late_grants.saturating_add(1)
+                            } else {
+                                0
+                            };
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Busy(busy) => {
@@ -99,18 +105,20 @@ where
                     granted.grant.is_contended |= renewed == Renewed::ExtendedAndContended;
                     granted.valid_until = validity(sent, granted.ttl);
                     if granted.is_short(cx.now) {
-                        let refusal = Refusal::TooSlow {
-                            took: cx.now.since(sent),
-                            ttl: granted.ttl,
-                        };
-                        let is_short = |ttl| ttl <= granted.ttl;
-                        self.refuse_those(|waiter| is_short(waiter.terms.ttl), &refusal, cx);
+                        self.refuse_as_too_slow(cx.now.since(sent), granted.ttl, cx);
                     } else {
                         self.hand_over(granted, cx);
                     }
                 }
-                // The lease ended while the reply was in flight.
-                Ok(Renewed::NotOurs) => request.wait_until(cx.now.after(SHORTEST_PAUSE)),
+                // The lease ended while the reply was in flight. A stall of the server does that once. A server that takes longer
+                // than the ttl does it each time.
+                Ok(Renewed::NotOurs) => {
+                    request.wait_until(cx.now.after(SHORTEST_PAUSE));
+                    if request.late_grants >= MOST_LATE_GRANTS {
+                        let took = granted.ttl + sent.since(granted.valid_until);
+                        self.refuse_as_too_slow(took, granted.ttl, cx);
+                    }
+                }
                 Err(failure) => self.failed(failure, cx),
             }
         }
@@ -485,6 +493,33 @@ mod tests {
             validity(Moment::from_nanos(13_000_000_000), TTL)
         );
         assert!(is_granted(&mut key, 13));
+    }
+
+    /// Each reply comes after the lease that it grants.
+    #[test]
+    fn a_ttl_that_is_too_short_for_the_server_is_refused_at_the_third_late_grant() {
+        let mut key = waiting();
+        let polled = |key: &mut Key, second| {
+            at(second, |cx| {
+                key.poll(TASK, &mut Some(()), |_, _, _, _| (), cx)
+            })
+        };
+        for second in [14, 19, 24] {
+            assert!(matches!(polled(&mut key, second), Polled::Pending));
+            let reply = AcquireReply {
+                result: Ok(AcquireOutcome::Granted(FencingBlock::new(second, 1).into())),
+                is_settled: true,
+                has_not_left: false,
+                is_astray: false,
+            };
+            at(second, |cx| key.acquired(&7, reply, cx));
+            at(second, |cx| key.confirmed(&7, Ok(Renewed::NotOurs), cx));
+            at(second + 1, |cx| key.tick(cx));
+        }
+        let Polled::Refused(Refusal::TooSlow { took, ttl }) = polled(&mut key, 25) else {
+            panic!("it still waits");
+        };
+        assert!(took > ttl, "{took:?}");
     }
 
     #[test]

@@ -162,7 +162,7 @@ pub(crate) enum Refusal {
         holder: Option<Arc<str>>,
     },
     Failed(Failure),
-    /// A round trip took more than half of the ttl.
+    /// A renewal took more than half of the ttl, or the last replies that granted the lock took longer than the ttl.
     TooSlow {
         took: Duration,
         ttl: Duration,

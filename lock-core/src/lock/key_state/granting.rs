@@ -134,6 +134,17 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
+    /// Refuses the waiters with this ttl, or a shorter one.
+    pub(super) fn refuse_as_too_slow(
+        &mut self,
+        took: Duration,
+        ttl: Duration,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let refusal = Refusal::TooSlow { took, ttl };
+        self.refuse_those(|waiter| waiter.terms.ttl <= ttl, &refusal, cx);
+    }
+
     pub(super) fn refuse_those(
         &mut self,
         which: impl Fn(&Waiter<W>) -> bool,

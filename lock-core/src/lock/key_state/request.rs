@@ -22,6 +22,9 @@ const FIRST_CHECK: Duration = Duration::from_millis(150);
 /// The shortest pause before the next request for a key that is about to be free.
 pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// After so many replies in a row that came after the lease that they grant, the ttl is too short for this server.
+pub(super) const MOST_LATE_GRANTS: u32 = 3;
+
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest<O> {
     pub(crate) owner: O,
@@ -47,6 +50,8 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) is_astray: bool,
     pub(super) rivals: Rivals,
     pub(super) failures: u32,
+    /// How many replies in a row granted a lease that had ended by then.
+    pub(super) late_grants: u32,
     pub(super) last_reply: Option<Refusal>,
     pub(super) step: RequestStep,
     pub(super) meanwhile: Meanwhile,
@@ -139,6 +144,7 @@ impl<O> AcquireRequest<O> {
             is_astray: false,
             rivals: Rivals::None,
             failures: 0,
+            late_grants: 0,
             last_reply: None,
             step: RequestStep::Waiting {
                 until: Moment::from_nanos(0),

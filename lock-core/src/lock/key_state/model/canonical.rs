@@ -13,7 +13,7 @@ use crate::{
     fencing::FencingBlock,
     lock::key_state::{
         local_holders::HolderStage,
-        request::{Meanwhile, RequestStep},
+        request::{MOST_LATE_GRANTS, Meanwhile, RequestStep},
         server_lease::{RenewalPlan, ServerLease},
         share::Admits,
     },
@@ -318,7 +318,7 @@ impl World {
         if let Some(request) = &self.key.request {
             write!(
                 text,
-                "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} {} ",
+                "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} {} {} ",
                 names.owner(request.owner),
                 request.queue_mode,
                 request.ttl,
@@ -328,6 +328,7 @@ impl World {
                 request.is_astray,
                 request.rivals as u8,
                 request.failures.min(3),
+                request.late_grants.min(MOST_LATE_GRANTS),
                 names.stamp(request.known_since),
                 match request.meanwhile {
                     Meanwhile::Nothing => "-".to_owned(),
