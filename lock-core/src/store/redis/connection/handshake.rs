@@ -191,6 +191,11 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
 
 /// The name that `CLIENT LIST` shows for a connection: the program and its process id.
 fn connection_name() -> String {
+    // In a simulation each run must send the same bytes.
+    #[cfg(feature = "simulation")]
+    if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
+        return format!("lock-core:{label}");
+    }
     let program = env::current_exe().ok();
     let program = program.as_deref().and_then(Path::file_name);
     let program = program.unwrap_or_default().to_string_lossy();
