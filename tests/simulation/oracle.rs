@@ -64,6 +64,8 @@ struct Key {
     /// Since when some server has the lock for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
+    /// The last token of each seat. A store compares those of one seat.
+    tokens_of_seats: BTreeMap<u16, u64>,
     /// The tokens that do not belong to a shared phase.
     tokens_of_one: BTreeSet<u64>,
     /// The times in which exclusion was broken on purpose.
@@ -229,13 +231,17 @@ impl Oracle {
         let mut state = self.lock();
         for (name, key) in &mut state.keys {
             // Behind a holder in the same process, an exclusive waiter sends no request. If the server lost the lock with its
-            // data, the process learns of the loss at the next renewal.
+            // data, the process learns of the loss at the next renewal. The holder may be an attempt that wants further keys, and
+            // that neither waits here nor has all of them.
             let is_behind_its_own = |waiting: &Waiting| {
+                let mut open = key.open.iter();
                 waiting.mode == Mode::Exclusive
-                    && key.holders.values().any(|holder| {
-                        holder.mode == Mode::Exclusive
-                            && holder.process == waiting.process
-                            && !holder.lease.is_lost()
+                    && open.any(|(id, (process, mode))| {
+                        let may_hold = match key.holders.get(id) {
+                            Some(holder) => !holder.lease.is_lost(),
+                            None => !key.waiting.contains_key(id),
+                        };
+                        *mode == Mode::Exclusive && *process == waiting.process && may_hold
                     })
             };
             let wanted: Vec<Mode> = key
@@ -390,14 +396,15 @@ impl Attempt {
             let place = self.keys.iter().position(|other| other == name);
             let mode = self.mode_of(name);
             let floor = place.map_or(0, |place| self.floors[place]);
-            offences.extend(self.look_at_token(key, name, mode, *token, floor));
+            let permit = permit_of(lease, name);
+            offences.extend(self.look_at_token(key, name, (mode, permit), *token, floor));
             if Oracle::certain(self.process, lease).is_zero() {
                 continue;
             }
             let holder = Holder {
                 process: self.process,
                 mode,
-                permit: permit_of(lease, name),
+                permit,
                 token: *token,
                 since: now,
                 lease: lease.clone(),
@@ -422,7 +429,7 @@ impl Attempt {
         &self,
         key: &mut Key,
         name: &str,
-        mode: Mode,
+        (mode, permit): (Mode, Option<u16>),
         token: u64,
         floor: u64,
     ) -> Vec<String> {
@@ -433,12 +440,20 @@ impl Attempt {
         let recently = now.saturating_sub(oracle.longest_ttl);
         let hands_on = oracle.is_handed_on(self.process, mode);
         let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
-        // All holders of a shared phase have one token, larger than those of all earlier phases. Every other holder has its own.
+        // All holders of a shared phase have one token, larger than those of all earlier phases. Every other holder has its own. A
+        // task may get a seat that the server gave before the call to a task of its process, which has left. Meanwhile other
+        // seats may have larger tokens.
         let is_new = match mode {
             Mode::Shared => token >= floor && !key.tokens_of_one.contains(&token),
-            Mode::Exclusive | Mode::Permits(_) => {
+            Mode::Exclusive => {
                 key.tokens_of_one.insert(token);
                 token > floor && !key.tokens.contains(&token)
+            }
+            Mode::Permits(_) => {
+                key.tokens_of_one.insert(token);
+                let before = permit.and_then(|permit| key.tokens_of_seats.insert(permit, token));
+                let grows = token > floor || token > before.unwrap_or(0);
+                grows && !key.tokens.contains(&token)
             }
         };
         if !may_be_old && !is_new {

@@ -276,12 +276,14 @@ impl Plan {
     }
 
     /// The time for which a lock may be free while an attempt waits for it and nothing is broken. It is a beat, the time to
-    /// notice a dead connection, and the time to make another. Transactions wait for each other, and need longer.
+    /// notice a dead connection, and the time to make another. A reply may take twice as long as the slowest one lately, which
+    /// took four time-outs at most. Transactions wait for each other, and need longer.
     pub(crate) fn idle(&self) -> Nanos {
         let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let slow = if self.faults.is_empty() { 2 } else { 10 } * timeout;
         match self.servers[0].dialect {
-            Dialect::Watch => 4 * SECOND + 6 * timeout,
-            _ => 2 * SECOND + 2 * timeout,
+            Dialect::Watch => 4 * SECOND + 4 * timeout + slow,
+            _ => 2 * SECOND + slow,
         }
     }
 
