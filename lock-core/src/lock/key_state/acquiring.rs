@@ -68,12 +68,7 @@ where
                                 ttl,
                                 valid_until: validity(sent, ttl),
                             };
-                            let is_late = cx.now >= granted.valid_until;
-                            request.late_grants = if is_late {
-                                request.late_grants.saturating_add(1)
-                            } else {
-                                0
-                            };
+                            request.count_late_grants(cx.now >= granted.valid_until);
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Busy(busy) => {

@@ -154,6 +154,12 @@ impl<O> AcquireRequest<O> {
         }
     }
 
+    /// Notes a reply that grants. `is_late`: its lease had ended by then.
+    pub(super) fn count_late_grants(&mut self, is_late: bool) {
+        let before = if is_late { self.late_grants } else { 0 };
+        self.late_grants = before.saturating_add(u32::from(is_late));
+    }
+
     /// Whether a waiter can be refused by what is known now.
     pub(super) fn is_answered(&self) -> bool {
         self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
