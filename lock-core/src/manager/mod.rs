@@ -233,7 +233,8 @@ impl LockManager {
     ///
     /// - [`LockError::Busy`] if another holder had it during the whole wait;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or if the key holds something that is no lock;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or if the key holds something that is no lock. Also if
+    ///   the ttl is too short for this server: its replies take longer than half of it;
     /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this one.
     ///   These are an exclusive request inside a shared body, and a request with permits beside one without;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
