@@ -12,7 +12,7 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        context::{forked, outage::Outage, terms::Terms},
+        context::{outage::Outage, terms::Terms},
         hold::Hold,
         key_state::{Limits, Polled, TaskId},
         lease_state::LeaseState,
@@ -131,16 +131,10 @@ impl WaitFuture {
         }
     }
 
-    /// Returns the time. Fails in a forked process. Called before a mutex is taken, which another thread may have held at the
-    /// moment of the fork.
+    /// Called before a mutex is taken, which another thread may have held at the moment of a fork.
     fn now_in_this_process(&self) -> Result<Moment, LockError> {
-        let context = &self.registry.context;
-        let now = context.clock.now();
-        if context.is_here_at(now) {
-            Ok(now)
-        } else {
-            Err(forked().about(&self.key))
-        }
+        let now = self.registry.context.now_in_this_process();
+        now.map_err(|error| error.about(&self.key))
     }
 }
 

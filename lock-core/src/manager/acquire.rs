@@ -59,7 +59,8 @@ impl<'a> AcquireFuture<'a> {
     ) -> Result<Option<LockGuard>, LockError> {
         let manager = self.manager;
         // Checked before the leases of the task: in a forked child they belong to the parent.
-        let now = manager.begin().map_err(|error| error.about(key))?;
+        let now = manager.context().now_in_this_process();
+        let now = now.map_err(|error| error.about(key))?;
         let registry = &manager.inner.registry;
         if let Some(lease) = reentry::find(registry, key, terms.mode)? {
             if let Some(reason) = lease.ended() {

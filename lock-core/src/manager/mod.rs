@@ -8,7 +8,7 @@ use crate::{
     key::{IntoLockKey, KeyInMode, LockKey},
     lock::{
         context::{
-            Context, forked,
+            Context,
             terms::{Defaults, Terms},
         },
         registry::Registry,
@@ -303,17 +303,6 @@ impl LockManager {
         let wait = WaitFuture::join(&self.inner.registry, key, terms, now, deadline, waker);
         wait.map(WaitFuture::watched)
             .inspect_err(|error| telemetry::refused(key, terms.mode.kind(), error))
-    }
-
-    /// Starts an acquire, unless this process inherited the manager by a fork. Returns the time.
-    fn begin(&self) -> Result<Moment, LockError> {
-        let context = self.context();
-        let now = context.clock.now();
-        if context.is_here_at(now) {
-            Ok(now)
-        } else {
-            Err(forked())
-        }
     }
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {

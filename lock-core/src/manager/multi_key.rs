@@ -185,7 +185,8 @@ impl LockManager {
         if keys.len() == 1 {
             return AcquireFuture::new(self, first.clone(), Ok(terms)).await;
         }
-        let now = self.begin().map_err(|error| error.about(first))?;
+        let now = self.context().now_in_this_process();
+        let now = now.map_err(|error| error.about(first))?;
         let deadline = deadline(terms.wait, now);
         if let Some(held) = self.held_by_this_task(keys)? {
             return Ok(LockGuard::new(held));

@@ -111,7 +111,7 @@ impl LockManager {
                 return Ok(Turns::default());
             }
         }
-        let deadline = deadline(wait, self.begin()?);
+        let deadline = deadline(wait, self.context().now_in_this_process()?);
         // In a box, so that a call outside of a body stays small.
         Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
     }

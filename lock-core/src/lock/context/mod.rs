@@ -91,6 +91,16 @@ impl Context {
         self.origin.is_here_at(Clock::Boot.now())
     }
 
+    /// Returns the time, unless this process was forked: see [`check_process`](Self::check_process).
+    pub(crate) fn now_in_this_process(&self) -> Result<Moment, LockError> {
+        let now = self.clock.now();
+        if self.is_here_at(now) {
+            Ok(now)
+        } else {
+            Err(forked())
+        }
+    }
+
     /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
     /// thread that the child does not have may have locked a mutex below.
     pub(crate) fn check_process(&self) -> Result<(), LockError> {
