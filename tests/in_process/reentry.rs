@@ -49,6 +49,30 @@ async fn transfer(
     Ok(())
 }
 
+/// A future may be moved between two polls, for example by `select!` or a pool of tasks.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_goes_on_in_another_task_takes_its_key_again() {
+    let locks = LockManager::in_memory();
+    let run = async move {
+        let body = async |_| {
+            task::yield_now().await;
+            locks
+                .acquire_free("account:7", options())
+                .await
+                .release_held()
+                .await;
+        };
+        locks.run("account:7", options(), body).await.expect("free");
+    };
+    let mut run = Box::pin(run);
+    let first = task::spawn(async move {
+        assert!(futures_util::poll!(&mut run).is_pending());
+        run
+    });
+    let run = first.await.expect("no panic");
+    task::spawn(run).await.expect("it holds its key");
+}
+
 #[tokio::test(start_paused = true)]
 async fn branches_of_a_body_that_call_for_its_key_have_it_in_turn() {
     let (locks, inside) = (LockManager::in_memory(), Inside::default());

@@ -11,7 +11,14 @@
 //! the key exclusively. From then on its own body holds the key shared, even under an exclusive lease. An exclusive call inside
 //! that body is refused: if its sibling did the same, each would wait for the other's part. So no call waits under a shared lease.
 
-use std::{future::Future, iter, mem, ptr, sync::Arc};
+use std::{
+    cell::Cell,
+    future::{Future, poll_fn},
+    iter, mem,
+    pin::pin,
+    ptr,
+    sync::Arc,
+};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -28,7 +35,15 @@ use crate::{
 };
 
 tokio::task_local! {
-    static INNERMOST: Arc<HeldByBody>;
+    static INNERMOST: Innermost;
+}
+
+/// The innermost body that is being polled.
+struct Innermost {
+    body: Arc<HeldByBody>,
+    /// The task that polls the body now; `None` on a thread that blocks on the body. It is not always the task that polled it first:
+    /// a future can be moved between two polls.
+    task: Cell<Option<task::Id>>,
 }
 
 /// What one running body holds. Guards that take one of its keys again share the lease.
@@ -38,8 +53,6 @@ struct HeldByBody {
     shared: Vec<LockKey>,
     /// Those of its keys that calls inside the body took again. The calls get [`PARTS`] of the turn in the order in which they ask.
     turns: Mutex<Vec<(LockKey, Arc<Semaphore>)>>,
-    /// The task that runs the body; `None` on a thread that blocks on the body.
-    task: Option<task::Id>,
     outer: Option<Arc<HeldByBody>>,
 }
 
@@ -97,10 +110,18 @@ pub(crate) async fn scope<T>(
         leases: leases.clone(),
         shared,
         turns: Mutex::default(),
-        task: task::try_id(),
         outer: innermost(),
     });
-    INNERMOST.scope(held, body).await
+    let innermost = Innermost {
+        body: held,
+        task: Cell::new(None),
+    };
+    let mut body = pin!(body);
+    let body = poll_fn(|context| {
+        INNERMOST.with(|innermost| innermost.task.set(task::try_id()));
+        body.as_mut().poll(context)
+    });
+    INNERMOST.scope(innermost, body).await
 }
 
 /// Waits, as long as the call may, until no other branch of the running body is in a call with one of these keys. Shared calls do
@@ -253,8 +274,10 @@ fn all() -> impl Iterator<Item = Arc<HeldByBody>> {
 }
 
 fn innermost() -> Option<Arc<HeldByBody>> {
-    let innermost = INNERMOST.try_with(Arc::clone).ok()?;
-    // A task of a `LocalSet` is polled inside the body that drives the set, and has an id of its own.
-    let is_another_task = task::try_id().is_some_and(|id| innermost.task != Some(id));
-    (!is_another_task).then_some(innermost)
+    let innermost = INNERMOST.try_with(|innermost| {
+        // A task of a `LocalSet` is polled inside the body that drives the set, and has an id of its own.
+        let is_another_task = task::try_id().is_some_and(|id| innermost.task.get() != Some(id));
+        (!is_another_task).then(|| innermost.body.clone())
+    });
+    innermost.ok().flatten()
 }
