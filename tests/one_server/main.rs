@@ -3,6 +3,7 @@
 //! Each test starts a server of its own. A manager stands for a process.
 
 mod background;
+mod companions;
 mod credentials;
 mod faults;
 mod fencing;

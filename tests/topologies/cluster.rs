@@ -423,19 +423,38 @@ async fn ttls_pass(ttl: Duration, count: u32) {
 
 #[tokio::test]
 async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
+    lease_is_kept_while_its_slot_moves("moves{held}", "goes{held}", |ttl| ttl).await;
+}
+
+#[tokio::test]
+async fn a_shared_lease_is_kept_while_its_slot_moves_step_by_step() {
+    lease_is_kept_while_its_slot_moves("moves{shared}", "goes{shared}", LockOptions::shared).await;
+}
+
+#[tokio::test]
+async fn a_permit_is_kept_while_its_slot_moves_step_by_step() {
+    let permits = |ttl: LockOptions| ttl.permits(2);
+    lease_is_kept_while_its_slot_moves("moves{permit}", "goes{permit}", permits).await;
+}
+
+async fn lease_is_kept_while_its_slot_moves(
+    held: &'static str,
+    dropped: &'static str,
+    in_mode: fn(LockOptions) -> LockOptions,
+) {
     let cluster = shared();
     let locks = connect(&cluster.url()).await;
     let ttl = SECOND * 3;
-    let (held, dropped) = ("moves{held}", "goes{held}");
-    let guard = locks.acquire_free(held, LockOptions::new(ttl)).await;
-    let other = locks.acquire_free(dropped, LockOptions::new(ttl)).await;
+    let options = || in_mode(LockOptions::new(ttl));
+    let guard = locks.acquire_free(held, options()).await;
+    let other = locks.acquire_free(dropped, options()).await;
     let full_key = format!("lock:{held}");
     let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
     let migration = cluster.migration(slot_of(&full_key), target);
     migration.open();
     ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("not yet moved");
-    migration.move_key(&full_key);
+    migration.move_lock(&full_key);
     // The slot's locks are now on different nodes.
     ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("moved");
@@ -449,11 +468,12 @@ async fn a_lease_is_kept_while_its_slot_moves_step_by_step() {
     ttls_pass(ttl, 1).await;
     guard.lease().verify().await.expect("the slot has moved");
     guard.release_held().await;
+    let pattern = format!("lock:*{{{}", held.rsplit('{').next().expect("a tag"));
     eventually(HANG, "what was dropped meanwhile is gone", async || {
-        target.keys("lock:*{held}").is_empty()
+        target.keys(&pattern).is_empty()
     })
     .await;
-    let again = locks.acquire_free(held, LockOptions::new(ttl)).await;
+    let again = locks.acquire_free(held, options()).await;
     again.release_held().await;
 }
 

@@ -37,13 +37,26 @@ impl<'a> Migration<'a> {
             .cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
+    /// Moves a lock: its key and the keys beside it, all of which end with its name.
+    pub fn move_lock(&self, full_key: &str) {
+        let keys = self.keys_there().into_iter();
+        for key in keys.filter(|key| key.ends_with(full_key)) {
+            self.move_key(&key);
+        }
+    }
+
+    /// A hundred keys at most.
+    fn keys_there(&self) -> Vec<String> {
+        let slot = self.slot.to_string();
+        let answer = self.source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+        redis::from_redis_value(answer).expect("a list of names")
+    }
+
     /// Moves all keys that are still there; returns their names.
     pub fn move_keys(&self) -> Vec<String> {
         let mut moved = Vec::new();
         loop {
-            let slot = self.slot.to_string();
-            let answer = self.source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
-            let keys: Vec<String> = redis::from_redis_value(answer).expect("a list of names");
+            let keys = self.keys_there();
             if keys.is_empty() {
                 return moved;
             }

@@ -9,7 +9,7 @@ use crate::store::{
     Failure, Renew, Renewed,
     redis::{
         connection::{CLOCK, capabilities::Capabilities},
-        scripts::{Call, NodeRole, RENEW, RENEW_BESIDE, replies::read_renewed},
+        scripts::{Call, Lua, NodeRole, RENEW, RENEW_BESIDE, replies::read_renewed},
         topology::{
             key_location::KeyLocation,
             servers::{MOST_HOPS, RedisServers},
@@ -94,33 +94,54 @@ async fn renew_at(
         let commands = &location.server.commands;
         return commands.renew(by, location.node_role, batch, within).await;
     }
-    // One message for the exclusive ones, which need the first keys and arguments only, and one for the others.
+    // One message for the exclusive ones and one for the others. Both are sent before either reply is waited for, and each has a
+    // failure of its own.
     let is_exclusive = |number: &usize| batch[*number].entry.mode == Mode::Exclusive;
     let (exclusive, beside): (Vec<_>, Vec<_>) = (0..batch.len()).partition(is_exclusive);
-    let none = || Err(Failure::no_answer("the renewal has no reply"));
-    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
-    for (numbers, script, keys, arguments) in
-        [(exclusive, &RENEW, 1, 2), (beside, &RENEW_BESIDE, 6, 4)]
-    {
-        if numbers.is_empty() {
-            continue;
-        }
-        let words = numbers.iter().map(|number| {
-            let request = &batch[*number];
-            let keys = location.keys(&request.full_key);
-            (keys, location.renewal_arguments(request))
-        });
-        let words: Vec<_> = words.collect();
-        let calls = words.iter().map(|(all_keys, all_arguments)| Call {
-            keys: &all_keys[..keys],
-            arguments: &all_arguments[..arguments],
-        });
-        let calls: Vec<_> = calls.collect();
-        let (connection, role) = (&location.server.connection, location.node_role);
-        let (_, answers) = script.ask(connection, role, &calls, within, None).await?;
-        for (number, answer) in numbers.into_iter().zip(&answers) {
-            renewals[number] = read_renewed(answer);
-        }
+    let of = |numbers: &[usize]| -> Vec<_> {
+        let requests = numbers.iter().map(|number| &batch[*number]);
+        requests.collect()
+    };
+    let (of_exclusive, of_beside) = tokio::join!(
+        renew_by(&RENEW, location, of(&exclusive), within),
+        renew_by(&RENEW_BESIDE, location, of(&beside), within),
+    );
+    let numbers = exclusive.into_iter().chain(beside);
+    let mut renewals: Vec<_> = numbers
+        .zip(of_exclusive.into_iter().chain(of_beside))
+        .collect();
+    renewals.sort_by_key(|(number, _)| *number);
+    Ok(renewals.into_iter().map(|(_, renewed)| renewed).collect())
+}
+
+/// Sends requests of one kind in one message, and nothing if there are none. One result each.
+async fn renew_by(
+    script: &Lua,
+    location: &KeyLocation,
+    requests: Vec<&Renew>,
+    within: Duration,
+) -> Renewals {
+    if requests.is_empty() {
+        return Vec::new();
     }
-    Ok(renewals)
+    let words = requests.iter().map(|request| {
+        let keys = location.renewal_keys(request);
+        (keys, location.renewal_arguments(request))
+    });
+    let words: Vec<_> = words.collect();
+    let calls = words
+        .iter()
+        .map(|(keys, arguments)| Call { keys, arguments });
+    let calls: Vec<_> = calls.collect();
+    let (connection, role) = (&location.server.connection, location.node_role);
+    match script.ask(connection, role, &calls, within, None).await {
+        Ok((_, answers)) => {
+            let mut renewals: Renewals = answers.iter().map(read_renewed).collect();
+            renewals.resize_with(requests.len(), || {
+                Err(Failure::no_answer("the renewal has no reply"))
+            });
+            renewals
+        }
+        Err(failure) => vec![Err(failure); requests.len()],
+    }
 }

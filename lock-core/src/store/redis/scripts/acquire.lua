@@ -36,7 +36,7 @@ if holder == token then
   leave(own)
 elseif marker or not holder and redis.call('EXISTS', queue) == 1 then
   -- The waiters come first: no newcomer overtakes the queue.
-  holder = advance(known, own, marker and settle(holder))
+  holder = advance(known, own, marker and settle(holder, ttl))
   marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 end
 
@@ -101,6 +101,8 @@ if is_shared then
   -- with the beats, since all waiters were silent. Then the place of this entry is the cut.
   local cut = added == 1 and now + BAND or redis.call('ZSCORE', queue, own)
   redis.pcall('ZADD', beats, 'NX', cut, '#')
+  -- If the clock was set back, a cut ahead of it would let all later shared requests overtake this one.
+  redis.pcall('ZADD', beats, 'XX', 'LT', now + BAND, '#')
   redis.pcall('PEXPIRE', beats, '2200')
   if redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own then
     ask_to_yield()

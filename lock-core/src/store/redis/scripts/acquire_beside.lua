@@ -37,16 +37,22 @@ local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 
 if is_marker and string.sub(holder, 1, 5) == mark then
   local ends = redis.call('ZSCORE', holders, own)
-  if ends and tonumber(ends) > now_ms then
+  local seat = n and redis.call('ZSCORE', seats, own) or not n and 0
+  if ends and not seat then
+    -- The seats were evicted: no server knows any more which one this is. It enters anew, when there is room.
+    redis.call('ZREM', holders, own)
+    holder = settle(holder)
+    is_marker = holder
+  elseif ends and tonumber(ends) > now_ms then
     -- Granted meanwhile, or by an earlier request of which the reply was lost. The lease may be longer: never shorten it.
-    local fencing, seat, stamp = string.match(holder, '(%d+):$'), 0, now
+    local fencing, stamp = string.match(holder, '(%d+):$'), now
     if n then
       local taken
       fencing, taken = take_tokens(known, 1)
       if not fencing then
         return redis.error_reply(taken)
       end
-      seat, stamp = tonumber(redis.call('ZSCORE', seats, own) or 0), fencing
+      seat, stamp = tonumber(seat), fencing
     end
     leave(own)
     redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
@@ -55,6 +61,10 @@ if is_marker and string.sub(holder, 1, 5) == mark then
   end
 end
 
+if not n and mode ~= 'try' then
+  -- If the clock was set back, a cut ahead of it would let this request overtake the exclusive one that waits.
+  redis.pcall('ZADD', beats, 'XX', 'LT', now + BAND, '#')
+end
 -- A request that has a place takes it before the others are served: its entry may have been taken out as silent.
 -- A newcomer is served after the others: a holder that crashed may have left the lock to waiters.
 local added
@@ -64,7 +74,7 @@ if place > 0 then
   added = redis.pcall('ZADD', queue, place + band, own)
 end
 if is_marker and (n or redis.call('EXISTS', queue) == 1) then
-  holder = settle(holder)
+  holder = settle(holder, ttl)
 end
 local mine, refused
 holder, mine, refused = advance(known, own, holder, false, kind, ttl)

@@ -6,7 +6,9 @@ local QUEUE_EXPIRY = '30000'
 
 -- Takes out holders with a lease that has ended, and sets the marker's expiry to the latest end of the others. Returns the marker;
 -- nothing if it was deleted, since no holder is left.
-local function settle(marker)
+--
+-- `ttl`  if there: the ttl of a request, in milliseconds. A marker that has lost its expiry, and its holders, gets this one.
+local function settle(marker, ttl)
   local lock, holders, seats = KEYS[1], KEYS[5], KEYS[6]
   local now_ms = math.floor(microseconds() / 1000)
   local has_seats = string.sub(marker, 5, 5) == 'p'
@@ -22,8 +24,17 @@ local function settle(marker)
   local last = redis.call('ZREVRANGE', holders, 0, 1, 'WITHSCORES')
   if last[1] ~= '#' then
     -- The set was evicted: holders that are not in it may count on the marker, so the marker's expiry is never shortened any more.
-    if last[1] and redis.call('PTTL', lock) < tonumber(last[2]) - now_ms then
-      redis.call('PEXPIREAT', lock, last[2])
+    local left = redis.call('PTTL', lock)
+    if last[1] then
+      if left < tonumber(last[2]) - now_ms then
+        redis.call('PEXPIREAT', lock, last[2])
+      end
+      -- The first one to enter since then has made the set, without an expiry.
+      redis.call('PEXPIREAT', holders, last[2])
+    elseif left == -1 and ttl then
+      -- Another client removed the expiry, and no renewal has set it again since then: the holders have gone, and their set has
+      -- expired. If it was evicted, they have gone after their ttl at the latest, which is usually the ttl of this request, too.
+      redis.call('PEXPIRE', lock, ttl)
     end
     return marker
   end
@@ -344,9 +355,13 @@ local function label_of(holder)
 end
 
 -- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit.
+-- A key of another type is no queue. While its slot moves, the queue may be at another node, and then this is not known.
 local function is_contended(marker)
+  local waiting
   if string.sub(marker, 5, 5) == 's' then
-    return redis.call('ZCOUNT', KEYS[3], OTHERS, '+inf') > 0 and 1 or 0
+    waiting = redis.pcall('ZCOUNT', KEYS[3], OTHERS, '+inf')
+  else
+    waiting = redis.pcall('EXISTS', KEYS[3])
   end
-  return redis.call('EXISTS', KEYS[3])
+  return type(waiting) == 'number' and waiting > 0 and 1 or 0
 end

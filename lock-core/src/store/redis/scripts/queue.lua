@@ -34,9 +34,15 @@
 --
 -- An entry that neither came nor was checked for two beats is passed over. A process that comes back puts it back at its place.
 
--- An exclusive request declares the first four keys only, since the others mostly do not exist. A node of a cluster that is
--- receiving the slot refuses a call that declares a missing key beside others. All six have the same slot.
-if KEYS[3] and not KEYS[5] then
+-- A node of a cluster that is giving its slot away, or receiving it, refuses a call that declares a missing key beside others. So a
+-- call declares what mostly exists, and all six have the same slot. An exclusive request declares the first four keys. A renewal
+-- beside others declares the lock and the holders, and the seats if there are any.
+if KEYS[2] and not KEYS[4] then
+  local front = string.sub(KEYS[2], 1, -#KEYS[1] - 9)
+  for i, name in ipairs({'fence', 'waiters:', 'beats:', 'holders:', 'seats:'}) do
+    KEYS[i + 1] = front .. name .. (i > 1 and KEYS[1] or '')
+  end
+elseif KEYS[3] and not KEYS[5] then
   KEYS[5] = (string.gsub(KEYS[3], 'waiters:', 'holders:', 1))
   KEYS[6] = (string.gsub(KEYS[3], 'waiters:', 'seats:', 1))
 end
@@ -69,7 +75,12 @@ local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
 -- grow after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least.
 local function take_tokens(known, count)
   local fence, now = KEYS[2], microseconds()
-  local counter = tonumber(redis.call('GET', fence) or '0') or 0
+  -- A key of another type must not stop a script after its first write: an entry may have been taken out by then.
+  local counter = redis.pcall('GET', fence)
+  if type(counter) == 'table' then
+    return nil, string.format(OUT_OF_BOUNDS .. '%s holds no counter, which another client must have written. Run: DEL %s', fence, fence)
+  end
+  counter = tonumber(counter or '0') or 0
   -- A token that lies more than an hour ahead of both is wrong, and must not drag the counter along.
   if known > math.max(now, counter) + 3600000000 then
     return nil, string.format(OUT_OF_BOUNDS .. 'this process knows the token %.0f, and the clock and the counter of this server ' ..

@@ -1,6 +1,8 @@
 -- Renews a lease that is held beside others. Lets waiters in, if they may enter: the next part of a batch, for example.
 --
--- The keys are those of queue.lua.
+-- KEYS[1]  the lock.
+-- KEYS[2]  the holders.
+-- KEYS[3]  if the lock is one of permits: the seats. queue.lua makes the names of the other keys from these.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
@@ -25,10 +27,13 @@ local ends = redis.call('ZSCORE', holders, own)
 if not ends or tonumber(ends) <= now_ms then
   return {0}
 end
+-- Takes nothing out. But it is a write that a server permits when it is out of memory, and then it permits the others of the call.
+redis.call('ZREM', holders, '')
 redis.call('ZADD', holders, 'GT', now_ms + ARGV[2], own)
 settle(holder)
-if redis.call('EXISTS', KEYS[3]) == 0 then
-  return {1, 0}
+-- The lease is renewed, and nothing that comes now may make the reply an error. While the slot moves, the queue and the beats may be
+-- at another node. An entry that is taken out before an error comes back with its next check.
+if redis.pcall('EXISTS', KEYS[3]) == 1 then
+  pcall(advance, tonumber(ARGV[3]), nil, holder)
 end
-advance(tonumber(ARGV[3]), nil, holder)
 return {1, is_contended(holder)}

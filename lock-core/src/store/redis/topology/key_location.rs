@@ -116,15 +116,23 @@ impl KeyLocation {
         words
     }
 
-    /// The first two are enough for an exclusive lock.
-    pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> [Arg<'a>; 4] {
-        [
-            Text(request.token.expose()),
-            Number(millis(request.ttl)),
-            // A renewal starts no phase, and gives no token.
-            Number(0),
-            self.entry(request.entry),
-        ]
+    /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves.
+    pub(crate) fn renewal_keys<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
+        let [lock, .., holders, seats] = self.keys(&request.full_key);
+        match request.entry.mode {
+            Mode::Exclusive => vec![lock],
+            Mode::Shared => vec![lock, holders],
+            Mode::Permits(_) => vec![lock, holders, seats],
+        }
+    }
+
+    pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
+        let mut words = vec![Text(request.token.expose()), Number(millis(request.ttl))];
+        if request.entry.mode != Mode::Exclusive {
+            // A server that has this lease has not lost its data: it knows each token that this process knows.
+            words.extend([Number(0), self.entry(request.entry)]);
+        }
+        words
     }
 
     /// An entry in the queue, without the owner token.

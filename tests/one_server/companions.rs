@@ -1,0 +1,256 @@
+//! The keys beside a lock on a full server, and after an eviction, another client's command, or a step of the clock.
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use lock_core::{LockGuard, LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    ShiftedClock, Which, connect, eventually, options, patient,
+};
+use redis::Value;
+
+const LOCK: &str = "lock:k";
+const FENCE: &str = "__lock_core__:fence";
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
+const BEATS: &str = "__lock_core__:beats:lock:k";
+const HOLDERS: &str = "__lock_core__:holders:lock:k";
+const SEATS: &str = "__lock_core__:seats:lock:k";
+
+const TTL: Duration = Duration::from_millis(1500);
+
+/// One lease in each mode, each on a key of its own.
+async fn in_each_mode(locks: &LockManager) -> [LockGuard; 3] {
+    let options = LockOptions::new(TTL);
+    [
+        locks.acquire_free("exclusive", options.clone()).await,
+        locks.acquire_free("shared", options.clone().shared()).await,
+        locks.acquire_free("permits", options.permits(2)).await,
+    ]
+}
+
+/// Waits for two ttls. Each lease must have been renewed by then.
+async fn are_renewed(guards: &[LockGuard]) {
+    let end = Instant::now() + TTL * 2;
+    eventually(HANG, "two ttls are over", async || Instant::now() > end).await;
+    for guard in guards {
+        let verified = guard.lease().verify().await;
+        verified.unwrap_or_else(|error| panic!("{}: {error}", guard.key()));
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_keeps_the_leases_of_each_mode() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guards = in_each_mode(&locks).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    are_renewed(&guards).await;
+    for guard in guards {
+        guard.release_held().await;
+    }
+    let left = server.keys("lock:*");
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_queue_costs_no_lease_of_any_mode() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guards = in_each_mode(&locks).await;
+    for guard in &guards {
+        let queue = format!("__lock_core__:waiters:lock:{}", guard.key());
+        server.cli(&["SET", &queue, "no queue"]);
+    }
+    are_renewed(&guards).await;
+    for guard in guards {
+        guard.release_held().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_released_though_its_fencing_counter_is_none() {
+    let server = RedisServer::start();
+    let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = locks.acquire_free("k", patient()).await;
+    let waiting = tokio::spawn(async move { other.acquire("k", patient().wait(HANG)).await });
+    eventually(HANG, "it is in the queue", async || {
+        !server.queue(QUEUE).is_empty()
+    })
+    .await;
+    server.cli(&["DEL", FENCE]);
+    server.cli(&["RPUSH", FENCE, "no counter"]);
+    guard.release_held().await;
+    // The ttl is a minute.
+    assert_eq!(server.get(LOCK), None, "it is free at once");
+    let error = waiting.await.expect("no panic").expect_err("no token");
+    let advice = format!("DEL {FENCE}");
+    assert!(format!("{error:?}").contains(&advice), "{error:?}");
+    server.cli(&["DEL", FENCE]);
+    locks
+        .acquire_free("k", patient())
+        .await
+        .release_held()
+        .await;
+}
+
+#[tokio::test]
+async fn holders_that_enter_after_an_eviction_leave_nothing_for_ever() {
+    let server = RedisServer::start();
+    let (early, late) = (connect(&server.url()).await, connect(&server.url()).await);
+    let first = early.acquire_free("k", options().shared()).await;
+    server.cli(&["DEL", HOLDERS]);
+    let second = late.acquire_free("k", options().shared()).await;
+    let expiry = server.pttl(HOLDERS);
+    assert!(expiry.is_some(), "if that process dies, its entry stays");
+    drop((first, second));
+}
+
+/// A lease that is neither released nor renewed: its process is gone.
+async fn abandoned(server: &RedisServer, options: LockOptions) {
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", options.without_renewal()).await;
+    mem::forget((guard, locks));
+}
+
+#[tokio::test]
+async fn a_lock_without_expiry_is_free_after_its_last_holder() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let options = LockOptions::new(SECOND).wait(HANG);
+    for (held, wanted) in [
+        (options.clone().permits(1), options.clone().permits(1)),
+        (options.clone().shared(), options.clone()),
+    ] {
+        abandoned(&server, held).await;
+        server.cli(&["PERSIST", LOCK]);
+        eventually(HANG, "the lease has ended", async || {
+            server.pttl(HOLDERS).is_none()
+        })
+        .await;
+        let guard = locks.acquire("k", wanted).await;
+        guard.expect("no holder is left").release_held().await;
+    }
+}
+
+/// The reply with the number of the permit was lost, and then the numbers were.
+#[tokio::test]
+async fn no_two_holders_have_one_permit_after_the_seats_were_evicted() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let (locks, behind) = (connect(&server.url()).await, connect(&proxy.url()).await);
+    let permits = options().permits(2);
+    // The scripts and the subscription are there, and the next request is that of the permit.
+    behind
+        .acquire_free("other", permits.clone())
+        .await
+        .release_held()
+        .await;
+    let first = locks.acquire_free("k", permits.clone()).await;
+    assert_eq!(first.lease().permit(), Some(0));
+    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    proxy.clear_log();
+    let mut second = tokio::spawn(async move { behind.acquire("k", permits.wait(HANG)).await });
+    eventually(HANG, "it has entered", async || {
+        server.queue(HOLDERS).len() == 3
+    })
+    .await;
+    server.cli(&["DEL", SEATS]);
+    proxy.pass();
+    // Either the request waits until the first holder has gone, or it has another permit.
+    let entered = tokio::time::timeout(SECOND * 4, &mut second).await;
+    if let Ok(entered) = entered {
+        let entered = entered.expect("no panic").expect("a permit");
+        assert_ne!(
+            entered.lease().permit(),
+            Some(0),
+            "two holders of one permit"
+        );
+        return;
+    }
+    first.release_held().await;
+    let entered = second.await.expect("no panic").expect("a permit");
+    assert_eq!(entered.lease().permit(), Some(0));
+}
+
+/// The server's time in microseconds.
+fn now(server: &RedisServer) -> f64 {
+    let time: (u64, u64) = redis::from_redis_value(server.cli(&["TIME"])).expect("a time");
+    Duration::new(
+        time.0,
+        u32::try_from(time.1).expect("below a million") * 1000,
+    )
+    .as_secs_f64()
+        * 1e6
+}
+
+#[tokio::test]
+async fn after_the_clock_was_set_back_readers_wait_behind_a_writer() {
+    const BAND: f64 = 4.5e15;
+    let clock = ShiftedClock::new();
+    clock.set_ahead(SECOND * 3600);
+    let server = RedisServer::builder().clock(&clock).start();
+    let connected = async || connect(&server.url()).await;
+    let [reader, writer, late] = [connected().await, connected().await, connected().await];
+    let queued = async |length| {
+        eventually(HANG, "it is in the queue", async || {
+            server.queue(QUEUE).len() == length
+        })
+        .await;
+    };
+    let wait = |locks: LockManager, options: LockOptions| {
+        tokio::spawn(async move { locks.acquire_free("k", options.wait(HANG)).await })
+    };
+    let guard = reader.acquire_free("k", patient().shared()).await;
+    // Its body goes on, so that the share stays, and no other task of this process joins it.
+    let writing = wait(writer, patient());
+    queued(1).await;
+    clock.set_right();
+    let reading = wait(late, patient().shared());
+    eventually(HANG, "the cut is not ahead of the clock", async || {
+        let cut = server.cli(&["ZSCORE", BEATS, "#"]);
+        let cut: Option<f64> = redis::from_redis_value(cut).expect("a score");
+        cut.is_some_and(|cut| cut - BAND <= now(&server))
+    })
+    .await;
+    assert!(!reading.is_finished(), "it overtook the writer");
+    guard.release_held().await;
+    let writes = writing.await.expect("its turn");
+    assert!(!reading.is_finished(), "beside a writer");
+    writes.release_held().await;
+    reading.await.expect("its turn").release_held().await;
+}
+
+/// The renewals of both modes are due at the same time, after a new connection.
+#[tokio::test]
+async fn a_renewal_without_a_reply_keeps_no_renewal_of_another_mode_from_leaving() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let options = LockOptions::new(SECOND * 9);
+    let exclusive = locks.acquire_free("x", options.clone()).await;
+    let shared = locks.acquire_free("s", options.shared()).await;
+    proxy.clear_log();
+    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    proxy.reset();
+    // The locks that were asked for, in their order.
+    let asked = || {
+        let log = proxy.log().into_iter();
+        let calls = log.filter(|request| request.command() == "EVALSHA");
+        let keys = calls.filter_map(|request| request.text().get(3).cloned());
+        keys.collect::<Vec<_>>()
+    };
+    eventually(HANG, "the second try has left", async || {
+        asked().iter().filter(|key| *key == "lock:x").count() >= 2
+    })
+    .await;
+    let asked = asked();
+    let first = asked.iter().position(|key| key == "lock:s");
+    let again = asked.iter().rposition(|key| key == "lock:x");
+    assert!(first.is_some_and(|first| Some(first) < again), "{asked:?}");
+    assert_eq!(server.cli(&["EXISTS", "lock:s"]), Value::Int(1));
+    proxy.pass();
+    drop((exclusive, shared));
+}
