@@ -547,6 +547,26 @@ mod times {
         assert_eq!(start.elapsed().as_millis(), 12_898);
     }
 
+    /// Another task of the process has one of the shares, and keeps it.
+    #[tokio::test(start_paused = true)]
+    async fn without_renewal_shared_keys_have_their_ttl_though_other_tasks_keep_them() {
+        let locks = LockManager::in_memory();
+        let start = Instant::now();
+        let shared = options().shared();
+        let kept = locks.acquire_free("a", shared.clone()).await;
+        let _c = hold(&locks, "c", SECOND * 3).await;
+        let keys = ["a", "b", "c"];
+        let guard = locks.acquire_all(keys, shared.without_renewal()).await;
+        let lease = guard.as_ref().expect("free soon").lease();
+        assert_eq!(start.elapsed(), SECOND * 3);
+        assert_eq!(lease.remaining(), Duration::from_millis(9_898));
+        let reason = in_time(lease.lost()).await;
+        assert_eq!(reason, LeaseLost::Expired);
+        assert_eq!(start.elapsed().as_millis(), 12_898);
+        sleep(SECOND * 20).await;
+        kept.lease().verify().await.expect("it is renewed");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn without_renewal_the_lease_and_the_body_end_with_the_ttl() {
         let locks = LockManager::in_memory();

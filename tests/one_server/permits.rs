@@ -67,6 +67,27 @@ async fn as_many_hold_as_there_are_permits_and_each_has_the_lowest_free_number()
     .await;
 }
 
+#[tokio::test]
+async fn tasks_that_do_not_wait_get_permits_together() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    for round in 0..20 {
+        // Of four permits, five tasks get four; of one permit, the last ones get none.
+        let numbers = [4, 4, 1, 4, 4, 4, 1];
+        let tries = numbers.map(|n| locks.try_acquire("k", permits(n)));
+        let tried = futures_util::future::join_all(tries).await;
+        let taken = tried.into_iter().map(|tried| tried.expect("a reply"));
+        let taken: Vec<_> = taken.map(|guard| guard.as_ref().map(permit)).collect();
+        let expected = [Some(0), Some(1), None, Some(2), Some(3), None, None];
+        assert_eq!(taken, expected, "round {round}");
+        eventually(HANG, "all are released", async || {
+            server.get(LOCK).is_none()
+        })
+        .await;
+    }
+    assert!(server.keys("*waiters*").is_empty(), "no task has queued");
+}
+
 /// The bound differs while one version of a program is replaced by the next.
 #[tokio::test]
 async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {

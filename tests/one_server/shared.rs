@@ -173,6 +173,28 @@ async fn holders_of_several_processes_share_a_key_and_an_exclusive_one_has_it_al
     later.release_held().await;
 }
 
+#[tokio::test]
+async fn tasks_that_do_not_wait_share_a_key_from_the_first_request_on() {
+    let server = RedisServer::start();
+    let [locks, writer] = connect_all(&server).await;
+    let all = async || {
+        let tries = [(); 4].map(|()| locks.try_acquire("k", shared()));
+        let tried = futures_util::future::join_all(tries).await;
+        let taken = tried.into_iter().map(|tried| tried.expect("a reply"));
+        taken.map(|guard| guard.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(all().await, [true; 4]);
+    // A request that is refused ends the share that is kept.
+    eventually(HANG, "it is free", async || {
+        !is_busy(&writer, options()).await
+    })
+    .await;
+    let guard = writer.acquire_free("k", options()).await;
+    assert_eq!(all().await, [false; 4]);
+    guard.release_held().await;
+    assert_eq!(all().await, [true; 4]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_one_process_share_a_key_without_a_message_after_the_first() {
     let server = RedisServer::start();

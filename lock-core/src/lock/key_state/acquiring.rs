@@ -261,8 +261,15 @@ where
         } else {
             checking_pause(busy, cx)
         };
+        let asked_for = request.mode;
         request.wait_until(cx.now.after(pause));
-        self.refuse_impatient(&refusal, cx);
+        match asked_for {
+            // Without an entry in the queue, the request was refused for its own number of permits. There may be room for more.
+            Mode::Permits(permits) if asked == QueueMode::DoNotQueue => {
+                self.refuse_impatient_for(permits, &refusal, cx);
+            }
+            _ => self.refuse_impatient(&refusal, cx),
+        }
         self.accept_meanwhile(meanwhile, cx);
     }
 

@@ -15,6 +15,7 @@ use crate::{
             wait_queue::Waiter,
         },
     },
+    mode::Mode,
     runtime::clock::Moment,
 };
 
@@ -83,6 +84,7 @@ where
                 id,
                 terms: waiter.terms,
                 fencing,
+                unrenewed_until: None,
                 stage: HolderStage::Granted {
                     until: cx.now.after(POLL_WITHIN),
                     waiter,
@@ -130,7 +132,20 @@ where
     }
 
     pub(super) fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
-        let waiters = self.queue.take_impatient();
+        let waiters = self.queue.take_impatient(|_| true);
+        self.refuse_all(waiters, refusal, cx);
+    }
+
+    /// Refuses those that ask for one of this number of permits, or of a smaller number.
+    pub(super) fn refuse_impatient_for(
+        &mut self,
+        permits: u16,
+        refusal: &Refusal,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let is_for =
+            |waiter: &Waiter<W>| matches!(waiter.terms.mode, Mode::Permits(one) if one <= permits);
+        let waiters = self.queue.take_impatient(is_for);
         self.refuse_all(waiters, refusal, cx);
     }
 

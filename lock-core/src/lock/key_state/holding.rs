@@ -170,13 +170,18 @@ where
         self.arm(cx);
     }
 
-    /// From now on the lease of this task is not renewed. A share still is, since other tasks may have it.
+    /// From now on the lease of this task is not renewed. A share still is, since other tasks may have it: then this task loses
+    /// the share a ttl from now.
     pub(crate) fn stop_renewing(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(at) = self.lease_of(id)
-            && let held = &mut self.leases[at]
-            && held.share.is_none()
-        {
-            held.renewal = RenewalPlan::Off;
+        if let Some(at) = self.lease_of(id) {
+            let held = &mut self.leases[at];
+            if held.share.is_some() {
+                let until = validity(cx.now, held.ttl);
+                held.holders
+                    .change(id, |holder| holder.unrenewed_until = Some(until));
+            } else {
+                held.renewal = RenewalPlan::Off;
+            }
         }
         self.arm(cx);
     }
@@ -209,7 +214,9 @@ where
             }
             for id in too_long {
                 if let Some(at) = self.lease_of(id).filter(|_| !is_over) {
-                    self.end_holder(at, id, LeaseLost::MaxHold, cx);
+                    let holder = self.leases[at].holders.get(id);
+                    let reason = holder.map_or(LeaseLost::Expired, |holder| holder.ends_by(cx.now));
+                    self.end_holder(at, id, reason, cx);
                 }
             }
             if let Some(at) = self.position_of(&owner).filter(|_| is_over) {

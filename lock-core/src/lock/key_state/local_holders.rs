@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    error::LeaseLost,
     fencing::FencingToken,
     lock::{
         context::terms::Terms,
@@ -16,6 +17,8 @@ pub(crate) struct LocalHolder<W, L> {
     pub(crate) id: TaskId,
     pub(crate) terms: Terms,
     pub(crate) fencing: FencingToken,
+    /// Until when it has a share that is renewed for other tasks only.
+    pub(crate) unrenewed_until: Option<Moment>,
     pub(crate) stage: HolderStage<W, L>,
 }
 
@@ -31,11 +34,34 @@ pub(crate) enum HolderStage<W, L> {
 }
 
 impl<W, L> LocalHolder<W, L> {
-    /// When this holder loses the lease for a reason of its own: it has not polled, or its `max_hold` is over.
+    /// When this holder loses the lease for a reason of its own: it has not polled, its `max_hold` is over, or its lease is not
+    /// renewed.
     pub(super) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),
+            HolderStage::Taken { .. } => {
+                let ends = self
+                    .max_hold_ends_at()
+                    .into_iter()
+                    .chain(self.unrenewed_until);
+                ends.min()
+            }
+        }
+    }
+
+    fn max_hold_ends_at(&self) -> Option<Moment> {
+        match &self.stage {
+            HolderStage::Granted { .. } => None,
             HolderStage::Taken { began, .. } => Some((*began)?.after(self.terms.max_hold?)),
+        }
+    }
+
+    /// Why a holder that has taken the lease loses it by itself.
+    pub(super) fn ends_by(&self, now: Moment) -> LeaseLost {
+        if self.max_hold_ends_at().is_some_and(|end| end <= now) {
+            LeaseLost::MaxHold
+        } else {
+            LeaseLost::Expired
         }
     }
 

@@ -117,9 +117,15 @@ where
 
     /// Whether a task that does not wait is refused without a request: another task holds the lock alone, or waits before it. A
     /// request that no task waits for any more does not count.
-    pub(crate) fn is_taken(&self) -> bool {
-        let is_held_alone = self.kind == LockMode::Exclusive && !self.leases.is_empty();
-        is_held_alone || !self.queue.is_empty()
+    ///
+    /// In the other modes the lock may have room for both tasks. So while the first reply is awaited, the task joins the queue of
+    /// this process, for that reply. In the server's queue it has no entry.
+    fn is_taken(&self) -> bool {
+        if self.kind == LockMode::Exclusive {
+            return !self.leases.is_empty() || !self.queue.is_empty();
+        }
+        let is_unanswered = |request: &AcquireRequest<O>| !request.is_answered();
+        !self.queue.is_empty() && !self.request.as_ref().is_some_and(is_unanswered)
     }
 
     /// A task takes an open share, without waiting. `None`: no share is open, or other tasks wait before this one.

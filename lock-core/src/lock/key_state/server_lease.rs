@@ -139,11 +139,14 @@ where
         if matches!(self.renewal, RenewalPlan::At(_)) {
             self.plan_renewal(cx);
         }
-        let valid_until = self.valid_until;
-        cx.actions.extend(self.leases().map(|lease| Action::Extend {
-            lease: lease.clone(),
-            valid_until,
-        }));
+        for holder in self.holders.iter() {
+            let valid_until = holder.unrenewed_until.unwrap_or(self.valid_until);
+            cx.actions
+                .extend(holder.lease().map(|lease| Action::Extend {
+                    lease: lease.clone(),
+                    valid_until: valid_until.min(self.valid_until),
+                }));
+        }
     }
 
     pub(super) fn prefetch(&mut self, now: Moment) -> Action<W, L, O> {
@@ -211,6 +214,7 @@ where
             id,
             terms,
             fencing,
+            unrenewed_until: None,
             stage: HolderStage::Taken {
                 lease: lease.clone(),
                 began: None,

@@ -59,6 +59,11 @@ impl<W> WaitQueue<W> {
         Some(waiter)
     }
 
+    fn get(&self, id: TaskId) -> Option<&Waiter<W>> {
+        let waiter = self.awake.get(&id).or_else(|| self.asleep.get(&id))?;
+        Some(waiter)
+    }
+
     pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Waiter<W>> {
         let awake = self.awake.get_mut(&id);
         let waiter = awake.or_else(|| self.asleep.get_mut(&id))?;
@@ -118,8 +123,12 @@ impl<W> WaitQueue<W> {
     }
 
     /// Takes out the waiters that end with the reply of the server.
-    pub(crate) fn take_impatient(&mut self) -> Vec<(TaskId, Box<Waiter<W>>)> {
-        let ids: Vec<_> = self.impatient.iter().copied().collect();
+    pub(crate) fn take_impatient(
+        &mut self,
+        which: impl Fn(&Waiter<W>) -> bool,
+    ) -> Vec<(TaskId, Box<Waiter<W>>)> {
+        let is_chosen = |id: &TaskId| self.get(*id).is_some_and(&which);
+        let ids: Vec<_> = self.impatient.iter().copied().filter(is_chosen).collect();
         self.take(&ids)
     }
 
