@@ -21,7 +21,7 @@ use crate::{
     },
     mode::LockMode,
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
-    store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
+    store::{Acquire, Acquired, ENDED, Failure, Prefetch, StoreFuture, owner::Owner},
     telemetry,
 };
 
@@ -81,7 +81,6 @@ impl Registry {
                 Action::Acquire(acquire) => {
                     self.send(key, acquire, todo.to_poll.as_deref(), todo.behind.as_ref());
                 }
-                Action::Confirm { owner, ttl } => self.confirm(key, owner, ttl),
                 Action::Renew {
                     owner,
                     ttl,
@@ -178,24 +177,6 @@ impl Registry {
         let (registry, key) = (self.clone(), key.clone());
         tell_reply(&self.context.executor, reply, move |result| {
             registry.acquired(&key, &owner, result);
-        });
-    }
-
-    fn confirm(self: &Arc<Self>, key: &LockKey, owner: Arc<Owner>, ttl: Duration) {
-        let within = self.context.reply_within();
-        let batch = vec![owner.renew_request(ttl)];
-        let reply = self.context.store.renew(batch, within);
-        let (registry, key) = (self.clone(), key.clone());
-        tell_reply(&self.context.executor, reply, move |replies| {
-            let first = replies.map(|replies| replies.into_iter().next());
-            let result = match first {
-                Ok(Some(result)) => result,
-                Ok(None) => Ok(Renewed::NotOurs),
-                Err(failure) => Err(failure),
-            };
-            registry.event(&key, owner.mode.kind(), |entry, cx| {
-                entry.state.confirmed(&owner, result, cx);
-            });
         });
     }
 

@@ -12,14 +12,14 @@ use crate::{
         action::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
         request::{
             AcquireReply, AcquireRequest, Granted, MOST_LATE_GRANTS, Meanwhile, RequestStep,
-            Rivals, SHORTEST_PAUSE, WakeUps, checking_pause,
+            Rivals, WakeUps, checking_pause,
         },
         server_lease::{ServerLease, validity},
     },
     mode::{LockMode, Mode},
     options::Wait,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Busy, Expiry, Failure, PushedGrant, QueueMode, Renewed, WakeUpMode},
+    store::{AcquireOutcome, Busy, Expiry, Failure, PushedGrant, QueueMode, WakeUpMode},
     telemetry::HandOff,
 };
 
@@ -68,7 +68,12 @@ where
                                 ttl,
                                 valid_until: validity(sent, ttl),
                             };
-                            request.count_late_grants(cx.now >= granted.valid_until);
+                            request.count_late_grants(granted.is_short(cx.now));
+                            if request.late_grants >= MOST_LATE_GRANTS {
+                                // Waiters with a longer ttl have three tries of their own.
+                                request.late_grants = 0;
+                                self.refuse_as_too_slow(cx.now.since(sent), ttl, cx);
+                            }
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Busy(busy) => {
@@ -77,44 +82,6 @@ where
                         AcquireOutcome::Undo => self.begin_anew(cx),
                     }
                 }
-            }
-        }
-        self.go_on(None, cx);
-        self.arm(cx);
-    }
-
-    /// The server replied to the renewal that makes sure of a grant.
-    pub(crate) fn confirmed(
-        &mut self,
-        owner: &O,
-        result: Result<Renewed, Failure>,
-        cx: &mut Transition<'_, W, L, O>,
-    ) {
-        if let Some(request) = &mut self.request
-            && request.owner == *owner
-            && let RequestStep::Confirming { sent, mut granted } = request.step
-        {
-            request.wait_until(cx.now);
-            match result {
-                Ok(renewed @ (Renewed::Extended | Renewed::ExtendedAndContended)) => {
-                    granted.grant.is_contended |= renewed == Renewed::ExtendedAndContended;
-                    granted.valid_until = validity(sent, granted.ttl);
-                    if granted.is_short(cx.now) {
-                        self.refuse_as_too_slow(cx.now.since(sent), granted.ttl, cx);
-                    } else {
-                        self.hand_over(granted, cx);
-                    }
-                }
-                // The lease ended while the reply was in flight. A stall of the server does that once. A server that takes longer
-                // than the ttl does it each time.
-                Ok(Renewed::NotOurs) => {
-                    request.wait_until(cx.now.after(SHORTEST_PAUSE));
-                    if request.late_grants >= MOST_LATE_GRANTS {
-                        let took = granted.ttl + sent.since(granted.valid_until);
-                        self.refuse_as_too_slow(took, granted.ttl, cx);
-                    }
-                }
-                Err(failure) => self.failed(failure, cx),
             }
         }
         self.go_on(None, cx);
@@ -315,7 +282,7 @@ where
     /// Accepts a grant that comes by a message while nothing is in flight.
     ///
     /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its time counts from
-    /// when that check was sent. So it may look older than it is, and then it is confirmed.
+    /// when that check was sent. So it may look older than it is, and then the lock is asked for again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = &mut self.request else {
             return;
@@ -336,30 +303,18 @@ where
         self.granted(granted, cx);
     }
 
-    /// Hands over a grant that is of use, and confirms one that may be too old.
+    /// Hands over a grant that is of use. If too little of its lease may be left, the lock is asked for again.
+    ///
+    /// The acquire is idempotent: its reply has the token and the permit that this owner token has by then. A renewal could not tell
+    /// them. The lease of the grant may have ended, and an earlier request without a reply may have taken the lock anew, after
+    /// another holder and with another permit. A renewal would only say that the owner token has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         cx.actions.push(Action::Learn(granted.grant.tokens.last()));
-        if !granted.is_short(cx.now) || !self.queue.has_head() {
+        if !granted.is_short(cx.now) {
             return self.hand_over(granted, cx);
         }
-        if self
-            .request
-            .as_ref()
-            .is_some_and(|request| request.is_astray)
-        {
-            // The lease may have ended, and a copy on another connection may have taken the key anew, after another holder. A
-            // renewal would not show that.
-            return self.begin_anew(cx);
-        }
         if let Some(request) = &mut self.request {
-            request.step = RequestStep::Confirming {
-                sent: cx.now,
-                granted,
-            };
-            cx.actions.push(Action::Confirm {
-                owner: request.owner.clone(),
-                ttl: granted.ttl,
-            });
+            request.wait_until(cx.now);
         }
     }
 
@@ -458,6 +413,17 @@ mod tests {
         at(second, |cx| key.acquired(&7, reply, cx));
     }
 
+    fn granting(fencing: u64) -> AcquireReply {
+        AcquireReply {
+            result: Ok(AcquireOutcome::Granted(
+                FencingBlock::new(fencing, 1).into(),
+            )),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        }
+    }
+
     fn is_granted(key: &mut Key, second: u64) -> bool {
         at(second, |cx| {
             matches!(
@@ -508,14 +474,7 @@ mod tests {
         };
         for second in [14, 19, 24] {
             assert!(matches!(polled(&mut key, second), Polled::Pending));
-            let reply = AcquireReply {
-                result: Ok(AcquireOutcome::Granted(FencingBlock::new(second, 1).into())),
-                is_settled: true,
-                has_not_left: false,
-                is_astray: false,
-            };
-            at(second, |cx| key.acquired(&7, reply, cx));
-            at(second, |cx| key.confirmed(&7, Ok(Renewed::NotOurs), cx));
+            at(second, |cx| key.acquired(&7, granting(second), cx));
             at(second + 1, |cx| key.tick(cx));
         }
         let Polled::Refused(Refusal::TooSlow { took, ttl }) = polled(&mut key, 25) else {
@@ -525,18 +484,28 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_may_be_too_old_is_confirmed_before_a_task_has_it() {
+    fn a_grant_that_may_be_too_old_is_asked_for_again_before_a_task_has_it() {
         let mut key = waiting();
         told_to_wait(&mut key, 10, None);
         let actions = at(12, |cx| {
             key.pushed(&7, pushed(5), cx);
             std::mem::take(&mut cx.actions)
         });
-        let confirms =
-            |action: &Action<(), (), u64>| matches!(action, Action::Confirm { owner: 7, .. });
-        assert!(actions.iter().any(confirms), "{actions:?}");
+        let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(asked) if asked.owner == 7);
+        assert!(actions.iter().any(asks), "{actions:?}");
         assert!(!is_granted(&mut key, 12));
-        at(12, |cx| key.confirmed(&7, Ok(Renewed::Extended), cx));
+        at(12, |cx| key.acquired(&7, granting(9), cx));
         assert!(is_granted(&mut key, 12));
+        let held = key.leases.first().expect("it is granted");
+        assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
+    }
+
+    #[test]
+    fn a_late_grant_is_asked_for_again() {
+        let mut key = waiting();
+        at(12, |cx| key.acquired(&7, granting(5), cx));
+        assert!(!is_granted(&mut key, 12));
+        at(13, |cx| key.acquired(&7, granting(9), cx));
+        assert!(is_granted(&mut key, 13));
     }
 }

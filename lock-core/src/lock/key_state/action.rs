@@ -91,11 +91,6 @@ pub(crate) enum Action<W, L, O> {
     Acquire(AcquireAction<O>),
     /// The task that polls the request has not polled it for too long: the manager's executor goes on with it.
     TakeOverRequest,
-    /// A renewal that makes sure of a grant that may be too old.
-    Confirm {
-        owner: O,
-        ttl: Duration,
-    },
     Renew {
         owner: O,
         ttl: Duration,
@@ -162,7 +157,7 @@ pub(crate) enum Refusal {
         holder: Option<Arc<str>>,
     },
     Failed(Failure),
-    /// A renewal took more than half of the ttl, or the last replies that granted the lock took longer than the ttl.
+    /// The last replies that granted the lock took more than half of the ttl.
     TooSlow {
         took: Duration,
         ttl: Duration,

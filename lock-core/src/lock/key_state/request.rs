@@ -20,9 +20,9 @@ const BEAT: Duration = Duration::from_secs(1);
 const FIRST_CHECK: Duration = Duration::from_millis(150);
 
 /// The shortest pause before the next request for a key that is about to be free.
-pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// After so many replies in a row that came after the lease that they grant, the ttl is too short for this server.
+/// After this many consecutive replies that grant less than half of the ttl, the ttl is refused as too short for this server.
 pub(super) const MOST_LATE_GRANTS: u32 = 3;
 
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) is_astray: bool,
     pub(super) rivals: Rivals,
     pub(super) failures: u32,
-    /// How many replies in a row granted a lease that had ended by then.
+    /// How many consecutive replies granted a lease of which less than half was left by then.
     pub(super) late_grants: u32,
     pub(super) last_reply: Option<Refusal>,
     pub(super) step: RequestStep,
@@ -68,8 +68,6 @@ pub(crate) enum RequestStep {
         before: (bool, QueueMode),
         polled_by: Option<TaskId>,
     },
-    /// The renewal that makes sure of a grant is in flight.
-    Confirming { sent: Moment, granted: Granted },
     /// Nothing is in flight. The next request is sent at `until`, or earlier after a message or a new connection.
     Waiting { until: Moment, wake_ups: WakeUps },
 }
@@ -154,7 +152,7 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Notes a reply that grants. `is_late`: its lease had ended by then.
+    /// Notes a reply that grants. `is_late`: less than half of its lease was left by then.
     pub(super) fn count_late_grants(&mut self, is_late: bool) {
         let before = if is_late { self.late_grants } else { 0 };
         self.late_grants = before.saturating_add(u32::from(is_late));
@@ -173,7 +171,7 @@ impl<O> AcquireRequest<O> {
                 wake_ups: WakeUps::GrantsAndConnections,
             } => *until = at.min(*until),
             RequestStep::Waiting { .. } => {}
-            RequestStep::Asking { .. } | RequestStep::Confirming { .. } => {
+            RequestStep::Asking { .. } => {
                 if matches!(self.meanwhile, Meanwhile::Nothing) {
                     self.meanwhile = Meanwhile::Reconnected;
                 }
@@ -208,7 +206,7 @@ impl<O> AcquireRequest<O> {
                 ..
             } => Some(sent.after(POLL_WITHIN)),
             // The reply comes within the store's time-outs.
-            RequestStep::Asking { .. } | RequestStep::Confirming { .. } => None,
+            RequestStep::Asking { .. } => None,
         }
     }
 

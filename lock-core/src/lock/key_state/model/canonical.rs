@@ -45,9 +45,10 @@ impl Names {
         rank(&self.stamps, stamp)
     }
 
-    fn pushed(&self, pushed: PushedGrant) -> (u64, u64, bool) {
-        let token = self.token(first_of(pushed.grant.tokens));
-        (token, self.stamp(pushed.stamp), pushed.grant.is_contended)
+    fn pushed(&self, pushed: PushedGrant) -> (u64, u64, Option<u16>, bool) {
+        let (grant, stamp) = (pushed.grant, self.stamp(pushed.stamp));
+        let token = self.token(first_of(grant.tokens));
+        (token, stamp, grant.permit, grant.is_contended)
     }
 
     fn task(&self, id: u64) -> usize {
@@ -93,7 +94,27 @@ fn first_of(block: FencingBlock) -> u64 {
     u64::from(block.last()) + 1 - u64::from(block.left())
 }
 
+/// What becomes of a request that is under way.
+#[derive(Debug)]
+enum Course {
+    Awaited,
+    GivenUp,
+    Late,
+}
+
 impl World {
+    fn requests(&self) -> impl Iterator<Item = (&Request, Course)> {
+        let up = self.up.iter().map(|sent| {
+            let course = if sent.is_awaited {
+                Course::Awaited
+            } else {
+                Course::GivenUp
+            };
+            (&sent.request, course)
+        });
+        up.chain(self.late.iter().map(|request| (request, Course::Late)))
+    }
+
     pub(super) fn canonical(&self) -> String {
         let names = self.names();
         let mut text = String::new();
@@ -113,9 +134,10 @@ impl World {
             BTreeSet::from([self.server.counter, self.known, self.largest_taken, phase]);
         let mut stamps = BTreeSet::new();
         let mut tasks = BTreeSet::new();
-        owners.extend(&self.server.queue);
-        owners.extend(self.server.holders.iter().map(|(owner, _)| *owner));
-        owners.extend(self.up.iter().chain(&self.late).map(Request::owner));
+        owners.extend(self.server.queue.iter().map(|(owner, _)| *owner));
+        owners.extend(self.server.holders.iter().map(|held| held.owner));
+        tokens.extend(self.server.holders.iter().map(|held| held.floor));
+        owners.extend(self.requests().map(|(request, _)| request.owner()));
         owners.extend(self.down.iter().map(Reply::owner));
         owners.extend(self.polled.iter().map(|polled| polled.owner));
         for task in &self.tasks {
@@ -144,7 +166,7 @@ impl World {
             tokens.extend([first_of(held.tokens), first_of(held.next_tokens)]);
             tokens.extend(held.holders.iter().map(|holder| u64::from(holder.fencing)));
         }
-        for request in self.up.iter().chain(&self.late) {
+        for (request, _) in self.requests() {
             if let Request::Acquire(acquire) = request {
                 tokens.insert(acquire.known_fencing);
             }
@@ -190,14 +212,17 @@ impl World {
         let tokens = [self.server.counter, self.known, self.largest_taken];
         let holders = self.server.holders.iter();
         let holder: Vec<_> = holders
-            .map(|(owner, at)| (names.owner(*owner), names.due(*at)))
+            .map(|held| {
+                let (owner, floor) = (names.owner(held.owner), names.token(held.floor));
+                (owner, names.due(held.until), held.permit, floor)
+            })
             .collect();
         let (phase, was_shared) = self.server.phase();
         let queue: Vec<_> = self
             .server
             .queue
             .iter()
-            .map(|owner| names.owner(*owner))
+            .map(|(owner, ttl)| (names.owner(*owner), *ttl))
             .collect();
         let astray = self
             .astray
@@ -224,11 +249,12 @@ impl World {
                     id,
                     owner,
                     token,
+                    permit,
                     valid_until,
                     has_ended,
                 } => write!(
                     text,
-                    "H{} {} {} {} {has_ended} ",
+                    "H{} {} {} {} {permit:?}{has_ended} ",
                     names.task(*id),
                     names.owner(*owner),
                     names.token(*token),
@@ -240,25 +266,23 @@ impl World {
     }
 
     fn write_network(&self, names: &Names, text: &mut String) -> fmt::Result {
-        for (request, is_late) in self
-            .up
-            .iter()
-            .map(|one| (one, false))
-            .chain(self.late.iter().map(|one| (one, true)))
-        {
+        for (request, is_late) in self.requests() {
             let owner = names.owner(request.owner());
             match request {
                 Request::Acquire(one) => write!(
                     text,
-                    "a{owner}{is_late}{:?}{}{} ",
+                    "a{owner}{is_late:?}{:?}{:?}{:?}{}{} ",
                     one.queue_mode,
+                    one.ttl,
+                    one.queued_ttl,
                     one.tokens,
                     names.token(one.known_fencing)
                 ),
-                Request::Confirm(_) => write!(text, "c{owner}{is_late} "),
-                Request::Renew(_, sent) => write!(text, "r{owner}{is_late}{} ", names.at(*sent)),
-                Request::Prefetch(_) => write!(text, "p{owner}{is_late} "),
-                Request::Release(_) => write!(text, "x{owner}{is_late} "),
+                Request::Renew(_, ttl, sent) => {
+                    write!(text, "r{owner}{is_late:?}{ttl:?}{} ", names.at(*sent))
+                }
+                Request::Prefetch(_, ttl) => write!(text, "p{owner}{is_late:?}{ttl:?} "),
+                Request::Release(_) => write!(text, "x{owner}{is_late:?} "),
             }?;
         }
         for reply in &self.down {
@@ -267,8 +291,7 @@ impl World {
                 Reply::Acquired(_, Ok(outcome)) => {
                     write!(text, "A{owner}{} ", outcome_text(names, outcome))
                 }
-                Reply::Acquired(_, Err(_)) => write!(text, "E{owner} "),
-                Reply::Confirmed(_, result) => write!(text, "C{owner}{result:?} "),
+                Reply::Acquired(_, Err(why)) => write!(text, "E{owner}{why:?} "),
                 Reply::Renewed(_, sent, result) => {
                     write!(text, "R{owner}{}{result:?} ", names.at(*sent))
                 }
@@ -284,7 +307,7 @@ impl World {
             let outcome = match &polled.arrived {
                 None => "-".to_owned(),
                 Some(Ok(outcome)) => outcome_text(names, outcome),
-                Some(Err(_)) => "E".to_owned(),
+                Some(Err(why)) => format!("E{why:?}"),
             };
             write!(
                 text,
@@ -300,8 +323,9 @@ impl World {
         for (id, waiter) in self.key.queue.iter() {
             write!(
                 text,
-                "w{}{:?}{}{}{} ",
+                "w{}{:?}{:?}{}{}{} ",
                 names.task(id.0),
+                waiter.terms.ttl,
                 waiter.deadline.map(|at| names.due(at)),
                 self.key.queue.impatient.contains(&id),
                 self.key.queue.awake.contains_key(&id),
@@ -351,14 +375,6 @@ impl World {
                     names.at(*sent),
                     polled_by.map(|id| names.task(id.0))
                 ),
-                RequestStep::Confirming { sent, granted } => write!(
-                    text,
-                    "!{}{:?}{}{}",
-                    names.at(*sent),
-                    names.batch(granted.grant.tokens),
-                    granted.grant.is_contended,
-                    names.at(granted.valid_until)
-                ),
                 RequestStep::Waiting { until, wake_ups } => {
                     write!(text, ".{}{wake_ups:?}", names.due(*until))
                 }
@@ -380,8 +396,10 @@ impl World {
 fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut String) -> fmt::Result {
     write!(
         text,
-        "L{} {} {:?} {:?} {:?} {} {} {:?} {} {} {} ",
+        "L{} {:?} {:?} {} {:?} {:?} {:?} {} {} {:?} {} {} {} ",
         names.owner(held.owner),
+        held.ttl,
+        held.permit,
         names.due(held.valid_until),
         names.batch(held.tokens),
         names.batch(held.next_tokens),
@@ -428,7 +446,8 @@ fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut Stri
 fn outcome_text(names: &Names, outcome: &AcquireOutcome) -> String {
     match outcome {
         AcquireOutcome::Granted(grant) => {
-            format!("g{:?}{}", names.batch(grant.tokens), grant.is_contended)
+            let (tokens, permit) = (names.batch(grant.tokens), grant.permit);
+            format!("g{tokens:?}{permit:?}{}", grant.is_contended)
         }
         AcquireOutcome::Busy(busy) => format!(
             "b{:?}{:?}{:?}",

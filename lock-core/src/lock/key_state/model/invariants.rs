@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    server::{OTHER, Reply, Request},
+    server::{Held, OTHER, Reply, Request},
     world::{Found, Task, World},
 };
 use crate::{
@@ -46,6 +46,22 @@ impl World {
             Mode::Permits(permits) => inside + elsewhere <= usize::from(permits),
         };
         must(may_be, "two holders")?;
+        self.tasks.iter().filter(holds).try_for_each(|task| {
+            let Task::Holding {
+                owner,
+                token,
+                permit,
+                ..
+            } = task
+            else {
+                return Ok(());
+            };
+            let is_known = |held: &Held| held.permit == *permit && held.floor < *token;
+            must(
+                self.server.held(*owner).is_some_and(is_known),
+                "a lease that the server does not know, or with another permit, or with an older token",
+            )
+        })?;
         // The state has each lease that a task holds, and plans for it, unless the lease has ended.
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding { id, .. } = task else {
@@ -113,7 +129,7 @@ impl World {
     ) -> bool {
         let mut up = self.up.iter();
         let mut down = self.down.iter();
-        up.any(|one| one.owner() == owner && request(one))
+        up.any(|one| one.is_awaited && one.request.owner() == owner && request(&one.request))
             || down.any(|one| one.owner() == owner && reply(one))
     }
 
@@ -148,14 +164,6 @@ impl World {
                     is_in_flight || has_arrived,
                     "a request that is not in flight",
                 )
-            }
-            RequestStep::Confirming { .. } => {
-                let is_in_flight = self.is_in_flight(
-                    request.owner,
-                    |one| matches!(one, Request::Confirm(_)),
-                    |one| matches!(one, Reply::Confirmed(..)),
-                );
-                must(is_in_flight, "a confirmation that is not in flight")
             }
             RequestStep::Waiting { .. } => {
                 must(self.key.queue.has_head(), "a request for no waiter")
@@ -194,7 +202,7 @@ impl World {
     fn check_lease(&self, held: &ServerLease<u64, u64, u64>) -> Found {
         let is_fetching = self.is_in_flight(
             held.owner,
-            |one| matches!(one, Request::Prefetch(_)),
+            |one| matches!(one, Request::Prefetch(..)),
             |one| matches!(one, Reply::Prefetched(..)),
         );
         let is_renewing = self.is_in_flight(
@@ -253,11 +261,11 @@ impl World {
             return Ok(());
         }
         let mut holders = self.server.holders.iter();
-        let is_left = holders.any(|(holder, _)| *holder != OTHER);
+        let is_left = holders.any(|held| held.owner != OTHER);
         must(!is_left, "the lock is left on the server")?;
         let mut entries = self.server.queue.iter();
         must(
-            entries.all(|one| *one == OTHER),
+            entries.all(|(one, _)| *one == OTHER),
             "an entry is left in the queue",
         )
     }

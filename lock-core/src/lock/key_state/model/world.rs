@@ -3,11 +3,10 @@
 use std::{
     cell::Cell,
     collections::{BTreeSet, VecDeque},
-    sync::Arc,
     time::Duration,
 };
 
-use super::server::{Lost, OTHER, Reply, Request, Server, TTL};
+use super::server::{NoReply, OTHER, OTHER_TTL, Reply, Request, Sent, Server, TTL};
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
@@ -30,8 +29,8 @@ pub(super) type Key = KeyState<u64, u64, u64>;
 type KeyTransition<'a> = Transition<'a, u64, u64, u64>;
 pub(super) type Found = Result<(), String>;
 
-/// The owner token and the fencing token of a lease, and until when it is certain.
-type Made = (u64, u64, Moment);
+/// The owner token, the fencing token and the permit of a lease, and until when it is certain.
+type Made = (u64, u64, Option<u16>, Moment);
 
 /// How often each event may happen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +47,18 @@ pub(super) struct Scenario {
     pub(super) other_rounds: u8,
     /// Connections that break.
     pub(super) faults: u8,
+    /// Requests whose time is over, on a connection that goes on.
+    pub(super) time_outs: u8,
+    /// Requests that the server refuses without executing them.
+    pub(super) refusals: u8,
+    /// Messages that are lost, or come twice, on a connection that goes on.
+    pub(super) odd_messages: u8,
+    /// Whether the second task asks for a longer ttl.
+    pub(super) has_two_ttls: bool,
+    /// Leases that are not renewed from some time on.
+    pub(super) unrenewed: u8,
+    /// Exclusive requests of this process that close the shares of the key.
+    pub(super) closings: u8,
     /// Stops of the process, longer than a ttl.
     pub(super) stalls: u8,
     /// Losses of another key that a lease is tied to.
@@ -70,6 +81,7 @@ pub(super) enum Task {
         id: u64,
         owner: u64,
         token: u64,
+        permit: Option<u16>,
         valid_until: Moment,
         has_ended: bool,
     },
@@ -80,7 +92,7 @@ pub(super) enum Task {
 pub(super) struct PolledRequest {
     pub(super) owner: u64,
     pub(super) by: u64,
-    pub(super) arrived: Option<Result<AcquireOutcome, Lost>>,
+    pub(super) arrived: Option<Result<AcquireOutcome, NoReply>>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,7 +103,7 @@ pub(super) struct World {
     pub(super) rounds: [u8; 2],
     pub(super) left: Scenario,
     pub(super) server: Server,
-    pub(super) up: VecDeque<Request>,
+    pub(super) up: VecDeque<Sent>,
     pub(super) down: VecDeque<Reply>,
     /// Requests of a connection that broke, which are executed later or never.
     pub(super) late: Vec<Request>,
@@ -138,7 +150,9 @@ impl World {
             self.task_steps(index, reached)?;
         }
         self.network_steps(reached);
+        self.fault_steps(reached);
         self.time_steps(reached);
+        self.close_steps(reached);
         self.shutdown_steps(reached);
         self.other_steps(reached);
         reached[first..].iter().try_for_each(|world| {
@@ -166,6 +180,15 @@ impl World {
             self.fork(reached, |world| {
                 world.is_closing = false;
                 world.event(|key, cx| key.lose_any(LeaseLost::Shutdown, cx));
+            });
+        }
+    }
+
+    fn close_steps(&self, reached: &mut Vec<Self>) {
+        if self.left.closings > 0 && !self.key.leases.is_empty() {
+            self.fork(reached, |world| {
+                world.left.closings -= 1;
+                world.event(Key::close_shares);
             });
         }
     }
@@ -210,10 +233,16 @@ impl World {
                 self.fork(reached, |world| {
                     let after = world.event(|key, cx| key.release(TaskId(id), &owner, cx));
                     if !matches!(after, AfterRelease::Passed) {
-                        world.up.push_back(Request::Release(owner));
+                        world.send(Request::Release(owner));
                     }
                     world.tasks[index] = Task::Away;
                 });
+                if self.left.unrenewed > 0 {
+                    self.fork(reached, |world| {
+                        world.left.unrenewed -= 1;
+                        world.event(|key, cx| key.stop_renewing(TaskId(id), cx));
+                    });
+                }
                 if self.left.ties > 0 {
                     self.fork(reached, |world| {
                         world.left.ties -= 1;
@@ -231,21 +260,18 @@ impl World {
     fn network_steps(&self, reached: &mut Vec<Self>) {
         if !self.up.is_empty() {
             self.fork(reached, |world| {
-                if let Some(request) = world.up.pop_front() {
-                    let sent = world.server.execute(&request, world.known, world.now);
-                    world.down.extend(sent);
+                if let Some(sent) = world.up.pop_front() {
+                    world.execute(&sent);
                 }
             });
         }
         for index in 0..self.late.len() {
             self.fork(reached, |world| {
                 let request = world.late.remove(index);
-                let sent = world.server.execute(&request, world.known, world.now);
-                // The reply is lost, but not the message that the request causes.
-                let messages = sent.into_iter();
-                let is_message =
-                    |reply: &Reply| matches!(reply, Reply::Pushed(..) | Reply::Contended(_));
-                world.down.extend(messages.filter(is_message));
+                world.execute(&Sent {
+                    request,
+                    is_awaited: false,
+                });
             });
         }
         if !self.down.is_empty() {
@@ -255,6 +281,9 @@ impl World {
                 }
             });
         }
+    }
+
+    fn fault_steps(&self, reached: &mut Vec<Self>) {
         if self.left.faults > 0 && !(self.up.is_empty() && self.down.is_empty()) {
             for are_late in [false, true] {
                 self.fork(reached, |world| {
@@ -263,6 +292,68 @@ impl World {
                 });
             }
         }
+        for index in 0..self.up.len() {
+            let sent = &self.up[index];
+            if self.left.time_outs > 0
+                && sent.is_awaited
+                && let Some(lost) = sent.request.without_outcome(NoReply::Lost)
+            {
+                self.fork(reached, |world| {
+                    world.left.time_outs -= 1;
+                    world.up[index].is_awaited = false;
+                    world.deliver(lost);
+                });
+            }
+        }
+        if let Some(sent) = self.up.front()
+            && self.left.refusals > 0
+            && let Some(refused) = sent.request.without_outcome(NoReply::Refused)
+        {
+            let is_awaited = sent.is_awaited;
+            self.fork(reached, |world| {
+                world.left.refusals -= 1;
+                world.up.pop_front();
+                world.down.extend(is_awaited.then_some(refused));
+            });
+        }
+        for index in 0..self.down.len() {
+            if self.down[index].is_message() {
+                if self.left.odd_messages > 0 {
+                    self.fork(reached, |world| {
+                        world.left.odd_messages -= 1;
+                        world.has_lost_messages = true;
+                        world.down.remove(index);
+                    });
+                    self.fork(reached, |world| {
+                        world.left.odd_messages -= 1;
+                        world.down.push_back(world.down[index].clone());
+                    });
+                }
+            } else if self.left.time_outs > 0 {
+                self.fork(reached, |world| {
+                    world.left.time_outs -= 1;
+                    let late = world.down.remove(index).and_then(Reply::lost);
+                    if let Some(late) = late {
+                        world.deliver(late);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The server executes a request. A reply that is not awaited is dropped, but not the messages that the request causes.
+    fn execute(&mut self, sent: &Sent) {
+        let replies = self.server.execute(&sent.request, self.known, self.now);
+        let replies = replies.into_iter();
+        self.down
+            .extend(replies.filter(|reply| sent.is_awaited || reply.is_message()));
+    }
+
+    fn send(&mut self, request: Request) {
+        self.up.push_back(Sent {
+            request,
+            is_awaited: true,
+        });
     }
 
     fn time_steps(&self, reached: &mut Vec<Self>) {
@@ -274,7 +365,7 @@ impl World {
                 world.event(Key::tick);
             });
         }
-        let ends = self.server.holders.iter().map(|(_, at)| *at);
+        let ends = self.server.holders.iter().map(|held| held.until);
         let next = self
             .timer
             .into_iter()
@@ -302,7 +393,7 @@ impl World {
 
     fn other_steps(&self, reached: &mut Vec<Self>) {
         let holds = self.server.has(OTHER);
-        let waits = self.server.queue.contains(&OTHER);
+        let waits = self.server.is_queued(OTHER);
         let mut step = |act: &dyn Fn(&mut Self)| {
             self.fork(reached, |world| {
                 act(world);
@@ -319,7 +410,7 @@ impl World {
         } else if !waits && self.left.other_rounds > 0 {
             step(&|world| {
                 world.left.other_rounds -= 1;
-                world.server.queue.push(OTHER);
+                world.server.queue.push((OTHER, TTL));
             });
         }
     }
@@ -375,17 +466,16 @@ impl World {
                         arrived: None,
                     });
                 }
-                self.up.push_back(Request::Acquire(acquire));
+                self.send(Request::Acquire(acquire));
             }
             Action::TakeOverRequest => {
                 if let Some(polled) = &self.polled {
                     self.go_on_elsewhere(polled.by);
                 }
             }
-            Action::Confirm { owner, .. } => self.up.push_back(Request::Confirm(owner)),
-            Action::Renew { owner, .. } => self.up.push_back(Request::Renew(owner, self.now)),
-            Action::Prefetch { owner, .. } => self.up.push_back(Request::Prefetch(owner)),
-            Action::Release(release) => self.up.push_back(Request::Release(release.owner)),
+            Action::Renew { owner, ttl, .. } => self.send(Request::Renew(owner, ttl, self.now)),
+            Action::Prefetch { owner, ttl, .. } => self.send(Request::Prefetch(owner, ttl)),
+            Action::Release(release) => self.send(Request::Release(release.owner)),
             Action::Extend {
                 lease,
                 valid_until: later,
@@ -426,7 +516,11 @@ impl World {
         let id = self.next_id;
         self.next_id += 1;
         let terms = Terms {
-            ttl: TTL,
+            ttl: if index == 1 && self.left.has_two_ttls {
+                OTHER_TTL
+            } else {
+                TTL
+            },
             wait,
             renew: AutoRenew::On,
             max_hold: None,
@@ -463,7 +557,7 @@ impl World {
     }
 
     /// The task takes a lease that was made for it. Fails if the fencing token is too old.
-    fn hold(&mut self, index: usize, id: u64, (owner, token, valid_until): Made) -> Found {
+    fn hold(&mut self, index: usize, id: u64, (owner, token, permit, valid_until): Made) -> Found {
         let is_new = match self.left.mode {
             Mode::Exclusive => token > self.largest_taken,
             Mode::Shared => token >= self.largest_taken,
@@ -478,6 +572,7 @@ impl World {
             id,
             owner,
             token,
+            permit,
             valid_until,
             has_ended: false,
         };
@@ -536,7 +631,7 @@ impl World {
         }
     }
 
-    fn read(&self, owner: u64, outcome: Result<AcquireOutcome, Lost>) -> AcquireReply {
+    fn read(&self, owner: u64, outcome: Result<AcquireOutcome, NoReply>) -> AcquireReply {
         let is_astray = self.astray.contains(&owner);
         AcquireReply {
             is_settled: !is_astray && outcome.is_ok(),
@@ -559,10 +654,6 @@ impl World {
                 let reply = self.read(owner, outcome);
                 self.event(|key, cx| key.acquired(&owner, reply, cx));
             }
-            Reply::Confirmed(owner, result) => {
-                let result = result.map_err(Failure::from);
-                self.event(|key, cx| key.confirmed(&owner, result, cx));
-            }
             Reply::Renewed(owner, sent, result) => {
                 let result = result.map_err(Failure::from);
                 let retry_in = Duration::from_millis(200);
@@ -582,13 +673,14 @@ impl World {
         self.has_lost_messages = true;
         let mut told: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
         let requests: Vec<_> = self.up.drain(..).collect();
-        for request in requests {
-            let Some(lost) = request.lost() else {
-                self.up.push_back(request);
+        for sent in requests {
+            let Some(lost) = sent.request.without_outcome(NoReply::Lost) else {
+                self.up.push_back(sent);
                 continue;
             };
-            told.push(lost);
+            told.extend(sent.is_awaited.then_some(lost));
             if are_late {
+                let request = sent.request;
                 self.astray
                     .extend(matches!(request, Request::Acquire(_)).then(|| request.owner()));
                 self.late.push(request);
@@ -608,15 +700,17 @@ fn making(
     made: &Cell<Option<Made>>,
 ) -> impl FnOnce(&ServerLease<u64, u64, u64>, TaskId, &Terms, FencingToken) -> u64 {
     move |held, _, _, fencing| {
-        made.set(Some((held.owner, fencing.into(), held.valid_until)));
+        let permit = held.permit;
+        made.set(Some((held.owner, fencing.into(), permit, held.valid_until)));
         id
     }
 }
 
-impl From<Lost> for Failure {
-    fn from(_: Lost) -> Self {
-        Self::NoAnswer(Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(
-            "the connection broke",
-        )))
+impl From<NoReply> for Failure {
+    fn from(why: NoReply) -> Self {
+        match why {
+            NoReply::Lost => Self::no_answer("the connection broke"),
+            NoReply::Refused => Self::not_now("the server is loading"),
+        }
     }
 }

@@ -242,8 +242,8 @@ impl Commands {
     /// The fencing token of a lock that was just taken: the server's time, or more where the counter or the process is ahead. The
     /// counter is moved there.
     async fn fencing(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
-        // This client has the key already. If the token comes when less than half of the ttl is left, the grant is confirmed or
-        // given up. If this future is dropped here, the release of the dropped acquire gives the key back.
+        // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for
+        // again. If this future is dropped here, the release of the dropped acquire gives the key back.
         let _turn = self.raising.lock().await;
         for _ in 0..MOST_TRIES {
             let answers = self
