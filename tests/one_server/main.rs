@@ -13,6 +13,7 @@ mod nothing_stays;
 mod outage;
 mod own_client;
 mod permits;
+mod plain_threads;
 mod queue;
 mod several_on_a_server;
 mod shared;

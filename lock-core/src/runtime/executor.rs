@@ -30,14 +30,14 @@ impl Executor {
 
 impl Executor {
     /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request leaves at once.
+    /// The work needs no runtime of the calling thread.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
             Self::Caller => run_with_caller(Box::pin(work)),
             #[cfg(feature = "redis")]
             Self::Thread(thread) => {
                 let mut work: Work = Box::pin(work);
-                let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                if polled.is_pending() {
+                if thread.poll_here(&mut work).is_pending() {
                     thread.spawn(work);
                 }
             }

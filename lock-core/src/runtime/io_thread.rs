@@ -3,7 +3,12 @@
 //! A handler that blocks its thread stalls every timer of its runtime. A runtime that ends (one `#[tokio::test]`, one worker of
 //! actix) drops its tasks. Neither may cost a lease or leave a lock behind.
 
-use std::{future::Future, io, sync::mpsc as std_mpsc};
+use std::{
+    future::Future,
+    io,
+    sync::mpsc as std_mpsc,
+    task::{Context, Poll, Waker},
+};
 
 use tokio::{runtime, sync::mpsc};
 
@@ -27,6 +32,7 @@ pub(crate) struct Started {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
     /// cut short. The channel has no bound: each caller has one piece of work in it at a time, and the callers are bounded.
     work: mpsc::UnboundedSender<Work>,
+    runtime: runtime::Handle,
     origin: OriginProcess,
 }
 
@@ -44,7 +50,7 @@ impl IoThread {
             .spawn(
                 move || match runtime::Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => {
-                        if built.send(Ok(())).is_ok() {
+                        if built.send(Ok(runtime.handle().clone())).is_ok() {
                             runtime.block_on(take_over(taken));
                         }
                     }
@@ -52,11 +58,12 @@ impl IoThread {
                     Err(error) => drop(built.send(Err(error))),
                 },
             )?;
-        result
+        let runtime = result
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
         Ok(Self::Real(Started {
             work,
+            runtime,
             origin: OriginProcess::this_process(),
         }))
     }
@@ -78,6 +85,25 @@ impl IoThread {
 }
 
 impl IoThread {
+    /// Polls `work` once on the calling thread, with the timers and tasks of this one: the caller may have no runtime, or one without
+    /// timers, or one that ends before the work does.
+    pub(crate) fn poll_here(&self, work: &mut Work) -> Poll<()> {
+        let mut context = Context::from_waker(Waker::noop());
+        match self {
+            Self::Real(thread) => {
+                // While the calling thread ends, its thread-local values are gone, and it can enter no runtime.
+                let current = runtime::Handle::try_current();
+                if current.is_err_and(|error| error.is_thread_local_destroyed()) {
+                    return Poll::Pending;
+                }
+                let _inside = thread.runtime.enter();
+                work.as_mut().poll(&mut context)
+            }
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => work.as_mut().poll(&mut context),
+        }
+    }
+
     /// Whether it is a thread of the system, which runs while other threads are blocked.
     pub(crate) fn is_real(&self) -> bool {
         match self {

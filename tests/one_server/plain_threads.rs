@@ -1,0 +1,213 @@
+//! Locks on threads without a runtime, and in a runtime without timers and sockets. Nothing of a request may need those.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use futures_executor::block_on;
+use lock_core::{LockGuard, LockManager, LockOptions};
+use lock_tests::{Cluster, Deployment, HANG, Mode, RedisServer, SECOND, connect, eventually};
+use tokio::runtime::Builder;
+
+const THREADS: usize = 4;
+const ROUNDS: usize = 25;
+const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits(2)];
+
+/// Much longer than a round trip: a lock that is free sooner was released, and did not expire.
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 60).wait(HANG)
+}
+
+/// The manager outlives the runtime in which it connects.
+fn connected(url: &str) -> LockManager {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(connect(url))
+}
+
+fn most_at_a_time(mode: Mode) -> usize {
+    match mode {
+        Mode::Exclusive => 1,
+        Mode::Shared => THREADS,
+        Mode::Permits(permits) => permits.into(),
+    }
+}
+
+fn acquire(locks: &LockManager, mode: Mode) -> LockGuard {
+    let acquired = block_on(locks.acquire(mode.of("k"), options()));
+    acquired.unwrap_or_else(|error| panic!("{mode:?}: {error:?}"))
+}
+
+/// Half of the guards are released, half are dropped.
+fn hold(locks: &LockManager, mode: Mode, inside: &AtomicUsize, round: usize) {
+    let guard = acquire(locks, mode);
+    let holders = inside.fetch_add(1, Ordering::SeqCst) + 1;
+    assert!(
+        holders <= most_at_a_time(mode),
+        "{holders} holders, {mode:?}"
+    );
+    thread::yield_now();
+    inside.fetch_sub(1, Ordering::SeqCst);
+    if round % 2 == 0 {
+        block_on(guard.release()).expect("held");
+    } else {
+        drop(guard);
+    }
+}
+
+fn in_threads(threads: impl Iterator<Item = Box<dyn FnOnce() + Send>>) {
+    let threads: Vec<_> = threads.map(thread::spawn).collect();
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+}
+
+/// All threads use one manager, and a second one is a second process.
+fn contend(first: &LockManager, second: &LockManager, mode: Mode) {
+    let inside = Arc::new(AtomicUsize::new(0));
+    in_threads((0..THREADS).map(|number| {
+        let locks = if number == 0 { second } else { first }.clone();
+        let inside = inside.clone();
+        let work = move || (0..ROUNDS).for_each(|round| hold(&locks, mode, &inside, round));
+        Box::new(work) as Box<dyn FnOnce() + Send>
+    }));
+}
+
+fn is_free_soon(locks: &LockManager) {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        eventually(HANG, "the lock is free", async || {
+            let none = locks.inspect("k").await.expect("a reply").is_none();
+            none
+        })
+        .await;
+    });
+}
+
+fn plain_threads_contend(mode: Mode) {
+    let server = RedisServer::start();
+    let (first, second) = (connected(&server.url()), connected(&server.url()));
+    contend(&first, &second, mode);
+    is_free_soon(&first);
+}
+
+#[test]
+fn plain_threads_exclude_each_other() {
+    plain_threads_contend(Mode::Exclusive);
+}
+
+#[test]
+fn plain_threads_share_a_key() {
+    plain_threads_contend(Mode::Shared);
+}
+
+#[test]
+fn plain_threads_get_permits() {
+    plain_threads_contend(Mode::Permits(2));
+}
+
+#[test]
+fn plain_threads_lock_in_a_cluster() {
+    let deployment = Deployment::from(Cluster::start());
+    let locks = connected(&deployment.url());
+    contend(&locks, &locks, Mode::Exclusive);
+    is_free_soon(&locks);
+}
+
+#[test]
+fn plain_threads_lock_on_several_servers() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let urls = servers.each_ref().map(RedisServer::url);
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let connecting = LockManager::builder().quarantine(Duration::ZERO);
+    let connecting = connecting.redlock(urls);
+    let locks = runtime.expect("a runtime").block_on(connecting);
+    let locks = locks.expect("they are up");
+    contend(&locks, &locks, Mode::Exclusive);
+    is_free_soon(&locks);
+}
+
+/// Thread-local values are dropped when a thread ends, and by then it can enter no runtime.
+#[test]
+fn a_guard_that_ends_with_its_thread_is_released() {
+    thread_local! {
+        static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
+    }
+    for mode in MODES {
+        let server = RedisServer::start();
+        let locks = connected(&server.url());
+        in_threads((0..THREADS).map(|_| {
+            let locks = locks.clone();
+            let work = move || {
+                KEPT.with(|_| ());
+                let guard = acquire(&locks, mode);
+                KEPT.set(Some(guard));
+            };
+            Box::new(work) as Box<dyn FnOnce() + Send>
+        }));
+        is_free_soon(&locks);
+    }
+}
+
+/// A waiter of the same process gets the lock, and the next tokens are prefetched while the guard is dropped.
+#[test]
+fn a_guard_that_is_dropped_on_a_plain_thread_serves_the_next_waiter() {
+    for mode in MODES {
+        let server = RedisServer::start();
+        let locks = connected(&server.url());
+        // A free lock of another key: the scripts are known by then.
+        drop(acquire(&locks, mode));
+        is_free_soon(&locks);
+        let guards: Vec<_> = (0..most_at_a_time(mode))
+            .map(|_| acquire(&locks, mode))
+            .collect();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let waiters: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let locks = locks.clone();
+                runtime.spawn(async move {
+                    let guard = locks.acquire(mode.of("k"), options()).await;
+                    guard.expect("its turn").release().await.expect("held");
+                })
+            })
+            .collect();
+        in_threads(guards.into_iter().map(|guard| {
+            let work = move || drop(guard);
+            Box::new(work) as Box<dyn FnOnce() + Send>
+        }));
+        for waiter in waiters {
+            runtime.block_on(waiter).expect("no panic");
+        }
+        is_free_soon(&locks);
+    }
+}
+
+/// The future is polled in a runtime that has neither timers nor sockets.
+#[test]
+fn a_runtime_without_timers_and_sockets_suffices() {
+    for mode in MODES {
+        let server = RedisServer::start();
+        let (locks, other) = (connected(&server.url()), connected(&server.url()));
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let guard = acquire(&other, mode);
+        let waits = options().wait(Duration::from_millis(300));
+        let exclusive = Mode::Exclusive.of("k");
+        let busy = runtime.block_on(locks.acquire(exclusive, waits));
+        busy.expect_err("another process has it");
+        drop(guard);
+        let guard = runtime.block_on(locks.acquire(mode.of("k"), options()));
+        runtime
+            .block_on(guard.expect("free").release())
+            .expect("held");
+        is_free_soon(&locks);
+    }
+}
