@@ -35,7 +35,7 @@ pub(crate) mod interleaved {
     }
 
     /// Runs a test under this many random schedules of its threads.
-    pub(crate) fn explore(schedules: usize, test: fn()) {
+    pub(crate) fn explore(schedules: usize, test: impl Fn() + Send + Sync + Copy + 'static) {
         EXPLORES.set(true);
         shuttle::check_random(test, schedules);
         shuttle::check_pct(test, schedules, 3);
