@@ -59,11 +59,12 @@ impl Breaker {
             Fault::Hold {
                 host,
                 process,
+                held,
                 span,
             } => {
                 world
                     .network()
-                    .hold(Scope { process, host }, processes, now + span);
+                    .hold(Scope { process, host }, processes, held, now + span);
             }
             Fault::BlackHole {
                 host,

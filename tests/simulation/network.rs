@@ -50,11 +50,21 @@ pub(crate) struct Host {
     pub(crate) rate_ppm: i64,
 }
 
+/// What a link holds back for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Requests,
+    Answers,
+    Both,
+}
+
 /// The network between a process and a server.
 #[derive(Default)]
 struct Link {
-    /// Nothing arrives before this time.
-    held_until: Nanos,
+    /// Nothing arrives at the server before this time.
+    requests_held_until: Nanos,
+    /// Nothing arrives at the process before this time.
+    answers_held_until: Nanos,
     /// No connection is accepted or refused before this time.
     silent_until: Nanos,
     /// The extra time that each message takes, and the end of that.
@@ -326,9 +336,16 @@ impl Network {
         }
     }
 
-    /// Nothing arrives before `until`, in either direction.
-    pub(crate) fn hold(&mut self, scope: Scope, processes: usize, until: Nanos) {
-        self.each_link(scope, processes, |link| link.held_until = until);
+    /// Nothing arrives before `until`, in one direction or in both.
+    pub(crate) fn hold(&mut self, scope: Scope, processes: usize, held: Held, until: Nanos) {
+        self.each_link(scope, processes, |link| {
+            if held != Held::Answers {
+                link.requests_held_until = until;
+            }
+            if held != Held::Requests {
+                link.answers_held_until = until;
+            }
+        });
     }
 
     /// No process can connect before `until`.
@@ -534,12 +551,12 @@ impl Network {
         if now < link.slow.1 {
             takes += link.slow.0;
         }
-        let pipe = if to_server {
-            &mut conn.to_server
+        let (pipe, held_until) = if to_server {
+            (&mut conn.to_server, link.requests_held_until)
         } else {
-            &mut conn.to_client
+            (&mut conn.to_client, link.answers_held_until)
         };
-        pipe.last = pipe.last.max(now.max(link.held_until) + takes);
+        pipe.last = pipe.last.max(now.max(held_until) + takes);
         pipe.last
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{
     chance::Chance,
     model::Dialect,
-    network::{MILLI, Nanos, SECOND},
+    network::{Held, MILLI, Nanos, SECOND},
 };
 
 /// Everything that the seed decides before the world begins.
@@ -87,10 +87,11 @@ pub(crate) enum Fault {
         host: usize,
         process: Option<usize>,
     },
-    /// Nothing arrives for a while, and then all of it.
+    /// Nothing arrives for a while, in one direction or in both, and then all of it.
     Hold {
         host: usize,
         process: Option<usize>,
+        held: Held,
         span: Nanos,
     },
     /// No process can connect, and nothing arrives on existing connections any more.
@@ -203,8 +204,35 @@ impl Plan {
         plan.shares = chance.pick(&[600, 600, 900]);
         if plan.is_calm() && chance.permille(500) {
             plan.hurry();
+        } else if plan.servers.len() == 1 && promise == Promise::Kept && chance.permille(250) {
+            plan.delay(chance);
         }
         plan
+    }
+
+    /// Makes requests, or answers, late by more than two time-outs again and again, while the connection goes on. A lease lasts a
+    /// little longer than one time-out, so a request that was given up may be executed after the lease of an earlier grant.
+    fn delay(&mut self, chance: &mut Chance) {
+        let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        self.longest_ttl = (self.command_timeout * 5 / 4).max(Duration::from_millis(300));
+        self.keys.truncate(1);
+        self.faults.clear();
+        let mut at = 0;
+        while at < self.healed_at {
+            let (first, last) = (2 * timeout, timeout * 26 / 10);
+            let span = chance.between(first, last);
+            self.faults.push((
+                at + chance.below(timeout),
+                Fault::Hold {
+                    host: 0,
+                    process: Some(chance.index(self.processes.len())),
+                    held: chance.pick(&[Held::Requests, Held::Answers]),
+                    span: span.min(self.healed_at - at),
+                },
+            ));
+            at += 2 * span;
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Makes nearly all users share one key all the time; a shared lease is not given back by itself.
@@ -338,6 +366,7 @@ impl Plan {
             6 => Fault::Hold {
                 host,
                 process,
+                held: chance.pick(&[Held::Both, Held::Requests, Held::Answers]),
                 span: held,
             },
             7 => Fault::BlackHole {
