@@ -15,6 +15,7 @@ mod own_client;
 mod permits;
 mod plain_threads;
 mod queue;
+mod runtimes;
 mod several_on_a_server;
 mod shared;
 mod waiting;

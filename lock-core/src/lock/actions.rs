@@ -125,6 +125,7 @@ impl Registry {
                 Some(ttl) => owner.entry.join(ttl),
                 None => owner.entry.in_queue(),
             },
+            behind: None,
             in_flight: owner.in_flight.clone(),
         };
         let reply = match behind.filter(|release| !release.is_answered()) {

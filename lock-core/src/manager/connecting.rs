@@ -127,10 +127,7 @@ impl LockManagerBuilder {
         }
         let first_connection = self.first_connection;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
-        let greet = move || -> StoreFuture<()> {
-            let store = store.clone();
-            Box::pin(async move { store.greet().await })
-        };
+        let greet = move || store.greet_for_caller();
         first_connection.make(manager, greet).await
     }
 

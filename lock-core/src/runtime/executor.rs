@@ -44,6 +44,15 @@ impl Executor {
         }
     }
 
+    /// Whether this is the runtime of the manager's thread.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_runtime(&self, id: tokio::runtime::Id) -> bool {
+        match self {
+            Self::Caller => false,
+            Self::Thread(thread) => thread.has_runtime(id),
+        }
+    }
+
     /// Whether the manager's work goes on without the caller's runtime.
     pub(crate) fn has_own_thread(&self) -> bool {
         !matches!(self, Self::Caller)

@@ -4,6 +4,7 @@
 //! actix) drops its tasks. Neither may cost a lease or leave a lock behind.
 
 use std::{
+    cell::RefCell,
     future::Future,
     io,
     sync::mpsc as std_mpsc,
@@ -93,14 +94,23 @@ impl IoThread {
             Self::Real(thread) => {
                 // While the calling thread ends, its thread-local values are gone, and it can enter no runtime.
                 let current = runtime::Handle::try_current();
-                if current.is_err_and(|error| error.is_thread_local_destroyed()) {
+                if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
                     return Poll::Pending;
                 }
+                let _caller = Caller::is(current.ok());
                 let _inside = thread.runtime.enter();
                 work.as_mut().poll(&mut context)
             }
             #[cfg(feature = "simulation")]
             Self::Simulated(_) => work.as_mut().poll(&mut context),
+        }
+    }
+
+    pub(crate) fn has_runtime(&self, id: runtime::Id) -> bool {
+        match self {
+            Self::Real(thread) => thread.runtime.id() == id,
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => false,
         }
     }
 
@@ -112,6 +122,42 @@ impl IoThread {
             Self::Simulated(_) => false,
         }
     }
+}
+
+thread_local! {
+    /// The runtime of the thread that polls work for another one; `Some(None)` if that thread has none.
+    static CALLER: RefCell<Option<Option<runtime::Handle>>> = const { RefCell::new(None) };
+}
+
+/// Work is polled for another thread. Its drop ends that.
+struct Caller(Option<Option<runtime::Handle>>);
+
+impl Caller {
+    fn is(handle: Option<runtime::Handle>) -> Self {
+        let before = CALLER.try_with(|caller| caller.replace(Some(handle)));
+        Self(before.ok().flatten())
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let before = self.0.take();
+        // While a thread ends, its thread-local values are gone.
+        drop(CALLER.try_with(|caller| caller.replace(before)));
+    }
+}
+
+/// The runtime of the calling thread, also while it polls work of the manager's thread.
+pub(crate) fn caller() -> Option<runtime::Handle> {
+    let caller = CALLER.try_with(|caller| caller.borrow().clone());
+    let caller = caller.ok().flatten();
+    caller.unwrap_or_else(|| runtime::Handle::try_current().ok())
+}
+
+/// Whether this poll is the only one on this thread: the work goes on elsewhere.
+pub(crate) fn is_polled_for_another() -> bool {
+    let is_polled = CALLER.try_with(|caller| caller.borrow().is_some());
+    is_polled.unwrap_or(true)
 }
 
 /// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower: it

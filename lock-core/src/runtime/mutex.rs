@@ -1,5 +1,7 @@
 //! A mutex that is never poisoned.
 
+#[cfg(feature = "redis")]
+use std::sync::TryLockError;
 use std::sync::{MutexGuard, PoisonError};
 
 /// Ignores poisoning. No code of the user runs under a mutex of this crate, and no code of this crate panics between two writes
@@ -19,6 +21,38 @@ impl<T> Mutex<T> {
         }
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// `None` if another thread has it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        may_switch();
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// In the explorer of threads, another thread may run here. For code that shares data without a mutex.
+#[cfg(feature = "redis")]
+#[inline]
+pub(crate) fn may_switch() {
+    #[cfg(test)]
+    interleaved::point();
+}
+
+/// A number of the calling thread, which no other one has now.
+#[cfg(feature = "redis")]
+pub(crate) fn this_thread() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    #[cfg(test)]
+    if let Some(number) = interleaved::thread() {
+        return number;
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 /// Tests in which another thread may run before each call that locks a mutex.
@@ -47,6 +81,14 @@ pub(crate) mod interleaved {
         if EXPLORES.get() {
             shuttle::thread::yield_now();
         }
+    }
+
+    /// The number of a thread of the explorer: all of them run on one thread of the system.
+    #[cfg(feature = "redis")]
+    pub(crate) fn thread() -> Option<usize> {
+        EXPLORES
+            .get()
+            .then(|| usize::from(shuttle::thread::current().id()) + 1)
     }
 
     /// Locks it in the explorer; `None` elsewhere.

@@ -89,7 +89,6 @@ impl InFlight {
     }
 
     /// The only connection with a request that is not settled.
-    #[cfg(feature = "redis")]
     pub(crate) fn only_connection(&self) -> Option<ConnectionId> {
         let connection = self.connection.load(Ordering::Acquire);
         (connection != NONE && connection != SEVERAL).then_some(ConnectionId(connection))

@@ -124,6 +124,8 @@ pub(crate) struct Acquire {
     pub(crate) queue_mode: QueueMode,
     /// Its entry in the queue.
     pub(crate) entry: Entry,
+    /// The connection with the release of this key in flight, behind which this request is to be executed.
+    pub(crate) behind: Option<ConnectionId>,
     /// Where the backend notes each connection that the request leaves on, before the first byte is sent.
     pub(crate) in_flight: Arc<InFlight>,
 }

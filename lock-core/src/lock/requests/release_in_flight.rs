@@ -77,10 +77,12 @@ impl ReleaseInFlight {
         self,
         context: Arc<Context>,
         owner: Arc<Owner>,
-        request: Acquire,
+        mut request: Acquire,
     ) -> Result<Acquired, Failure> {
         let until = context.clock.now().after(context.timing.command_timeout);
-        if !self.connections.is_ordered() {
+        if self.connections.is_ordered() {
+            request.behind = self.connections.only_connection();
+        } else {
             self.answered(&context, until).await;
         }
         let reply = context.store.acquire(request.clone()).await;

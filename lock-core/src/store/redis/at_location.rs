@@ -153,7 +153,7 @@ impl RedisStore {
             return location
                 .server
                 .commands
-                .release(by, connection, request)
+                .release(by, &connection, request)
                 .await;
         }
         let call = Call {
@@ -162,7 +162,7 @@ impl RedisStore {
         };
         let (id, answer) = location
             .run(
-                connection,
+                &connection,
                 release_script(request),
                 call,
                 Some(&request.in_flight),

@@ -103,7 +103,8 @@ impl RedisStore {
             contention.note(&full_key, !alone);
             acquired
         };
-        let connection = &server.connection;
+        let behind = request.in_flight.only_connection().or(request.behind);
+        let connection = server.requesting(behind, &self.0.executor);
         let within = connection.acquire_within(request.ttl);
         connection.send_at_once(&request.in_flight, within, &make, read)
     }
@@ -127,7 +128,13 @@ impl RedisStore {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&errors::of_value(value)?, id)
         };
-        let connection = location.server.releasing(&request.acquire_in_flight);
+        let server = &location.server;
+        let connection = if request.acquire_in_flight.is_empty() && server.replica_acks.is_none() {
+            let behind = request.in_flight.only_connection();
+            server.requesting(behind, &self.0.executor)
+        } else {
+            server.releasing(&request.acquire_in_flight)
+        };
         let within = connection.reply_within();
         connection.send_at_once(&request.in_flight, within, &make, read)
     }

@@ -14,7 +14,7 @@ use crate::{
     error::LockError,
     runtime::{clock::Clock, executor::spawn_beside},
     store::{
-        Failure,
+        Failure, StoreFuture,
         grants::Grants,
         owner_token::random_name,
         redis::{
@@ -86,6 +86,24 @@ impl RedisStore {
             timing: settings.timing,
             usage,
         })))
+    }
+
+    /// The same as [`greet`](Self::greet), and then makes the request connection of the calling task's runtime. Without that
+    /// connection, requests use the one of the manager's thread.
+    pub(crate) fn greet_for_caller(&self) -> StoreFuture<()> {
+        let store = self.clone();
+        let requests = match &self.0.servers {
+            RedisServers::One(server, _) => server.requests.for_caller(&self.0.executor),
+            #[cfg(feature = "cluster")]
+            RedisServers::Several(_) => None,
+        };
+        Box::pin(async move {
+            store.greet().await?;
+            if let Some((requests, _)) = requests {
+                drop(requests.current().await);
+            }
+            Ok(())
+        })
     }
 
     /// Makes the first connection, verifies which server it leads to, and that its user has the rights that locks need.

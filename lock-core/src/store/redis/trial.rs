@@ -214,6 +214,7 @@ fn request(full_key: Arc<str>, token: OwnerToken, known_fencing: u64) -> Acquire
             ttl: Duration::ZERO,
             mode: Mode::Exclusive,
         },
+        behind: None,
         in_flight: Arc::default(),
     }
 }

@@ -236,6 +236,7 @@ impl World {
             tokens: 1,
             queue_mode,
             entry: own,
+            behind: None,
             in_flight: Arc::new(InFlight::default()),
         };
         let (reply, notices) = self.update(|table, update| table.acquire(&request, update));

@@ -110,6 +110,8 @@ pub(crate) enum Purpose {
     Locks,
     /// Locks, with grants arriving on another connection.
     LocksOnly,
+    /// Locks, for the tasks of one runtime: see `shared_driver.rs`.
+    Requests,
     /// Grants, and nothing else.
     #[cfg(feature = "cluster")]
     Grants,

@@ -35,9 +35,12 @@ use crate::{
     },
     store::{
         in_flight::ConnectionId,
-        redis::connection::wire::{
-            command::{Arg, Outgoing, command, pipeline},
-            traffic::{NoReply, Traffic},
+        redis::connection::{
+            shared_driver::SharedDriver,
+            wire::{
+                command::{Arg, Outgoing, command, pipeline},
+                traffic::{NoReply, Traffic},
+            },
         },
     },
 };
@@ -52,6 +55,7 @@ pub(crate) mod permissions;
 pub(crate) mod pub_sub;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
+pub(crate) mod shared_driver;
 #[cfg(feature = "cluster")]
 pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
@@ -59,7 +63,7 @@ pub(crate) mod wire;
 pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// The driver ends after more than this many panics in a row. Even a broken executor has fewer such wakers.
-const MOST_PANICS: u32 = 100;
+pub(super) const MOST_PANICS: u32 = 100;
 
 /// The future of the crate `redis` that reads and writes.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -74,6 +78,8 @@ pub(super) struct Connection {
     /// ended.
     handle: Mutex<Option<MultiplexedConnection>>,
     traffic: Arc<Traffic>,
+    /// `None` if the driver runs on the manager's thread.
+    shared: Option<Arc<SharedDriver>>,
     /// Whether a PING is in flight that decides whether the connection is dead.
     pub(super) probed: AtomicBool,
     /// Wakes the driver after the connection was retired.
@@ -88,10 +94,17 @@ impl Connection {
             id: ConnectionId::next(),
             handle: Mutex::new(Some(handle)),
             traffic,
+            shared: None,
             probed: AtomicBool::new(false),
             retired: Notify::new(),
             in_use: AtomicBool::new(false),
         }
+    }
+
+    /// Has requests poll this driver themselves.
+    pub(super) fn sharing(mut self, driver: Arc<SharedDriver>) -> Self {
+        self.shared = Some(driver);
+        self
     }
 
     /// Returns a request, which leaves when its future is first polled, on any thread. It has one reply for each command.
@@ -104,6 +117,7 @@ impl Connection {
     pub(super) fn request(&self, outgoing: Outgoing, until: Option<Moment>) -> Request {
         let handle = self.handle.lock().clone();
         let traffic = self.traffic.clone();
+        let shared = self.shared.clone();
         // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
         Box::pin(async move {
             let mut handle = handle.ok_or(NoReply::NotSent)?;
@@ -117,7 +131,7 @@ impl Connection {
                 }
             });
             // The request leaves even if the task has used up its budget of tokio.
-            unconstrained(in_time(reply, until, &traffic))
+            unconstrained(in_time(reply, until, &traffic, shared.as_ref()))
                 .await?
                 .inspect(|_| traffic.note_complete())
                 .map_err(|error| no_reply(&error, &traffic))
@@ -188,6 +202,18 @@ impl Connection {
         self.retired.notify_one();
     }
 
+    /// Whether a task of a user's runtime reads, or the connection needs none.
+    pub(super) fn has_reader(&self) -> bool {
+        self.shared
+            .as_ref()
+            .is_none_or(|shared| shared.has_reader())
+    }
+
+    /// Whether no request is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.traffic.in_flight() == 0
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.traffic.ended().is_some()
     }
@@ -222,16 +248,27 @@ async fn in_time<T>(
     mut reply: Pin<&mut impl Future<Output = T>>,
     until: Option<Moment>,
     traffic: &Traffic,
+    shared: Option<&Arc<SharedDriver>>,
 ) -> Result<T, NoReply> {
     // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
     let mut tick = pin!(traffic.tick.notified());
     // The first poll sends the request.
-    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context)));
-    if let Poll::Ready(reply) = first.await {
+    let first = if let Some(shared) = shared {
+        shared.send(reply.as_mut(), traffic.in_flight()).await
+    } else {
+        let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context)));
+        match first.await {
+            Poll::Ready(reply) => Some(reply),
+            Poll::Pending => {
+                if until.is_some() && traffic.note_queued() {
+                    std::thread::yield_now();
+                }
+                None
+            }
+        }
+    };
+    if let Some(reply) = first {
         return Ok(reply);
-    }
-    if until.is_some() && traffic.note_queued() {
-        std::thread::yield_now();
     }
     // Bounded by the end of the connection, and by `until`.
     loop {
@@ -274,7 +311,7 @@ mod tests {
             }
             Poll::Pending
         }));
-        let request = tokio::time::timeout(HANG, in_time(reply, None, traffic));
+        let request = tokio::time::timeout(HANG, in_time(reply, None, traffic, None));
         let ended = request.await.expect("it waits for no later tick");
         assert!(matches!(ended, Err(NoReply::Nonsense)), "{ended:?}");
     }

@@ -27,6 +27,7 @@ use crate::{
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
                 permissions::capabilities,
                 reconnecting::ReconnectingConnection,
+                shared_driver::SharedDriver,
                 wire::{
                     command::Arg,
                     stream::{self, Watched},
@@ -71,7 +72,9 @@ pub(crate) async fn open(
         }
         #[cfg(feature = "cluster")]
         Purpose::Grants => current.grants = true,
-        Purpose::LocksOnly => current.capabilities = Some(capabilities(&current, None).await?),
+        Purpose::LocksOnly | Purpose::Requests => {
+            current.capabilities = Some(capabilities(&current, None).await?)
+        }
         Purpose::Locks => {
             let channel = &*reconnecting.dispatch.channel;
             let heard = hear(reconnecting, &mut current, channel).await?;
@@ -197,6 +200,7 @@ async fn start(
             Ok::<(), ()>(())
         });
     }
+    let mut registrations = None;
     let made = if let Some(client) = client {
         let opened = client.open(address, credentials, protocol, &config).await;
         // The client's driver runs already. In the second version of the protocol, the next request notices the end of the
@@ -205,15 +209,25 @@ async fn start(
         opened.map(|handle| (handle, driver))
     } else {
         let patience = reconnecting.timing().command_timeout;
-        let stream = stream::connect(address, patience)
-            .await
-            .map_err(|error| errors::unreachable(&error, address))?;
+        let is_shared = shares_driver(reconnecting.purpose());
+        let connected = stream::connect(address, patience, is_shared).await;
+        let (stream, shared) = connected.map_err(|error| errors::unreachable(&error, address))?;
+        registrations = shared;
         let stream = Watched::new(stream, traffic.clone());
         greet(stream, credentials, protocol, config).await
     };
     match made {
         Ok((handle, driver)) => {
-            let connection = Arc::new(Connection::new(handle, traffic));
+            let connection = Connection::new(handle, traffic.clone());
+            let (connection, driver) = match registrations {
+                None => (connection, driver),
+                Some(socket) => {
+                    let shared = SharedDriver::new(driver, socket);
+                    let watch = shared.clone().watch(move || traffic.in_flight());
+                    (connection.sharing(shared), Box::pin(watch) as Driver)
+                }
+            };
+            let connection = Arc::new(connection);
             drive(reconnecting, connection.clone(), driver);
             Ok(Some(CurrentConnection::new(connection, address.clone())))
         }
@@ -224,6 +238,16 @@ async fn start(
             Err(errors::ungreeted(&error, &none, address))
         }
     }
+}
+
+/// Whether requests poll the driver of such a connection themselves. Where a socket cannot be registered with two reactors, and in a
+/// simulation, the manager's thread does.
+fn shares_driver(purpose: Purpose) -> bool {
+    #[cfg(feature = "simulation")]
+    if crate::runtime::simulation::ask(|_| ()).is_some() {
+        return false;
+    }
+    cfg!(unix) && purpose == Purpose::Requests
 }
 
 /// Greets the server. In the second version of the protocol, nothing is sent for that.

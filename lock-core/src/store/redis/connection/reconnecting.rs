@@ -4,7 +4,10 @@
 //! comes back within a second time-out, the connection is replaced. See `exchange.rs`.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -51,6 +54,8 @@ pub(crate) struct ReconnectingConnection {
     pub(super) dispatch: PubSubDispatch,
     pub(super) state: Mutex<ConnectionState>,
     pub(super) round_trip: RoundTrip,
+    /// How many connections have ended or were given up.
+    losses: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +69,7 @@ pub(super) struct ConnectionState {
     connecting: Option<Arc<Connecting>>,
 }
 
-pub(super) type Opened = Result<Arc<CurrentConnection>, Failure>;
+pub(crate) type Opened = Result<Arc<CurrentConnection>, Failure>;
 
 /// A connection that is being made; each caller that needs it waits within its own time-out.
 #[derive(Debug)]
@@ -91,6 +96,7 @@ impl ReconnectingConnection {
             dispatch,
             state: Mutex::default(),
             round_trip: RoundTrip::default(),
+            losses: AtomicU64::new(0),
         }
     }
 
@@ -171,7 +177,7 @@ impl ReconnectingConnection {
     /// # Cancel safety
     ///
     /// A task of its own makes the connection: dropping the future leaves the connection to the next caller.
-    pub(super) async fn current(self: &Arc<Self>) -> Opened {
+    pub(crate) async fn current(self: &Arc<Self>) -> Opened {
         if let Some(current) = self.snapshot() {
             return Ok(current);
         }
@@ -283,6 +289,7 @@ impl ReconnectingConnection {
             state.last_failure = Some((now, failure));
         }
         drop(state);
+        self.losses.fetch_add(1, Ordering::AcqRel);
         // Its driver reports the end: this may be a thread of the user, in the middle of a request.
         current.connection.retire();
         true
@@ -304,8 +311,39 @@ impl ReconnectingConnection {
         None
     }
 
-    /// The connection that there is now.
-    #[cfg(feature = "cluster")]
+    /// How many connections have ended or were given up.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// Doubts the connection, since another one to the same server has ended: makes it anew if no request is in flight, and else
+    /// finds out whether it is dead. Runs on the manager's thread.
+    pub(crate) fn doubt(self: &Arc<Self>) {
+        let is_idle = |current: &mut Arc<CurrentConnection>| current.connection.is_idle();
+        if !self.forget_if(is_idle)
+            && let Some(current) = self.snapshot()
+        {
+            self.suspect(&current.connection, self.reply_within());
+        }
+    }
+
+    /// Whether a task of a runtime reads the connection, or there is none yet.
+    pub(crate) fn has_reader(&self) -> bool {
+        let current = self.snapshot();
+        current.is_none_or(|current| current.connection.has_reader())
+    }
+
+    /// Whether there is no connection, none is being made, and none was tried in this time.
+    pub(crate) fn is_to_be_made(&self, pause: Duration) -> bool {
+        let state = self.state.lock();
+        let failed = state.last_failure.as_ref().map(|(at, _)| *at);
+        let now = CLOCK.now();
+        let mut tried = failed.into_iter().chain(state.since);
+        let is_early = tried.any(|at| now.since(at) < pause);
+        state.current.is_none() && state.connecting.is_none() && !is_early
+    }
+
+    /// The id of the connection that there is now.
     pub(crate) fn current_id(&self) -> Option<ConnectionId> {
         self.snapshot().map(|current| current.connection.id)
     }

@@ -19,6 +19,7 @@ use crate::{
 pub(crate) mod cluster;
 pub(crate) mod key_location;
 pub(crate) mod replica_acks;
+pub(crate) mod request_connections;
 pub(crate) mod server;
 pub(crate) mod servers;
 pub(crate) mod settings;

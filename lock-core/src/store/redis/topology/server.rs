@@ -5,11 +5,12 @@ use std::{
     time::Duration,
 };
 
+use crate::runtime::executor::Executor;
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
     fencing_counter::FencingCounter,
-    in_flight::InFlight,
+    in_flight::{ConnectionId, InFlight},
     redis::{
         address::Address,
         connection::{
@@ -18,6 +19,7 @@ use crate::store::{
         },
         topology::{
             replica_acks::ReplicaAcks,
+            request_connections::RequestConnections,
             settings::{AddressPromise, ServerSettings},
         },
         without_scripts::Commands,
@@ -30,7 +32,10 @@ const WATCH: Duration = Duration::from_secs(1);
 /// One server that keeps locks.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
+    /// The connection of the manager's thread.
     pub(crate) connection: Arc<ReconnectingConnection>,
+    /// The connections of users' runtimes.
+    pub(crate) requests: RequestConnections,
     /// Keeps the locks of users without the right to run scripts.
     pub(crate) commands: Commands,
     pub(crate) fencing_counter: FencingCounter,
@@ -100,6 +105,7 @@ impl RedisServer {
         Self {
             commands: Commands::new(connection.clone(), holding),
             replica_acks,
+            requests: RequestConnections::new(connection.clone()),
             connection,
             fencing_counter,
             #[cfg(feature = "cluster")]
@@ -108,12 +114,12 @@ impl RedisServer {
     }
 
     /// All connections to it, except those on which only grants arrive.
-    pub(crate) fn connections(&self) -> Vec<&Arc<ReconnectingConnection>> {
+    pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
-        replica_acks
+        let fixed = replica_acks
             .chain([&self.connection])
-            .chain(self.commands.connections())
-            .collect()
+            .chain(self.commands.connections());
+        fixed.cloned().chain(self.requests.all()).collect()
     }
 
     /// The connection on which locks are taken.
@@ -125,12 +131,24 @@ impl RedisServer {
 
     /// The connection for releasing a lock: the one on which it was taken, so that the release never overtakes the acquire. If no
     /// request of the acquire is in flight any more, the connection that does not wait for replicas is used.
-    pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> &Arc<ReconnectingConnection> {
+    pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> Arc<ReconnectingConnection> {
         if acquire_in_flight.is_empty() {
-            &self.connection
-        } else {
-            self.holding()
+            return self.connection.clone();
         }
+        let on = acquire_in_flight.only_connection();
+        let on = on.and_then(|id| self.requests.with_id(id));
+        on.unwrap_or_else(|| self.holding().clone())
+    }
+
+    /// The connection for a request that one reply is enough for: behind what is in flight on one connection, else that of the
+    /// calling task's runtime.
+    pub(crate) fn requesting(
+        &self,
+        behind: Option<ConnectionId>,
+        executor: &Executor,
+    ) -> Arc<ReconnectingConnection> {
+        let behind = behind.and_then(|id| self.requests.with_id(id));
+        behind.unwrap_or_else(|| self.requests.of_caller(executor))
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod command;
 pub(crate) mod redirect;
 pub(crate) mod reply;
 pub(crate) mod round_trip;
+pub(crate) mod shared_socket;
 pub(crate) mod stream;
 #[cfg(feature = "tls")]
 mod tls;

@@ -22,7 +22,10 @@ use crate::{
     runtime::process::OriginProcess,
     store::redis::{
         address::{Address, Endpoint, transport::Transport},
-        connection::wire::traffic::{NoReply, Traffic},
+        connection::wire::{
+            shared_socket::{Registrations, SharedSocket},
+            traffic::{NoReply, Traffic},
+        },
     },
 };
 
@@ -31,8 +34,54 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects. A host name is resolved each time.
+/// Connects. A host name is resolved each time. `is_shared`: several runtimes are to read the socket, which is then returned, too.
 pub(crate) async fn connect(
+    address: &Address,
+    command_timeout: Duration,
+    is_shared: bool,
+) -> io::Result<(Box<dyn Stream>, Option<Arc<dyn Registrations>>)> {
+    if is_shared {
+        let (stream, socket) = connect_shared(address, command_timeout).await?;
+        return Ok((stream, Some(socket)));
+    }
+    Ok((connect_alone(address, command_timeout).await?, None))
+}
+
+async fn connect_shared(
+    address: &Address,
+    command_timeout: Duration,
+) -> io::Result<(Box<dyn Stream>, Arc<dyn Registrations>)> {
+    let (socket, host) = match address.endpoint() {
+        Endpoint::Tcp { host, port } => {
+            let stream = TcpStream::connect((&**host, *port)).await?;
+            set_up(&stream, command_timeout)?;
+            (SharedSocket::tcp(stream)?, &**host)
+        }
+        #[cfg(unix)]
+        Endpoint::Unix(path) => (SharedSocket::unix(UnixStream::connect(path).await?)?, ""),
+        #[cfg(not(unix))]
+        Endpoint::Unix(_) => return Err(no_unix_sockets()),
+    };
+    let registrations = socket.registrations();
+    // For the handshakes.
+    drop(registrations.replace(registrations.register_here()?));
+    Ok((secured(socket, address, host).await?, registrations))
+}
+
+/// Puts TLS over a stream, if the address asks for it.
+async fn secured<S: Stream + 'static>(
+    stream: S,
+    address: &Address,
+    host: &str,
+) -> io::Result<Box<dyn Stream>> {
+    match &address.transport {
+        #[cfg(feature = "tls")]
+        Transport::Tls(trust) => Ok(Box::new(tls::shake_hands(stream, trust, host).await?)),
+        Transport::Plain | Transport::Client(_) => Ok(Box::new(stream)),
+    }
+}
+
+async fn connect_alone(
     address: &Address,
     command_timeout: Duration,
 ) -> io::Result<Box<dyn Stream>> {
@@ -46,20 +95,19 @@ pub(crate) async fn connect(
             }
             let stream = TcpStream::connect((&**host, *port)).await?;
             set_up(&stream, command_timeout)?;
-            match &address.transport {
-                #[cfg(feature = "tls")]
-                Transport::Tls(trust) => Ok(Box::new(tls::shake_hands(stream, trust, host).await?)),
-                Transport::Plain | Transport::Client(_) => Ok(Box::new(stream)),
-            }
+            secured(stream, address, host).await
         }
         #[cfg(unix)]
         Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         #[cfg(not(unix))]
-        Endpoint::Unix(_) => Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "there are no unix sockets on this system",
-        )),
+        Endpoint::Unix(_) => Err(no_unix_sockets()),
     }
+}
+
+#[cfg(not(unix))]
+fn no_unix_sockets() -> io::Error {
+    let why = "there are no unix sockets on this system";
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 /// Switches Nagle's delay off, since each command is one small write. The kernel also notices a dead peer: on an idle connection by

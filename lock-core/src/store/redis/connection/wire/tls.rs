@@ -3,10 +3,9 @@
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
-use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::tls::Trust;
+use crate::{store::redis::connection::wire::stream::Stream, tls::Trust};
 
 /// Does the TLS handshake on a new stream. Its caller bounds the time.
 ///
@@ -17,11 +16,11 @@ use crate::tls::Trust;
 /// # Cancel safety
 ///
 /// Dropping the future closes the stream.
-pub(crate) async fn shake_hands(
-    stream: TcpStream,
+pub(crate) async fn shake_hands<S: Stream>(
+    stream: S,
     trust: &Trust,
     host: &str,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<TlsStream<S>> {
     let expected = trust
         .expected_at(host)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;

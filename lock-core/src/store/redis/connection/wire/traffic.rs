@@ -98,13 +98,18 @@ impl Traffic {
 
     /// Counts a request that is about to leave, until the result is dropped. `None`: too many are in flight.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<RequestInFlight> {
-        let before = self.in_flight.fetch_add(1, Ordering::AcqRel);
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         let counted = RequestInFlight(self.clone());
         if before == 0 {
             self.waiting_since
                 .store(CLOCK.now().as_nanos(), Ordering::Release);
         }
         (before < MOST_IN_FLIGHT).then_some(counted)
+    }
+
+    /// How many requests are in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// Notes bytes that came.

@@ -1,0 +1,281 @@
+//! The driver of a request connection, which no thread owns: a request writes by itself, and a task of the user's runtime reads.
+//!
+//! On a connection of the manager's thread, each request wakes that thread, and each reply wakes it again before it wakes the user's
+//! task. Here both happen on the thread of the user. The driver of the crate `redis` is behind a mutex, which is never waited for.
+//!
+//! - The *reader* is a task on the runtime of the user, made by the first request from there. It is woken when the socket is
+//!   readable. When its runtime ends, or does not run, the manager's thread reads, until a request comes from a live runtime.
+//! - A *request* puts its bytes into the queue, and then polls the driver, so that they leave. It does not read: it would wake other
+//!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together
+//!   leave together: when a quarter of those in flight are queued, or when the runtime has run all tasks that are ready.
+//! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
+//!   polled although there is work, the thread polls it, and reads from then on.
+//!
+//! What holds:
+//!
+//! 1. Which task reads, its registration with a reactor and its waker change together, under one mutex. A new reader polls the driver
+//!    before it sleeps, and so its reactor knows what is waited for.
+//! 2. A thread that finds the driver's mutex locked sets `again` first, and goes. The thread that has the mutex looks at `again`
+//!    after it has unlocked it. So between the two looks no request is forgotten.
+//! 3. The request that is queued first since the last poll sees to the next one, also if its future is dropped in between.
+//! 4. The only mutex under which wakers of users run is the driver's. A task that is dropped there may send a request: the driver's
+//!    mutex is locked then, and `again` is seen.
+//! 5. The driver is polled outside tokio's budget, which would make it wake itself. Its reads, and the rounds of one thread, are
+//!    bounded: then the reader is woken for the rest.
+//! 6. A panic of a user's waker ends neither the connection nor the thread's flags.
+//! 7. The error of a reactor that shuts down does not end the connection (`wire/shared_socket.rs`).
+
+#[cfg(test)]
+mod model;
+mod reader;
+mod watchdog;
+
+use std::{
+    cell::Cell,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use tokio::{
+    runtime::{Handle, Id},
+    sync::Notify,
+    task::{coop::unconstrained, yield_now},
+};
+
+use crate::{
+    runtime::{
+        catch_panic::catch_panic,
+        io_thread,
+        mutex::{Mutex, may_switch, this_thread},
+    },
+    store::redis::connection::{
+        Driver, MOST_PANICS,
+        shared_driver::reader::{DriverWaker, MANAGER, Reader},
+        wire::shared_socket::{Polling, Registrations},
+    },
+};
+
+/// How often one thread polls the driver in a row for requests of other threads.
+const MOST_ROUNDS: u32 = 16;
+
+/// Requests leave when this part of those in flight is queued: the server works on them while the rest is made.
+const PART: usize = 4;
+
+thread_local! {
+    /// The thread that puts a request into the queue of a driver, and polls the driver itself; zero if it is not this one.
+    static QUEUES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread puts a request into the queue. Its drop ends that.
+struct Queueing(usize);
+
+impl Queueing {
+    fn begin() -> Self {
+        Self(QUEUES.replace(this_thread()))
+    }
+
+    fn is_on_this_thread() -> bool {
+        QUEUES.get() == this_thread()
+    }
+}
+
+impl Drop for Queueing {
+    fn drop(&mut self) {
+        QUEUES.set(self.0);
+    }
+}
+
+pub(crate) struct SharedDriver {
+    /// `None` once the connection is over.
+    driver: Mutex<Option<Driver>>,
+    /// The thread that has that mutex and polls the driver; else zero.
+    polled_by: AtomicUsize,
+    waker: Waker,
+    /// The driver is to be polled once more by the thread that polls it.
+    again: AtomicBool,
+    /// The driver is to read, which a request does not do.
+    reads_again: AtomicBool,
+    /// Requests are queued, and one of them sees to the poll.
+    is_seen_to: AtomicBool,
+    /// How many requests were queued since the last poll.
+    queued: AtomicUsize,
+    /// How often the driver was polled.
+    polls: AtomicU64,
+    has_ended: AtomicBool,
+    reader: Mutex<Reader>,
+    /// The number of the reader, to be looked at without the mutex. Zero before the first one.
+    reader_number: AtomicU64,
+    last_number: AtomicU64,
+    socket: Arc<dyn Registrations>,
+    /// The runtime of the manager's thread.
+    manager: Id,
+    /// Wakes the task of the manager's thread: it is to read, to watch, or to notice the end.
+    called: Notify,
+    is_watched: AtomicBool,
+}
+
+impl std::fmt::Debug for SharedDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedDriver").finish_non_exhaustive()
+    }
+}
+
+impl SharedDriver {
+    /// Must be called on the manager's thread.
+    pub(crate) fn new(driver: Driver, socket: Arc<dyn Registrations>) -> Arc<Self> {
+        Arc::new_cyclic(|weak| Self {
+            driver: Mutex::new(Some(Box::pin(unconstrained(driver)))),
+            polled_by: AtomicUsize::new(0),
+            waker: Waker::from(Arc::new(DriverWaker(weak.clone()))),
+            again: AtomicBool::new(false),
+            reads_again: AtomicBool::new(false),
+            is_seen_to: AtomicBool::new(false),
+            queued: AtomicUsize::new(0),
+            polls: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
+            reader: Mutex::default(),
+            reader_number: AtomicU64::new(0),
+            last_number: AtomicU64::new(MANAGER),
+            socket,
+            manager: Handle::current().id(),
+            called: Notify::new(),
+            is_watched: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether a task of a user's runtime reads.
+    pub(crate) fn has_reader(&self) -> bool {
+        self.reader_number.load(SeqCst) > MANAGER
+    }
+
+    /// Polls the driver on this thread. If another thread polls it, that one does so once more, and has the reader read.
+    fn poll(&self, polling: Polling) {
+        if polling != Polling::Writes {
+            self.reads_again.store(true, SeqCst);
+        }
+        self.again.store(true, SeqCst);
+        let mut rounds = 0;
+        // Bounded by `MOST_ROUNDS`.
+        while self.again.load(SeqCst) {
+            let Some(mut driver) = self.driver.try_lock() else {
+                return;
+            };
+            self.polled_by.store(this_thread(), SeqCst);
+            let over = self.poll_locked(&mut driver, polling, &mut rounds);
+            let has_put_off_reads = self.socket.has_put_off_reads();
+            self.polled_by.store(0, SeqCst);
+            may_switch();
+            drop(driver);
+            may_switch();
+            if over.is_some() {
+                // Wakes the requests in flight, so not under the mutex.
+                catch_panic(|| drop(over));
+                self.has_ended.store(true, SeqCst);
+                self.called.notify_one();
+                return;
+            }
+            // A reader that found the mutex locked has gone.
+            let is_to_read = polling == Polling::Writes && self.reads_again.load(SeqCst);
+            if is_to_read || has_put_off_reads {
+                self.wake_reader();
+            }
+            if rounds >= MOST_ROUNDS {
+                return self.wake_reader();
+            }
+        }
+    }
+
+    /// Returns the driver if the connection is over.
+    fn poll_locked(
+        &self,
+        driver: &mut Option<Driver>,
+        polling: Polling,
+        rounds: &mut u32,
+    ) -> Option<Driver> {
+        let mut context = Context::from_waker(&self.waker);
+        self.socket.begin(polling);
+        let mut panics = 0;
+        while *rounds < MOST_ROUNDS && self.again.swap(false, SeqCst) {
+            let polled_driver = driver.as_mut()?;
+            *rounds += 1;
+            if polling != Polling::Writes {
+                self.reads_again.store(false, SeqCst);
+            }
+            self.is_seen_to.store(false, SeqCst);
+            self.queued.store(0, SeqCst);
+            self.polls.fetch_add(1, SeqCst);
+            let mut polled = None;
+            catch_panic(|| polled = Some(polled_driver.as_mut().poll(&mut context)));
+            match polled {
+                Some(Poll::Pending) => panics = 0,
+                Some(Poll::Ready(())) => return driver.take(),
+                // A waker of a user has panicked. The driver goes on with the next reply.
+                None if panics < MOST_PANICS => {
+                    panics += 1;
+                    *rounds -= 1;
+                    self.again.store(true, SeqCst);
+                }
+                None => return driver.take(),
+            }
+        }
+        None
+    }
+
+    fn wake_reader(&self) {
+        // The waker is one of tokio's own, which runs no code of the user when it is cloned.
+        let waker = self.reader.lock().waker.clone();
+        match waker {
+            Some(waker) => waker.wake(),
+            None => self.called.notify_one(),
+        }
+    }
+}
+
+impl SharedDriver {
+    /// Sends a request, of which `reply` is the future. Returns the reply if it is there at once. `in_flight` counts this request.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped after its first poll, the request leaves all the same, unless the driver has not taken it from the
+    /// queue by then.
+    pub(crate) async fn send<T>(
+        self: &Arc<Self>,
+        mut reply: Pin<&mut impl Future<Output = T>>,
+        in_flight: usize,
+    ) -> Option<T> {
+        self.ensure_reader();
+        let first = poll_fn(|context| {
+            let _queueing = Queueing::begin();
+            Poll::Ready(reply.as_mut().poll(context))
+        });
+        if let Poll::Ready(reply) = first.await {
+            return Some(reply);
+        }
+        let queued = self.queued.fetch_add(1, SeqCst) + 1;
+        if queued >= in_flight.div_ceil(PART) || io_thread::is_polled_for_another() {
+            self.poll(Polling::Writes);
+        } else if !self.is_seen_to.swap(true, SeqCst) {
+            let seen_to = SeesTo(self);
+            // Behind all tasks that are ready, which may send, too.
+            yield_now().await;
+            drop(seen_to);
+        }
+        None
+    }
+}
+
+/// The request that polls the driver for those that are queued, also if its future is dropped.
+struct SeesTo<'a>(&'a SharedDriver);
+
+impl Drop for SeesTo<'_> {
+    fn drop(&mut self) {
+        if self.0.is_seen_to.load(SeqCst) {
+            self.0.poll(Polling::Writes);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A shared driver under the interleavings of threads: a socket that forgets its wakers when its registration changes, a driver that
+//! writes what is queued and reads what has come, a server, tasks that send, and readers that replace each other.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use crate::{
+    runtime::mutex::{
+        Mutex,
+        interleaved::{explore, point},
+    },
+    store::redis::connection::{
+        shared_driver::{
+            Queueing, SharedDriver,
+            reader::{MANAGER, ReaderTask},
+            watchdog::Ending,
+        },
+        wire::shared_socket::{Polling, Registration, Registrations},
+    },
+};
+
+const SCHEDULES: usize = 1500;
+
+/// How many requests each task sends.
+const REQUESTS: usize = 2;
+
+/// What the driver, the server and the tasks share.
+#[derive(Default)]
+struct Wire {
+    queue: Mutex<VecDeque<Arc<AtomicBool>>>,
+    at_the_server: Mutex<VecDeque<Arc<AtomicBool>>>,
+    replies: Mutex<VecDeque<Arc<AtomicBool>>>,
+    /// The driver's waker, as the queue of requests knows it.
+    of_the_queue: Mutex<Option<Waker>>,
+    /// The driver's waker, as the current registration knows it.
+    of_the_socket: Mutex<Option<Waker>>,
+    replied: AtomicUsize,
+    polling: Mutex<Option<Polling>>,
+}
+
+impl Wire {
+    /// Reads all there is, and writes one request. If there are more, the driver wakes itself.
+    fn drive(&self, context: &mut Context<'_>) {
+        *self.of_the_queue.lock() = Some(context.waker().clone());
+        let queued = self.queue.lock().pop_front();
+        self.at_the_server.lock().extend(queued);
+        if !self.queue.lock().is_empty() {
+            context.waker().wake_by_ref();
+        }
+        if *self.polling.lock() == Some(Polling::Writes) {
+            return;
+        }
+        // As a reactor does: the waker first, then the look.
+        *self.of_the_socket.lock() = Some(context.waker().clone());
+        for reply in self.replies.lock().drain(..) {
+            reply.store(true, SeqCst);
+            self.replied.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// The server replies to the next request.
+    fn serve(&self) {
+        let Some(request) = self.at_the_server.lock().pop_front() else {
+            return;
+        };
+        self.replies.lock().push_back(request);
+        let waker = self.of_the_socket.lock().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Registrations for Wire {
+    fn begin(&self, polling: Polling) {
+        *self.polling.lock() = Some(polling);
+    }
+
+    fn has_put_off_reads(&self) -> bool {
+        false
+    }
+
+    fn register_here(&self) -> io::Result<Registration> {
+        Ok(Box::new(tokio::io::empty()))
+    }
+
+    /// What the earlier registration waited for is forgotten.
+    fn replace(&self, registration: Registration) -> Option<Registration> {
+        drop(self.of_the_socket.lock().take());
+        Some(registration)
+    }
+
+    fn has_work(&self) -> bool {
+        !self.replies.lock().is_empty()
+    }
+}
+
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+#[derive(Clone)]
+struct Model {
+    wire: Arc<Wire>,
+    shared: Arc<SharedDriver>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let wire = Arc::<Wire>::default();
+        let driven = wire.clone();
+        let driver = std::future::poll_fn(move |context| {
+            driven.drive(context);
+            Poll::Pending
+        });
+        let shared = SharedDriver::new(Box::pin(driver), wire.clone());
+        Self { wire, shared }
+    }
+
+    /// Sends a request as [`SharedDriver::send`] does, and waits for its reply. `is_crowded`: another request sees to the poll.
+    fn request(&self, is_crowded: bool) {
+        let reply = Arc::new(AtomicBool::new(false));
+        self.wire.queue.lock().push_back(reply.clone());
+        let waker = self.wire.of_the_queue.lock().take();
+        {
+            // Without a point at which another thread may run.
+            let _queueing = Queueing::begin();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        point();
+        if !is_crowded {
+            self.shared.poll(Polling::Writes);
+        } else if !self.shared.is_seen_to.swap(true, SeqCst) {
+            point();
+            if self.shared.is_seen_to.load(SeqCst) {
+                self.shared.poll(Polling::Writes);
+            }
+        }
+        while !reply.load(SeqCst) {
+            point();
+        }
+    }
+
+    /// Reads until another reader comes, or the connection ends.
+    fn read(&self, number: u64) {
+        let mut reader = self.shared.reader.lock();
+        if reader.number > number {
+            return;
+        }
+        let registration = self.wire.register_here().expect("a registration");
+        let earlier = self.shared.become_reader(&mut reader, number);
+        drop(self.wire.replace(registration));
+        drop(reader);
+        if let Some(earlier) = earlier {
+            earlier.wake();
+        }
+        let mut task = ReaderTask {
+            shared: Arc::downgrade(&self.shared),
+            number,
+        };
+        // A task of the explorer is woken whenever it yields, so it would be polled without a cause.
+        let is_woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(is_woken.clone());
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if is_woken.0.swap(false, SeqCst) && Pin::new(&mut task).poll(&mut context).is_ready() {
+                return;
+            }
+            point();
+        }
+    }
+
+    fn end(&self) {
+        self.shared.has_ended.store(true, SeqCst);
+        drop(Ending(self.shared.clone()));
+        self.shared.wake_reader();
+    }
+}
+
+/// `early` readers have begun before the tasks. As many as `late` ones replace them at any time.
+fn explored(early: u64, late: u64, tasks: &'static [fn(&Model)]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.expect("a runtime");
+    let _inside = runtime.enter();
+    explore(SCHEDULES, move || {
+        let model = Model::new();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let reader = |number| {
+            let model = model.clone();
+            shuttle::thread::spawn(move || model.read(MANAGER + number))
+        };
+        let mut threads: Vec<_> = (1..=early).map(reader).collect();
+        while model.shared.reader.lock().number < MANAGER + early {
+            point();
+        }
+        threads.extend((early + 1..=early + late).map(reader));
+        threads.push(shuttle::thread::spawn({
+            let (wire, is_over) = (model.wire.clone(), is_over.clone());
+            move || {
+                while !is_over.load(SeqCst) {
+                    wire.serve();
+                    point();
+                }
+            }
+        }));
+        let spawn = |task: &'static fn(&Model)| {
+            let model = model.clone();
+            shuttle::thread::spawn(move || task(&model))
+        };
+        let tasks: Vec<_> = tasks.iter().map(spawn).collect();
+        let count = tasks.len() * REQUESTS;
+        for task in tasks {
+            task.join().expect("no panic");
+        }
+        is_over.store(true, SeqCst);
+        model.end();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(model.wire.replied.load(SeqCst), count, "one reply each");
+    });
+}
+
+const ALONE: fn(&Model) = |model| (0..REQUESTS).for_each(|_| model.request(false));
+const IN_A_CROWD: fn(&Model) = |model| (0..REQUESTS).for_each(|_| model.request(true));
+
+#[test]
+fn each_request_has_its_reply_whichever_task_reads() {
+    explored(1, 0, &[ALONE, ALONE]);
+    explored(1, 1, &[ALONE]);
+    explored(1, 2, &[ALONE, ALONE]);
+}
+
+#[test]
+fn a_request_that_another_one_sees_to_is_not_forgotten() {
+    explored(1, 0, &[IN_A_CROWD, IN_A_CROWD]);
+    explored(1, 1, &[IN_A_CROWD, IN_A_CROWD, ALONE]);
+}

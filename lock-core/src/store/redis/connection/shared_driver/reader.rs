@@ -1,0 +1,185 @@
+//! The reader of a shared driver: which task or thread is woken when the socket is readable.
+
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Weak, atomic::Ordering::SeqCst},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use tokio::runtime::{Handle, Id};
+
+use crate::{
+    runtime::{
+        io_thread,
+        mutex::{may_switch, this_thread},
+    },
+    store::redis::connection::{
+        shared_driver::{Queueing, SharedDriver},
+        wire::shared_socket::{Polling, Registration},
+    },
+};
+
+/// How many runtimes without a reactor are remembered. Others are tried again.
+const MOST_WITHOUT_REACTOR: usize = 8;
+
+/// The number of the reader if the manager's thread reads. Each task that reads has a larger one.
+pub(super) const MANAGER: u64 = 1;
+
+#[derive(Default)]
+pub(super) struct Reader {
+    pub(super) number: u64,
+    pub(super) waker: Option<Waker>,
+    /// Runtimes that are known to have no reactor, the newest first.
+    without_reactor: Vec<Id>,
+}
+
+/// The driver's only waker. It holds no strong reference: the driver holds the waker.
+pub(super) struct DriverWaker(pub(super) Weak<SharedDriver>);
+
+impl Wake for DriverWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if Queueing::is_on_this_thread() {
+            return;
+        }
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        shared.again.store(true, SeqCst);
+        may_switch();
+        if shared.polled_by.load(SeqCst) != this_thread() {
+            shared.wake_reader();
+        }
+    }
+}
+
+impl SharedDriver {
+    /// Makes a task of the caller's runtime the reader, unless a task reads already. Without a runtime, or one that has a reactor, the
+    /// manager's thread reads.
+    pub(super) fn ensure_reader(self: &Arc<Self>) {
+        if !self.is_watched.swap(true, SeqCst) {
+            self.called.notify_one();
+        }
+        let number = self.reader_number.load(SeqCst);
+        if number > MANAGER {
+            return;
+        }
+        let handle = io_thread::caller().filter(|handle| handle.id() != self.manager);
+        let Some((handle, registration)) =
+            handle.and_then(|handle| Some((handle.clone(), self.register_in(&handle)?)))
+        else {
+            if number != MANAGER {
+                self.read_on_the_manager(number);
+            }
+            return;
+        };
+        let number = self.last_number.fetch_add(1, SeqCst) + 1;
+        let mut reader = self.reader.lock();
+        if reader.number > MANAGER {
+            return;
+        }
+        // Another thread may look between these lines: whoever is woken before the new reader has polled is woken in vain.
+        let before = (
+            self.become_reader(&mut reader, number),
+            self.socket.replace(registration),
+        );
+        drop(reader);
+        end_earlier(before.0);
+        // On a runtime that shuts down, the task is dropped at once, and the manager's thread reads.
+        drop(handle.spawn(ReaderTask {
+            shared: Arc::downgrade(self),
+            number,
+        }));
+    }
+
+    /// `None` if the runtime has no reactor, or the process has no descriptor left.
+    fn register_in(&self, handle: &Handle) -> Option<Registration> {
+        let id = handle.id();
+        if self.reader.lock().without_reactor.contains(&id) {
+            return None;
+        }
+        let _inside = handle.enter();
+        // A runtime cannot be asked whether it has a reactor. If it has none, this panics.
+        let registered = catch_unwind(AssertUnwindSafe(|| self.socket.register_here()));
+        if registered.is_err() {
+            let known = &mut self.reader.lock().without_reactor;
+            known.truncate(MOST_WITHOUT_REACTOR - 1);
+            known.insert(0, id);
+        }
+        registered.ok()?.ok()
+    }
+
+    /// Returns the waker of the earlier reader, which is to end.
+    pub(super) fn become_reader(&self, reader: &mut Reader, number: u64) -> Option<Waker> {
+        reader.number = number;
+        self.reader_number.store(number, SeqCst);
+        reader.waker.take()
+    }
+
+    /// The manager's thread reads instead of the reader with this number.
+    pub(super) fn read_on_the_manager(&self, instead_of: u64) {
+        let mut reader = self.reader.lock();
+        if reader.number != instead_of {
+            return;
+        }
+        let before = self.become_reader(&mut reader, MANAGER);
+        drop(reader);
+        end_earlier(before);
+        self.called.notify_one();
+    }
+}
+
+/// Wakes a reader that another one has replaced. Nothing else would poll its task any more, which ends with that poll.
+fn end_earlier(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Reads on the runtime of a user. It keeps neither the connection nor the manager.
+pub(super) struct ReaderTask {
+    pub(super) shared: Weak<SharedDriver>,
+    pub(super) number: u64,
+}
+
+impl Future for ReaderTask {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(shared) = self.shared.upgrade() else {
+            return Poll::Ready(());
+        };
+        let waker = context.waker();
+        let mut reader = shared.reader.lock();
+        if reader.number != self.number {
+            return Poll::Ready(());
+        }
+        let is_known = reader
+            .waker
+            .as_ref()
+            .is_some_and(|known| known.will_wake(waker));
+        let old = (!is_known).then(|| reader.waker.replace(waker.clone()));
+        drop(reader);
+        drop(old);
+        shared.poll(Polling::Reads);
+        if shared.has_ended.load(SeqCst) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl Drop for ReaderTask {
+    /// Its runtime has ended, or the connection.
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.read_on_the_manager(self.number);
+        }
+    }
+}

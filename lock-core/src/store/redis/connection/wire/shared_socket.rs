@@ -1,0 +1,251 @@
+//! A socket of which the readiness can be asked from the runtime of a user, and from that of the manager's thread.
+//!
+//! A socket of tokio belongs to the reactor of one runtime. So each runtime that reads has a duplicate of the descriptor, which is
+//! registered in its reactor. One of the duplicates is current. Reading and writing without any reactor is possible, too.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream as StdTcpStream,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+#[cfg(unix)]
+use std::os::unix::net::UnixStream as StdUnixStream;
+
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+use crate::{runtime::mutex::Mutex, store::redis::connection::wire::stream::Stream};
+
+/// How many reads one poll of a driver may make. A task of the user must not work for a fast server for ever.
+const MOST_READS: u32 = 32;
+
+/// What a poll of the driver may do with the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Polling {
+    /// Write only. A task of a user that has read would wake other tasks on its worker, and might then block that worker.
+    Writes,
+    Reads,
+    /// Read and write, and leave the reactor alone, which may not run.
+    WithoutReactor,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(StdTcpStream),
+    #[cfg(unix)]
+    Unix(StdUnixStream),
+}
+
+/// A socket, and where it is registered.
+pub(crate) trait Registrations: Send + Sync {
+    /// Begins a poll of the driver. Called by the thread that polls it, before it does.
+    fn begin(&self, polling: Polling);
+
+    /// Whether a read was put off since then. The driver must be polled again soon.
+    fn has_put_off_reads(&self) -> bool;
+
+    /// Registers the socket in the reactor of the runtime that this thread is inside of.
+    ///
+    /// # Panics
+    ///
+    /// If that runtime has no reactor.
+    fn register_here(&self) -> io::Result<Registration>;
+
+    /// Makes another registration the current one, and returns the one before.
+    fn replace(&self, registration: Registration) -> Option<Registration>;
+
+    /// Whether there is something to read, or something is left to be written, or the socket has ended.
+    fn has_work(&self) -> bool;
+}
+
+/// The stream that the driver reads and writes.
+pub(crate) struct SharedSocket(Arc<RegisteredSocket>);
+
+struct RegisteredSocket {
+    socket: Socket,
+    /// Whether the last write found no room.
+    is_full: AtomicBool,
+    /// A [`Polling`], written by the thread that polls the driver.
+    polling: AtomicU8,
+    reads: AtomicU32,
+    /// `None` until the first reader has come.
+    current: Mutex<Option<Registration>>,
+}
+
+/// A duplicate of the socket, registered in the reactor of one runtime.
+pub(crate) type Registration = Box<dyn Stream>;
+
+impl SharedSocket {
+    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
+        Ok(Self::new(Socket::Tcp(stream.into_std()?)))
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
+        Ok(Self::new(Socket::Unix(stream.into_std()?)))
+    }
+
+    fn new(socket: Socket) -> Self {
+        Self(Arc::new(RegisteredSocket {
+            socket,
+            is_full: AtomicBool::new(false),
+            polling: AtomicU8::new(Polling::Reads as u8),
+            reads: AtomicU32::new(0),
+            current: Mutex::new(None),
+        }))
+    }
+
+    pub(crate) fn registrations(&self) -> Arc<dyn Registrations> {
+        self.0.clone()
+    }
+}
+
+impl Registrations for RegisteredSocket {
+    fn begin(&self, polling: Polling) {
+        self.polling.store(polling as u8, Ordering::Relaxed);
+        self.reads.store(0, Ordering::Relaxed);
+    }
+
+    fn has_put_off_reads(&self) -> bool {
+        self.reads.load(Ordering::Relaxed) >= MOST_READS
+    }
+
+    fn register_here(&self) -> io::Result<Registration> {
+        Ok(match &self.socket {
+            Socket::Tcp(socket) => Box::new(TcpStream::from_std(socket.try_clone()?)?),
+            #[cfg(unix)]
+            Socket::Unix(socket) => Box::new(UnixStream::from_std(socket.try_clone()?)?),
+        })
+    }
+
+    fn replace(&self, registration: Registration) -> Option<Registration> {
+        self.current.lock().replace(registration)
+    }
+
+    fn has_work(&self) -> bool {
+        if self.is_full.load(Ordering::Acquire) {
+            return true;
+        }
+        let peeked = match &self.socket {
+            Socket::Tcp(socket) => socket.peek(&mut [0]).map(|_| ()),
+            // Unix sockets cannot be peeked at by the standard library. Then a read that finds nothing is made.
+            #[cfg(unix)]
+            Socket::Unix(_) => Ok(()),
+        };
+        !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl RegisteredSocket {
+    /// How the driver is polled now. Called by the thread that does.
+    fn is(&self, polling: Polling) -> bool {
+        self.polling.load(Ordering::Relaxed) == polling as u8
+    }
+
+    fn read(&self, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let free = buffer.initialize_unfilled();
+        let read = match &self.socket {
+            Socket::Tcp(socket) => (&*socket).read(free),
+            #[cfg(unix)]
+            Socket::Unix(socket) => (&*socket).read(free),
+        };
+        at_once(read).map_ok(|count| buffer.advance(count))
+    }
+
+    fn write(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        at_once(match &self.socket {
+            Socket::Tcp(socket) => (&*socket).write(bytes),
+            #[cfg(unix)]
+            Socket::Unix(socket) => (&*socket).write(bytes),
+        })
+    }
+}
+
+/// A socket that is not ready wakes no task here: the caller looks again by itself.
+fn at_once<T>(result: io::Result<T>) -> Poll<io::Result<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Poll::Pending,
+        result => Poll::Ready(result),
+    }
+}
+
+/// The error of a reactor that is shutting down. It says nothing about the socket: another reader comes.
+fn is_of_a_reactor_that_ends(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Other && error.raw_os_error().is_none()
+}
+
+impl AsyncRead for SharedSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // What is put off is read when the reader is polled.
+        if self.0.is(Polling::Writes) || self.0.reads.fetch_add(1, Ordering::Relaxed) >= MOST_READS
+        {
+            return Poll::Pending;
+        }
+        if self.0.is(Polling::WithoutReactor) {
+            return self.0.read(buffer);
+        }
+        let mut current = self.0.current.lock();
+        let Some(registration) = &mut *current else {
+            return Poll::Pending;
+        };
+        match ready!(Pin::new(registration).poll_read(context, buffer)) {
+            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
+            read => Poll::Ready(read),
+        }
+    }
+}
+
+impl AsyncWrite for SharedSocket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        // A new registration is not ready before its reactor has run once, which it may never do.
+        let written = self.0.write(bytes);
+        self.0
+            .is_full
+            .store(written.is_pending(), Ordering::Release);
+        if written.is_ready() || self.0.is(Polling::WithoutReactor) {
+            return written;
+        }
+        let mut current = self.0.current.lock();
+        let Some(registration) = &mut *current else {
+            return Poll::Pending;
+        };
+        match ready!(Pin::new(registration).poll_write(context, bytes)) {
+            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
+            written => Poll::Ready(written),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// The descriptor is closed with the last duplicate. Until then, the peer is told that nothing more is sent.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = match &self.0.socket {
+            Socket::Tcp(socket) => socket.shutdown(std::net::Shutdown::Write),
+            #[cfg(unix)]
+            Socket::Unix(socket) => socket.shutdown(std::net::Shutdown::Write),
+        };
+        Poll::Ready(shut)
+    }
+}

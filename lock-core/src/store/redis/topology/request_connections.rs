@@ -1,0 +1,130 @@
+//! The connections on which the tasks of users send their requests for free locks: one for each runtime.
+//!
+//! All other requests use the connection of the manager's thread. So do these while there is no connection for the caller's runtime,
+//! on a thread without a runtime, and with a client of the user's, which runs its driver itself.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::runtime::Id;
+
+use crate::{
+    runtime::{executor::Executor, io_thread, mutex::Mutex},
+    store::{
+        in_flight::ConnectionId,
+        redis::connection::{handshake::Purpose, reconnecting::ReconnectingConnection},
+    },
+};
+
+/// How many there are at most. The runtimes beyond that share them.
+const MOST: usize = 8;
+
+/// How often one is made at most. Meanwhile the requests use the connection of the manager's thread.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct RequestConnections {
+    of_the_manager: Arc<ReconnectingConnection>,
+    each: Mutex<Vec<OfRuntime>>,
+}
+
+#[derive(Debug)]
+struct OfRuntime {
+    /// `None` in a simulation, which has no runtimes.
+    runtime: Option<Id>,
+    connection: Arc<ReconnectingConnection>,
+    /// How many connections the manager's thread had lost when this one was used last.
+    losses: u64,
+}
+
+impl RequestConnections {
+    pub(crate) fn new(of_the_manager: Arc<ReconnectingConnection>) -> Self {
+        Self {
+            of_the_manager,
+            each: Mutex::default(),
+        }
+    }
+
+    /// The connection for a request of the calling task. If there is none yet, it is made in the background.
+    ///
+    /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
+    /// would find that out, and have no reply.
+    pub(crate) fn of_caller(&self, executor: &Executor) -> Arc<ReconnectingConnection> {
+        let Some((connection, is_doubtful)) = self.for_caller(executor) else {
+            return self.of_the_manager.clone();
+        };
+        if is_doubtful {
+            executor.spawn(async move { connection.doubt() });
+        } else if connection.is_up() {
+            return connection;
+        } else if connection.is_to_be_made(PAUSE) {
+            executor.spawn(async move { drop(connection.current().await) });
+        }
+        self.of_the_manager.clone()
+    }
+
+    /// The connection of the calling task's runtime, whether it is made or not, and whether it is doubtful. `None`: requests from
+    /// there use the one of the manager's thread.
+    pub(crate) fn for_caller(
+        &self,
+        executor: &Executor,
+    ) -> Option<(Arc<ReconnectingConnection>, bool)> {
+        if self.of_the_manager.address().transport.client().is_some() {
+            return None;
+        }
+        caller(executor).map(|runtime| self.of_runtime(runtime))
+    }
+
+    fn of_runtime(&self, runtime: Option<Id>) -> (Arc<ReconnectingConnection>, bool) {
+        let (main, mut each) = (&self.of_the_manager, self.each.lock());
+        let own = each.iter().position(|one| one.runtime == runtime);
+        // One of a runtime that has ended serves the next one.
+        let left = || each.iter().position(|one| !one.connection.has_reader());
+        let at = match own.or_else(left) {
+            Some(at) => at,
+            None if each.len() < MOST => {
+                each.push(OfRuntime {
+                    runtime,
+                    connection: Arc::new(main.another(Purpose::Requests, main.timing())),
+                    losses: main.losses(),
+                });
+                each.len() - 1
+            }
+            // Any of them: its reader serves all.
+            None => {
+                each.rotate_left(1);
+                0
+            }
+        };
+        let found = &mut each[at];
+        found.runtime = runtime;
+        let losses = main.losses();
+        let is_doubtful = std::mem::replace(&mut found.losses, losses) != losses;
+        (found.connection.clone(), is_doubtful)
+    }
+
+    /// The connection with this id, if it is still in use.
+    pub(crate) fn with_id(&self, id: ConnectionId) -> Option<Arc<ReconnectingConnection>> {
+        let has_id = |connection: &Arc<ReconnectingConnection>| connection.current_id() == Some(id);
+        if has_id(&self.of_the_manager) {
+            return Some(self.of_the_manager.clone());
+        }
+        let each = self.each.lock();
+        let mut each = each.iter().map(|one| &one.connection);
+        each.find(|connection| has_id(connection)).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<ReconnectingConnection>> {
+        let each = self.each.lock();
+        each.iter().map(|one| one.connection.clone()).collect()
+    }
+}
+
+/// The runtime of the calling task; the outer `None` if there is none, or if it is that of the manager's thread.
+fn caller(executor: &Executor) -> Option<Option<Id>> {
+    #[cfg(feature = "simulation")]
+    if crate::runtime::simulation::ask(|_| ()).is_some() {
+        return Some(None);
+    }
+    let id = io_thread::caller().filter(|_| cfg!(unix))?.id();
+    (!executor.has_runtime(id)).then_some(Some(id))
+}

@@ -1,0 +1,202 @@
+//! Several runtimes in one process. Each has a connection for its requests, which a task of that runtime reads. A runtime that
+//! ends, blocks its threads, or is not driven, must keep no reply from anyone.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, mpsc},
+    task::Poll,
+    thread,
+};
+
+use futures_executor::block_on;
+use lock_core::{LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, Certificates, HANG, RedisServer, ReleaseHeld as _, SECOND, connect,
+    eventually_blocking,
+};
+use redis::Value;
+use tokio::runtime::{Builder, Runtime};
+
+fn options() -> LockOptions {
+    LockOptions::new(SECOND * 60).wait(HANG)
+}
+
+fn runtime() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
+}
+
+fn connections(server: &RedisServer) -> usize {
+    let list = server.cli(&["CLIENT", "LIST", "TYPE", "PUBSUB"]);
+    let others = server.cli(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
+    let of_managers = |list: Value| -> usize {
+        let list: String = redis::from_redis_value(list).expect("lines of text");
+        list.matches("name=lock-core:").count()
+    };
+    of_managers(list) + of_managers(others)
+}
+
+fn nothing_is_left(server: &RedisServer) {
+    eventually_blocking(HANG, "no lock is left", || server.keys("lock:*").is_empty());
+}
+
+/// Polls a future once in the runtime, and goes on with it on this thread, which has none.
+fn begun_in<T, F>(runtime: &Runtime, future: F) -> impl Future<Output = T> + use<T, F>
+where
+    F: Future<Output = T>,
+{
+    let mut future = Box::pin(future);
+    // The reply to the first request may be there at once, if the thread is slow.
+    let first = poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
+    let first = runtime.block_on(first);
+    async move {
+        match first {
+            Poll::Ready(result) => result,
+            Poll::Pending => future.await,
+        }
+    }
+}
+
+async fn lock_once(locks: &LockManager, key: &str) {
+    let guard = locks.acquire_free(key, options()).await;
+    guard.release_held().await;
+}
+
+/// The request leaves in a runtime that is not driven any more, but lives. The reply is read all the same.
+#[test]
+fn a_request_of_a_runtime_that_is_not_driven_has_its_reply() {
+    let server = RedisServer::start();
+    let kept = runtime();
+    let locks = kept.block_on(connect(&server.url()));
+    kept.block_on(lock_once(&locks, "before"));
+    for round in 0..20 {
+        let acquire = begun_in(&kept, locks.acquire(format!("k{round}"), options()));
+        let guard = block_on(acquire).expect("free");
+        block_on(begun_in(&kept, guard.release())).expect("held");
+    }
+    nothing_is_left(&server);
+}
+
+/// The reply to a request that left in a runtime which has ended is read by the manager's thread.
+#[test]
+fn a_request_of_a_runtime_that_has_ended_has_its_reply() {
+    let server = RedisServer::start();
+    let locks = runtime().block_on(connect(&server.url()));
+    for round in 0..20 {
+        let ends = runtime();
+        // The connection of a runtime is made in the background of its first request.
+        ends.block_on(lock_once(&locks, "before"));
+        let acquire = begun_in(&ends, locks.acquire(format!("k{round}"), options()));
+        drop(ends);
+        let guard = block_on(acquire).expect("free");
+        drop(guard);
+    }
+    nothing_is_left(&server);
+}
+
+#[test]
+fn a_worker_that_blocks_keeps_no_reply_from_the_others() {
+    let server = RedisServer::start();
+    let workers = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let workers = workers.expect("a runtime");
+    let locks = workers.block_on(connect(&server.url()));
+    for _ in 0..20 {
+        let (done, blocked) = mpsc::channel::<()>();
+        let blocking = workers.spawn({
+            let locks = locks.clone();
+            async move {
+                lock_once(&locks, "blocking").await;
+                blocked.recv_timeout(HANG).expect("the others go on");
+            }
+        });
+        workers.block_on(async {
+            let tasks = (0..8).map(|number| {
+                let locks = locks.clone();
+                tokio::spawn(async move {
+                    for _ in 0..10 {
+                        lock_once(&locks, &format!("k{number}")).await;
+                    }
+                })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.expect("no panic");
+            }
+        });
+        done.send(()).expect("it is blocked");
+        workers.block_on(blocking).expect("no panic");
+    }
+    nothing_is_left(&server);
+}
+
+#[test]
+fn more_runtimes_than_connections_exclude_each_other() {
+    let server = RedisServer::start();
+    let locks = runtime().block_on(connect(&server.url()));
+    let threads: Vec<_> = (0..12)
+        .map(|_| {
+            let locks = locks.clone();
+            thread::spawn(move || {
+                let here = runtime();
+                here.block_on(async {
+                    for _ in 0..20 {
+                        lock_once(&locks, "own").await;
+                        lock_once(&locks, "all").await;
+                    }
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+    nothing_is_left(&server);
+    // Eight of runtimes, and that of the manager's thread.
+    assert!(connections(&server) <= 8 + 1, "{}", connections(&server));
+}
+
+/// As in a program of tests, each of which has a runtime of its own.
+#[test]
+fn runtimes_that_follow_each_other_use_one_connection() {
+    let server = RedisServer::start();
+    let locks = runtime().block_on(connect(&server.url()));
+    for round in 0..30 {
+        let here = runtime();
+        here.block_on(lock_once(&locks, "k"));
+        let unfinished = locks.clone();
+        // It is dropped with its runtime, with a request in flight.
+        here.spawn(async move { unfinished.acquire(format!("k{round}"), options()).await });
+        here.block_on(tokio::task::yield_now());
+    }
+    runtime().block_on(lock_once(&locks, "k"));
+    nothing_is_left(&server);
+    assert!(connections(&server) <= 3, "{}", connections(&server));
+}
+
+#[test]
+fn runtimes_share_a_socket_under_tls_and_a_unix_socket() {
+    let certificates = Arc::new(Certificates::new());
+    let server = RedisServer::builder()
+        .tls(&certificates, lock_tests::AskClients::Never)
+        .start();
+    let trust = || lock_core::Tls::new().authority(certificates.authority());
+    let over_tls = runtime().block_on(async {
+        let builder = LockManager::builder().tls(trust());
+        builder.connect(&server.tls_url()).await.expect("it is up")
+    });
+    let over_unix = runtime().block_on(connect(&format!(
+        "unix://{}",
+        server.unix_socket().display()
+    )));
+    for locks in [over_tls, over_unix] {
+        for _ in 0..5 {
+            let here = runtime();
+            here.block_on(lock_once(&locks, "k"));
+            let acquire = begun_in(&here, locks.acquire("one more", options()));
+            drop(block_on(acquire).expect("free"));
+        }
+        nothing_is_left(&server);
+    }
+}
