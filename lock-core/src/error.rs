@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
-use crate::key::{Busy, LockKey};
+use crate::key::{ErrorDetails, LockKey};
 
 /// Why a lock was not acquired, or is no longer held.
 ///
@@ -22,8 +22,8 @@ pub enum LockError {
     Busy {
         /// What is locked.
         key: LockKey,
-        /// For how long the holder's lease is known to run unless it is renewed or released. `None` if the lease never ends by
-        /// itself, because another client took the key without an expiry. Then only
+        /// When to try again: see [`LockError::retry_after`]. `None` if the holder's lease never ends by itself, because another
+        /// client took the key without an expiry. Then only
         /// [`LockManager::force_release`](crate::LockManager::force_release) frees the lock.
         retry_after: Option<Duration>,
     },
@@ -52,6 +52,21 @@ pub enum LockError {
     NotConfigured,
 }
 
+/// The least and the longest pause before another try.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// The pause if a request failed because of an outage.
+const PAUSE_IN_AN_OUTAGE: Duration = Duration::from_secs(5);
+
+/// In whole seconds, since a header has no fraction. Rounded up, since a caller would otherwise try again too early. Never zero,
+/// which would cause a busy loop.
+fn pause(expected: Duration) -> Duration {
+    let (least, longest) = PAUSES;
+    let begun = u64::from(expected.subsec_nanos() > 0);
+    let seconds = expected.as_secs().saturating_add(begun);
+    Duration::from_secs(seconds).clamp(least, longest)
+}
+
 impl LockError {
     /// Returns the key that the error is about, if it is about one.
     #[must_use]
@@ -67,7 +82,7 @@ impl LockError {
     #[must_use]
     pub fn held_by(&self) -> Option<HeldBy> {
         match self {
-            Self::Busy { key, .. } => key.busy().held_by,
+            Self::Busy { key, .. } => key.details().held_by,
             _ => None,
         }
     }
@@ -78,9 +93,49 @@ impl LockError {
         matches!(self, Self::Busy { .. })
     }
 
-    pub(crate) fn busy(key: &LockKey, retry_after: Option<Duration>, busy: Busy) -> Self {
+    /// Returns after which pause another try is worthwhile. This is the value of the header `Retry-After` in the responses of the
+    /// web integrations, in whole seconds.
+    ///
+    /// | variant | pause | since |
+    /// | --- | --- | --- |
+    /// | [`Busy`](Self::Busy) | how long this process lately held keys of the template, else what the lease has left; 1 s to 10 s | a renewed lease lasts as long as its holder lives, so what it has left says little |
+    /// | [`Busy`](Self::Busy) without an expiry | `None` | only an operator frees the lock |
+    /// | [`Lost`](Self::Lost) | 1 s | the lock is probably free, and the work may be done in part |
+    /// | [`Unavailable`](Self::Unavailable) | 5 s | an outage is not over at once, and all callers come back |
+    /// | [`Invalid`](Self::Invalid), [`NotConfigured`](Self::NotConfigured) | `None` | the same request fails each time |
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lock_core::{LockManager, LockOptions};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let options = LockOptions::new(Duration::from_secs(3)).no_wait();
+    /// let guard = locks.acquire("order:7", options.clone()).await?;
+    /// let busy = locks.acquire("order:7", options).await.expect_err("held");
+    /// assert_eq!(busy.retry_after(), Some(Duration::from_secs(3)));
+    /// # guard.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Busy { retry_after, .. } => retry_after.map(pause),
+            Self::Lost { .. } => Some(PAUSES.0),
+            Self::Unavailable { .. } => Some(PAUSE_IN_AN_OUTAGE),
+            Self::Invalid { .. } | Self::NotConfigured => None,
+        }
+    }
+
+    /// `left` is what the holder's lease has left; `None` if it has no expiry.
+    pub(crate) fn busy(key: &LockKey, left: Option<Duration>, details: ErrorDetails) -> Self {
+        let retry_after = left.map(|left| pause(details.typical_hold.unwrap_or(left)));
         Self::Busy {
-            key: key.that_is_busy(busy),
+            key: key.with_details(details),
             retry_after,
         }
     }
@@ -97,6 +152,24 @@ impl LockError {
             key: None,
             source: Arc::from(source.into()),
         }
+    }
+
+    /// Whether the log has this error already, or counts it.
+    #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
+    pub(crate) fn is_logged(&self) -> bool {
+        self.key().is_some_and(|key| key.details().is_logged)
+    }
+
+    /// Notes that the log has this error, so that its conversion to a response is not logged, too.
+    pub(crate) fn logged(mut self) -> Self {
+        if let Self::Unavailable { key: Some(key), .. } = &mut self {
+            let details = ErrorDetails {
+                is_logged: true,
+                ..key.details()
+            };
+            *key = key.with_details(details);
+        }
+        self
     }
 
     /// Adds the key to an error that has none.
@@ -116,7 +189,7 @@ impl fmt::Display for LockError {
                 retry_after: Some(_),
             } => {
                 write!(f, "the lock `{}` is busy", key.shown())?;
-                let held_by = key.busy().held_by;
+                let held_by = key.details().held_by;
                 held_by.map_or(Ok(()), |held_by| write!(f, ": {held_by}"))
             }
             Self::Busy {
@@ -338,6 +411,62 @@ mod tests {
             error.to_string(),
             "the lock `a\\nERROR all is lost` is busy"
         );
+    }
+
+    #[test]
+    fn a_pause_is_in_whole_seconds_rounded_up_and_1_to_10() {
+        let key = LockKey::new("k");
+        let after = |left| {
+            let error = LockError::busy(&key, left, ErrorDetails::default());
+            let LockError::Busy { retry_after, .. } = error else {
+                panic!("not busy: {error:?}");
+            };
+            assert_eq!(error.retry_after(), retry_after, "one number");
+            retry_after.map(|pause| pause.as_millis())
+        };
+        assert_eq!(after(None), None);
+        let of_millis = [
+            (0, 1000),
+            (1, 1000),
+            (1000, 1000),
+            (1001, 2000),
+            (9500, 10_000),
+            (9_900_000, 10_000),
+        ];
+        for (left, expected) in of_millis {
+            let left = Some(Duration::from_millis(left));
+            assert_eq!(after(left), Some(expected), "{left:?}");
+        }
+        assert_eq!(after(Some(Duration::MAX)), Some(10_000));
+    }
+
+    #[test]
+    fn a_busy_lock_is_worth_another_try_when_its_holders_are_typically_done() {
+        let after = |left| {
+            let typically = ErrorDetails {
+                typical_hold: Some(Duration::from_secs(2)),
+                ..ErrorDetails::default()
+            };
+            LockError::busy(&LockKey::new("order:7"), left, typically).retry_after()
+        };
+        let typical = Some(Duration::from_secs(2));
+        assert_eq!(after(Some(Duration::from_secs(3600))), typical);
+        assert_eq!(after(Some(Duration::from_millis(10))), typical);
+        assert_eq!(after(None), None, "no holder ends by itself");
+    }
+
+    #[test]
+    fn what_passes_by_itself_says_when_to_try_again() {
+        let key = LockKey::new("k");
+        let lost = LockError::Lost {
+            key,
+            reason: LeaseLost::Expired,
+        };
+        let seconds = |error: LockError| error.retry_after().map(|pause| pause.as_secs());
+        assert_eq!(seconds(lost), Some(1));
+        assert_eq!(seconds(LockError::unavailable("down")), Some(5));
+        assert_eq!(seconds(LockError::invalid("wrong")), None);
+        assert_eq!(seconds(LockError::NotConfigured), None);
     }
 
     #[test]

@@ -37,17 +37,19 @@ struct Made {
     text: Box<str>,
     /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
     from: Option<&'static Template>,
-    /// Set only in the key of a busy error. A third field of the variant would break programs that name its two fields in patterns.
+    /// Set only in the key of an error. A third field of a variant would break programs that name its two fields in patterns.
     /// Boxed, since each waiter has a key.
-    busy: Option<Box<Busy>>,
+    details: Option<Box<ErrorDetails>>,
 }
 
-/// What a busy error says beside its fields.
+/// What an error says beside its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Busy {
+pub(crate) struct ErrorDetails {
     pub(crate) held_by: Option<HeldBy>,
     /// How long the holders in this process lately held keys of the template.
     pub(crate) typical_hold: Option<Duration>,
+    /// Whether the log has the error already, or counts it.
+    pub(crate) is_logged: bool,
 }
 
 impl LockKey {
@@ -59,7 +61,7 @@ impl LockKey {
         Self(Arc::new(Made {
             text: text.into(),
             from: None,
-            busy: None,
+            details: None,
         }))
     }
 
@@ -121,16 +123,16 @@ impl LockKey {
         Shown(self.as_str())
     }
 
-    pub(crate) fn busy(&self) -> Busy {
-        self.0.busy.as_deref().cloned().unwrap_or_default()
+    pub(crate) fn details(&self) -> ErrorDetails {
+        self.0.details.as_deref().cloned().unwrap_or_default()
     }
 
-    /// The same key, for a busy error.
-    pub(crate) fn that_is_busy(&self, busy: Busy) -> Self {
+    /// The same key, for an error.
+    pub(crate) fn with_details(&self, details: ErrorDetails) -> Self {
         Self(Arc::new(Made {
             text: self.0.text.clone(),
             from: self.0.from,
-            busy: Some(Box::new(busy)),
+            details: Some(Box::new(details)),
         }))
     }
 
@@ -354,7 +356,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     LockKey(Arc::new(Made {
         text: encoder.key.into(),
         from: Some(template),
-        busy: None,
+        details: None,
     }))
 }
 

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LockOptions, key};
+use axum::response::IntoResponse as _;
+use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key};
 use lock_tests::{AcquireFree as _, Log, SECOND};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, advance, sleep};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -17,6 +18,16 @@ fn listens(log: &Log) -> DefaultGuard {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::DEBUG)
         .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::set_default(subscriber)
+}
+
+fn listens_at_the_default_level(log: &Log) -> DefaultGuard {
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
@@ -68,13 +79,7 @@ async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
     let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _listens = tracing::subscriber::set_default(subscriber);
+    let _listens = listens_at_the_default_level(&log);
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("report", LockOptions::default()).await;
     assert_eq!(log.text(), "");
@@ -115,4 +120,80 @@ async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_th
         sleep(SECOND).await;
         assert!(told("WARN") && told(warning), "{}", log.text());
     }
+}
+
+/// The error of a service that logs nothing.
+#[derive(Debug)]
+struct Mute;
+
+impl From<LockError> for Mute {
+    fn from(_: LockError) -> Self {
+        Self
+    }
+}
+
+#[distributed_lock(key = "order:{id}", wait = "0s", locks = locks)]
+async fn pay(locks: &LockManager, id: u64) -> Result<(), Mute> {
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_without_a_backend_leave_one_line_a_second_also_if_the_service_logs_nothing() {
+    let log = Log::default();
+    let _listens = listens_at_the_default_level(&log);
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    faults.unavailable();
+    for id in 0..4 {
+        pay(&locks, id).await.expect_err("no backend");
+    }
+    let text = log.text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for says in ["WARN", "refused with 503", "`order:0`", "source="] {
+        assert!(text.contains(says), "{says} in {text}");
+    }
+    assert!(!text.contains("not_logged"), "{text}");
+
+    advance(SECOND).await;
+    let by_hand = locks.acquire("by hand", LockOptions::default().no_wait());
+    by_hand.await.expect_err("no backend");
+    let several = locks.acquire_all(["a", "b"], LockOptions::default().no_wait());
+    several.await.expect_err("no backend");
+    let text = log.text();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(
+        text.contains("`by hand`") && text.contains("not_logged=3"),
+        "{text}"
+    );
+
+    advance(SECOND).await;
+    pay(&locks, 7).await.expect_err("no backend");
+    let text = log.text();
+    assert!(
+        text.contains("`order:7`") && text.contains("not_logged=1"),
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
+    let log = Log::default();
+    let _listens = listens_at_the_default_level(&log);
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    let guard = locks.acquire_free("busy", LockOptions::default()).await;
+    let tried = || LockOptions::default().no_wait();
+    let busy = locks.run("busy", tried(), async |_| {}).await;
+    assert_eq!(busy.expect_err("held").into_response().status(), 409);
+    drop(guard);
+    faults.unavailable();
+    let refused = locks.run("order:7", tried(), async |_| {}).await;
+    let response = refused.expect_err("no backend").into_response();
+    assert_eq!(response.status(), 503);
+    let text = log.text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+
+    // No acquire has seen this one.
+    assert_eq!(LockError::NotConfigured.into_response().status(), 500);
+    let text = log.text();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("refused with 500"), "{text}");
 }

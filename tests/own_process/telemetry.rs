@@ -158,8 +158,42 @@ async fn each_way_to_go_without_is_counted_once() {
             ("lock_acquired_total{key=stock,mode=exclusive}", 1.0),
             ("lock_waiting{key=stock,mode=exclusive}", 0.0),
             ("lock_held{key=stock,mode=exclusive}", 0.0),
-            ("#lock_wait_seconds{key=stock,mode=exclusive}", 4.0),
+            ("#lock_wait_seconds{key=stock,mode=exclusive}", 6.0),
             ("lock_wait_seconds{key=stock,mode=exclusive}", 1.5),
+        ],
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_an_outage_refuses_at_once_is_a_wait_too() {
+    let server = RedisServer::start();
+    let locks = LockManager::builder()
+        .command_timeout(SECOND / 5)
+        .connect_timeout(SECOND / 5)
+        .fail_fast_after(SECOND / 10)
+        .connect(&server.url())
+        .await
+        .expect("it is up");
+    server.kill9();
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let mut calls = 0.0;
+    eventually(HANG, "a request is refused at once", async || {
+        calls += 1.0;
+        let options = LockOptions::default().wait(SECOND / 10);
+        let refused = locks.acquire(key!("stock"), options).await;
+        let Err(LockError::Unavailable { source, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        source.to_string().contains("fail_fast_after")
+    })
+    .await;
+    assert_figures(
+        &figures(&recorder.snapshotter()),
+        &[
+            ("lock_unavailable_total{key=stock,mode=exclusive}", calls),
+            ("#lock_wait_seconds{key=stock,mode=exclusive}", calls),
+            ("lock_waiting{key=stock,mode=exclusive}", 0.0),
         ],
     );
 }

@@ -40,6 +40,11 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "waits and holds are measured on the clock of the manager",
     ),
     (
+        "telemetry/refusals.rs",
+        "runtime/clock.rs",
+        "lines are counted on the clock of the manager",
+    ),
+    (
         "telemetry/mod.rs",
         "runtime/catch_panic.rs",
         "a listener that panics must not end a hand-over half way",

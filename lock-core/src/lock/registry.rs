@@ -15,7 +15,7 @@ use std::{
 use crate::{
     error::{LeaseLost, LockError},
     fencing::FencingToken,
-    key::{Busy, LockKey},
+    key::{ErrorDetails, LockKey},
     lock::{
         context::{Context, terms::Terms},
         key_map::{KeyEntry, KeyMap, LiveLease, LiveState},
@@ -90,7 +90,7 @@ impl Registry {
         }
         // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
         if keys.is_closed {
-            return Err(Refusal::Closed.into_error(key, now, Busy::default()));
+            return Err(Refusal::Closed.into_error(key, now, ErrorDetails::default()));
         }
         let entry = keys.of(kind).entry(key.clone());
         let entry = entry.or_insert_with(|| {
@@ -161,13 +161,14 @@ impl Registry {
     }
 
     /// What this process knows of a lock that is busy.
-    pub(super) fn busy(&self, key: &LockKey, now: Moment) -> Busy {
+    pub(super) fn busy(&self, key: &LockKey, now: Moment) -> ErrorDetails {
         let keys = self.keys.lock();
         let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
         let lease = leases.next();
-        Busy {
+        ErrorDetails {
             held_by: lease.map(|lease| lease.held_by(now)),
             typical_hold: keys.typical_hold(key),
+            ..ErrorDetails::default()
         }
     }
 

@@ -94,7 +94,7 @@ impl Future for AcquireFuture<'_> {
                 .transpose()
         {
             coop.made_progress();
-            return Poll::Ready(result);
+            return Poll::Ready(result.map_err(|error| this.manager.context().logged(error)));
         }
         let AcquireState::Waiting(wait) = &mut this.state else {
             panic!("polled after it was over");
@@ -102,10 +102,13 @@ impl Future for AcquireFuture<'_> {
         let result = ready!(Pin::new(wait).poll(context));
         coop.made_progress();
         this.state = AcquireState::Finished;
-        Poll::Ready(result.map(|hold| {
-            hold.leases().first().begin();
-            LockGuard::new(hold)
-        }))
+        match result {
+            Ok(hold) => {
+                hold.leases().first().begin();
+                Poll::Ready(Ok(LockGuard::new(hold)))
+            }
+            Err(error) => Poll::Ready(Err(this.manager.context().logged(error))),
+        }
     }
 }
 

@@ -203,7 +203,8 @@ impl LockManager {
         // Bounded: each round lost a lease while this task waited in the queue of another key, or was not polled.
         loop {
             // A lease that was lost before the leases were joined is noticed after the join.
-            let hold = Hold::joined(self.take_each(keys, &mut each, deadline).await?);
+            let taken = self.take_each(keys, &mut each, deadline).await;
+            let hold = Hold::joined(taken.map_err(|error| self.context().logged(error))?);
             let leases = hold.leases();
             if terms.renew == AutoRenew::Off {
                 self.renew_once(leases).await;

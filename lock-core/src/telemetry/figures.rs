@@ -51,6 +51,11 @@ pub(super) fn wait_ends(key: &LockKey, mode: LockMode, waited: Duration) {
     histogram(WAIT, key, mode).record(waited.as_secs_f64());
 }
 
+/// The call had its result without a wait, which counts as a wait of no length.
+pub(super) fn refused_at_once(key: &LockKey, mode: LockMode) {
+    histogram(WAIT, key, mode).record(0.0);
+}
+
 pub(super) fn hold_begins(key: &LockKey, mode: LockMode) {
     counter(ACQUIRED, key, mode).increment(1);
     gauge(HELD, key, mode).increment(1.0);

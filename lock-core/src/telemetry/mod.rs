@@ -24,6 +24,9 @@ use crate::{
 
 #[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
 mod figures;
+mod refusals;
+
+pub(crate) use refusals::Refusals;
 
 /// How a lock went from one holder to the next.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +173,7 @@ impl Drop for WatchedHold {
 /// A task was refused before it could wait.
 pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     tracing::debug!(key = %key.shown(), %error, "not acquired");
+    figures::refused_at_once(key, mode);
     figures::refused(key, mode, error);
 }
 

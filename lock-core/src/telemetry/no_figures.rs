@@ -15,6 +15,8 @@ pub(super) fn wait_begins(_: &LockKey, _: LockMode) {}
 
 pub(super) fn wait_ends(_: &LockKey, _: LockMode, _: Duration) {}
 
+pub(super) fn refused_at_once(_: &LockKey, _: LockMode) {}
+
 pub(super) fn hold_begins(_: &LockKey, _: LockMode) {}
 
 pub(super) fn hold_ends(_: &LockKey, _: LockMode, _: Duration) {}

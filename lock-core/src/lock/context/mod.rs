@@ -26,6 +26,7 @@ use crate::{
         timer::Timer,
     },
     store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
+    telemetry::Refusals,
 };
 
 pub(crate) mod outage;
@@ -47,6 +48,7 @@ pub(crate) struct Context {
     /// Releases that go on after their call has returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
     pub(crate) outage: Outage,
+    refusals: Refusals,
     /// The largest fencing token that this manager has seen; each new one must be larger.
     known_fencing: AtomicU64,
 }
@@ -74,6 +76,7 @@ impl Context {
             in_progress: Arc::default(),
             in_background: Arc::default(),
             outage,
+            refusals: Refusals::new(),
             known_fencing: AtomicU64::new(0),
         }
     }
@@ -89,6 +92,19 @@ impl Context {
 
     pub(crate) fn is_here(&self) -> bool {
         self.origin.is_here_at(Clock::Boot.now())
+    }
+
+    /// Logs that an acquire is refused without a reply of the backend. So an outage is in the log of a program that does not log its
+    /// errors, too.
+    ///
+    /// Called without a mutex, since it calls subscribers. A forked process does not call them: at the moment of the fork, another
+    /// thread may have held a mutex of theirs.
+    pub(crate) fn logged(&self, error: LockError) -> LockError {
+        if !matches!(error, LockError::Unavailable { .. }) || !self.is_here() {
+            return error;
+        }
+        self.refusals.log(503, &error, self.clock.now());
+        error.logged()
     }
 
     /// Returns the time, unless this process was forked: see [`check_process`](Self::check_process).

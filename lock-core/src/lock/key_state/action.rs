@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     error::{HeldBy, LeaseLost, LockError},
     fencing::FencingToken,
-    key::{Busy, LockKey},
+    key::{ErrorDetails, LockKey},
     mode::Mode,
     runtime::clock::Moment,
     store::{Failure, QueueMode},
@@ -175,7 +175,12 @@ impl Refusal {
     }
 
     /// `busy`: what the process knows of a busy lock.
-    pub(crate) fn into_error(self, key: &LockKey, now: Moment, mut busy: Busy) -> LockError {
+    pub(crate) fn into_error(
+        self,
+        key: &LockKey,
+        now: Moment,
+        mut busy: ErrorDetails,
+    ) -> LockError {
         match self {
             Self::Busy { until, holder } => {
                 // What is known of a holder in this process is newer than the reply of the server.
