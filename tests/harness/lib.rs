@@ -115,6 +115,12 @@ pub struct Reliability;
 #[derive(Debug)]
 pub struct Web;
 
+/// The examples of the page for operators.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/operations.md")]
+#[derive(Debug)]
+pub struct Operations;
+
 /// The examples of the page on moving over from another lock.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/migrating.md")]
