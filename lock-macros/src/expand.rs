@@ -9,7 +9,7 @@ use crate::{
     item::{Item, inferred, is_one_of, renamed},
     key::{Key, Keys},
     mode::{Mode, Modes},
-    output::{Answer, answer_in_result, may_be_sent_later},
+    output::{Answer, answer_in_result},
 };
 
 /// The first words of attributes that the compiler itself understands. If there are no other attributes, no other macro reads the
@@ -87,14 +87,16 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     let in_result = answer_in_result(&written).filter(|_| !args.skip_busy);
     if let Some(answer) = answer.as_ref().or(in_result.as_ref()) {
         // The inner block has all `return`s of the body, and one type, like the function without the lock.
-        let mut answered = answered(args, answer, &value);
-        if in_result.is_some() {
-            answered = quote!(#value.map(|#value| #answered));
-        }
+        let answered = match in_result {
+            Some(_) => answered_in_result(args, answer, &value),
+            None => answered(args, answer, &value),
+        };
         function = quote!(async #capture { let #value = #function.await; #answered });
     }
     let lock = local("lock");
-    let call = if answer.is_some() || in_result.is_some() || may_be_sent_later(&written) {
+    // Only the compiler knows whether the type is a response, which an alias may hide.
+    let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
+    let call = if is_known && !is_unit(&output) {
         let finish = quote!(|#value, #lock| #private::sent_by(&#value).finish(#value, #lock));
         quote!(locked_until_sent(#outside, #on_error, #function, #finish))
     } else {
@@ -128,6 +130,10 @@ fn acquire_and_run(args: &Args, item: &Item, inside: &Ident) -> TokenStream {
     }
 }
 
+fn is_unit(ty: &Type) -> bool {
+    matches!(ty, Type::Tuple(tuple) if tuple.elems.is_empty())
+}
+
 /// Writes a `return` that never runs. It tells the compiler the type of the block's value, as a signature would.
 fn typed(args: &Args, output: &Type, value: &Ident) -> Option<TokenStream> {
     let private = &args.private;
@@ -151,6 +157,16 @@ fn answered(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
         Answer::IntoResponse(path) => quote_spanned!(at=> <_ as #path>::into_response(#value)),
         Answer::Responder(_) => quote_spanned!(at=> #private::responder(#value)),
     }
+}
+
+/// The same inside a `Result`.
+fn answered_in_result(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
+    let private = &args.private;
+    let answered = match answer {
+        Answer::IntoResponse(_) => answered(args, answer, value),
+        Answer::Responder(_) => quote!(#private::responder_in_result(#value)),
+    };
+    quote!(#value.map(|#value| #answered))
 }
 
 /// Writes the conversion from a failure to such a value.

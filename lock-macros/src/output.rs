@@ -50,10 +50,15 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Finds the trait in `Result<impl IntoResponse, E>`. The value is made a response, which shows how the body is sent.
+/// Finds the trait in `Result<impl IntoResponse, E>`. The value is made a response, or is wrapped until it becomes one: a response
+/// shows how its body is sent.
 pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
-    let Type::Path(result) = ty else {
-        return None;
+    let result = match ty {
+        Type::Path(result) => result,
+        // As a `macro_rules` passes a type on.
+        Type::Group(group) => return answer_in_result(&group.elem),
+        Type::Paren(paren) => return answer_in_result(&paren.elem),
+        _ => return None,
     };
     let last = result
         .path
@@ -64,20 +69,9 @@ pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
         return None;
     };
     match arguments.args.first()? {
-        GenericArgument::Type(ty) => {
-            Answer::of(ty).filter(|answer| matches!(answer, Answer::IntoResponse(_)))
-        }
+        GenericArgument::Type(ty) => Answer::of(ty),
         _ => None,
     }
-}
-
-/// Whether the type names a response. If so, the body of the response may be sent after the function has returned.
-pub(crate) fn may_be_sent_later(ty: &Type) -> bool {
-    let is_sent = |segment: &PathSegment| {
-        let name = segment.ident.to_string();
-        name.ends_with("Response") || name == "Body"
-    };
-    any_path(ty, &is_sent).is_some()
 }
 
 /// Checks that the function can report a failed lock to its caller, and that it returns no stream, which is read after the release.

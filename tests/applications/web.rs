@@ -3,7 +3,10 @@
 //! The tests of the frameworks that speak HTTP are written once, over a [`Site`]. Each module defines the same routes in its
 //! framework, and runs each claim.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use axum::body::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -20,6 +23,8 @@ struct App {
     locks: LockManager,
     /// Ends the current stream.
     finish: Arc<Notify>,
+    /// Whether a body has begun to be made.
+    has_begun: Arc<AtomicBool>,
 }
 
 impl App {
@@ -28,8 +33,11 @@ impl App {
     }
 
     fn on(locks: LockManager) -> Self {
-        let finish = Arc::default();
-        Self { locks, finish }
+        Self {
+            locks,
+            finish: Arc::default(),
+            has_begun: Arc::default(),
+        }
     }
 
     async fn hold(&self, key: &str) -> LockGuard {
@@ -89,8 +97,12 @@ impl Site {
     }
 
     async fn send(&self, path: &str) -> HttpRequest {
+        self.send_as("GET", path).await
+    }
+
+    async fn send_as(&self, method: &str, path: &str) -> HttpRequest {
         let url = format!("{}{path}", self.url);
-        let sent = HttpRequest::send("GET", &url, "").await;
+        let sent = HttpRequest::send(method, &url, "").await;
         sent.expect("a listening server")
     }
 
@@ -151,6 +163,7 @@ mod actix;
 mod axum_;
 mod poem_;
 mod tonic_;
+mod until_sent;
 
 async fn connected(redis: &RedisServer) -> App {
     let locks = LockManager::connect(&redis.url()).await;

@@ -1,7 +1,7 @@
 async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
     __private::for_editor!(__private::option::key, __private::option::ttl);
     let (__outside, __inside) = __private::entry();
-    __private::locked(
+    __private::locked_until_sent(
         __outside,
         <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
         async move {
@@ -20,6 +20,7 @@ async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
             __inside.acquire(__manager, __key, __options).await;
             ({ provider::charge(order_id, card).await })
         },
+        |__value, __lock| __private::sent_by(&__value).finish(__value, __lock),
     )
     .await
 }

@@ -1,7 +1,7 @@
 async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
     __private::for_editor!(__private::option::key, __private::option::lease);
     let (__outside, __inside) = __private::entry();
-    __private::locked(
+    __private::locked_until_sent(
         __outside,
         <Result<(), ApiError> as __private::FromLockError>::__conversion(),
         async move {
@@ -22,6 +22,7 @@ async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
             let lease = __inside.acquire_all(__manager, __key, __options).await;
             ({ bank::transfer(from, to, lease.fencing_tokens()).await })
         },
+        |__value, __lock| __private::sent_by(&__value).finish(__value, __lock),
     )
     .await
 }

@@ -1,6 +1,7 @@
 //! A failed lock as actix's response, and handlers that return `impl Responder`.
 
 use std::{
+    convert::Infallible,
     error::Error,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -10,7 +11,7 @@ use actix_web::{
     HttpRequest, HttpResponse, Responder, ResponseError,
     body::{BodySize, BoxBody, MessageBody},
     http::{
-        StatusCode,
+        Method, StatusCode,
         header::{CONTENT_TYPE, RETRY_AFTER},
     },
     web::{Bytes, Data},
@@ -21,7 +22,7 @@ use crate::{
     guard::LockGuard,
     integrations::{
         problem::Problem,
-        response::{Rest, SentLater},
+        response::{Released, Rest, SentLater},
         stream::Held,
     },
     manager::{LockManager, LockSource},
@@ -91,6 +92,8 @@ pub enum Responding<R, F> {
     Body(R),
     /// The responder of the body, with the lock. If its response is a stream, the lock is held until the response has been sent.
     Held(R, LockGuard),
+    /// The responder of the body, without the lock. If its response is a stream, there is a warning.
+    Released(R, Released),
     /// The responder of a failed lock.
     Failed(F),
 }
@@ -101,52 +104,118 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
     fn respond_to(self, request: &HttpRequest) -> HttpResponse {
         match self {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
-            Self::Held(responder, guard) => {
-                let mut response = responder.respond_to(request).map_into_boxed_body();
-                match response.rest() {
-                    Rest::Nothing => response,
-                    Rest::Stream | Rest::NotKnownYet => response.hold(guard),
+            Self::Held(responder, guard) => match responded(responder, request) {
+                (response, Rest::Nothing) => response,
+                (response, _) => response.hold(guard),
+            },
+            Self::Released(responder, released) => {
+                let (response, rest) = responded(responder, request);
+                if rest == Rest::Stream {
+                    released.warn();
                 }
+                response
             }
             Self::Failed(responder) => responder.respond_to(request).map_into_boxed_body(),
         }
     }
 }
 
+/// Makes the response, and says what is made of it while it is sent. Of a response to HEAD nothing is.
+fn responded(responder: impl Responder, request: &HttpRequest) -> (HttpResponse, Rest) {
+    let response = responder.respond_to(request).map_into_boxed_body();
+    if request.method() == Method::HEAD {
+        let response = response.map_body(|_, body| BoxBody::new(NeverSent(body.size())));
+        return (response, Rest::Nothing);
+    }
+    response.rest()
+}
+
+/// The body of a response to HEAD. actix would read the whole of another body, and send nothing of it.
+struct NeverSent(BodySize);
+
+impl MessageBody for NeverSent {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        self.0
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Poll::Ready(None)
+    }
+}
+
 impl<R, F> SentLater for Responding<R, F> {
-    fn rest(&mut self) -> Rest {
-        match self {
-            Self::Body(_) | Self::Held(..) => Rest::NotKnownYet,
+    fn rest(self) -> (Self, Rest) {
+        let rest = match self {
             Self::Failed(_) => Rest::Nothing,
-        }
+            _ => Rest::NotKnownYet,
+        };
+        (self, rest)
     }
 
     fn hold(self, guard: LockGuard) -> Self {
         match self {
-            Self::Body(responder) | Self::Held(responder, _) => Self::Held(responder, guard),
-            failed @ Self::Failed(_) => failed,
+            Self::Body(responder) => Self::Held(responder, guard),
+            other => other,
+        }
+    }
+
+    fn released(self, released: Released) -> Self {
+        match self {
+            Self::Body(responder) => Self::Released(responder, released),
+            other => other,
         }
     }
 }
 
 impl SentLater for HttpResponse {
-    fn rest(&mut self) -> Rest {
-        match self.body().size() {
-            BodySize::None | BodySize::Sized(_) => Rest::Nothing,
-            BodySize::Stream => Rest::Stream,
+    fn rest(self) -> (Self, Rest) {
+        let (response, body) = self.into_parts();
+        // actix drops an empty body unread.
+        let is_empty = matches!(body.size(), BodySize::None | BodySize::Sized(0));
+        if is_empty {
+            return (response.set_body(body), Rest::Nothing);
+        }
+        match body.try_into_bytes() {
+            Ok(bytes) => (response.set_body(BoxBody::new(bytes)), Rest::Nothing),
+            Err(stream) => (response.set_body(stream), Rest::Stream),
         }
     }
 
     fn hold(self, guard: LockGuard) -> Self {
-        let held = |body| HeldMessage {
-            held: Some(Held::new(body, guard)),
-        };
-        self.map_body(|_, body| BoxBody::new(held(body)))
+        self.map_body(|_, body| {
+            BoxBody::new(HeldMessage {
+                size: body.size(),
+                held: Some(Held::new(body, guard)),
+            })
+        })
+    }
+}
+
+/// A response with a status beside it, in the order that actix requires.
+impl<R: SentLater> SentLater for (R, StatusCode) {
+    fn rest(self) -> (Self, Rest) {
+        let (response, rest) = self.0.rest();
+        ((response, self.1), rest)
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        (self.0.hold(guard), self.1)
+    }
+
+    fn released(self, released: Released) -> Self {
+        (self.0.released(released), self.1)
     }
 }
 
 /// The body of a response, which keeps a lock until the body has ended.
 struct HeldMessage {
+    /// That of the body: a client notices by it that a loss has ended the body too early.
+    size: BodySize,
     /// `None` after the end.
     held: Option<Held<BoxBody>>,
 }
@@ -155,7 +224,7 @@ impl MessageBody for HeldMessage {
     type Error = Box<dyn Error>;
 
     fn size(&self) -> BodySize {
-        BodySize::Stream
+        self.size
     }
 
     fn poll_next(

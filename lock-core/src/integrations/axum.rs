@@ -4,13 +4,12 @@ use axum_core::{
     body::Body,
     response::{IntoResponse, Response},
 };
-use http_body::Body as _;
 
 use crate::{
     error::{FromLockError, LockError},
     guard::LockGuard,
     integrations::{
-        held_body::HeldBody,
+        held_body::{HeldBody, Peeked},
         problem::Problem,
         response::{Rest, SentLater},
     },
@@ -40,10 +39,12 @@ impl FromLockError for Response {
 }
 
 impl SentLater for Body {
-    fn rest(&mut self) -> Rest {
-        match self.size_hint().exact() {
-            Some(_) => Rest::Nothing,
-            None => Rest::Stream,
+    fn rest(self) -> (Self, Rest) {
+        match Peeked::of(self) {
+            Peeked::Whole(bytes) => (bytes.into(), Rest::Nothing),
+            Peeked::Ended(body) => (body, Rest::Nothing),
+            Peeked::Begun(body) => (Self::new(body), Rest::Stream),
+            Peeked::Untouched(body) => (body, Rest::Stream),
         }
     }
 
@@ -53,8 +54,10 @@ impl SentLater for Body {
 }
 
 impl SentLater for Response {
-    fn rest(&mut self) -> Rest {
-        self.body_mut().rest()
+    fn rest(self) -> (Self, Rest) {
+        let (parts, body) = self.into_parts();
+        let (body, rest) = body.rest();
+        (Self::from_parts(parts, body), rest)
     }
 
     fn hold(self, guard: LockGuard) -> Self {

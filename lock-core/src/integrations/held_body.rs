@@ -1,9 +1,9 @@
-//! The body of a response, of the crate `http-body`, that keeps a lock until it has ended.
+//! The body of a response, of the crate `http-body`: whether it is complete, and one that keeps a lock until it has ended.
 
 use std::{
     error::Error,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use http_body::{Body, Frame, SizeHint};
@@ -55,7 +55,193 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A loss may end the body at any time.
-        SizeHint::new()
+        // With a size, a client notices that a loss has ended the body too early.
+        let held = self.held.as_ref();
+        held.map_or_else(|| SizeHint::with_exact(0), |held| held.stream.size_hint())
+    }
+}
+
+/// A body, after a look at whether it is complete.
+pub(super) enum Peeked<B: Body> {
+    /// It is in memory, and this is the whole of it.
+    Whole(B::Data),
+    /// It has nothing to send.
+    Ended(B),
+    /// It is made while it is sent, and has a size. Its first frame may be there.
+    Begun(Begun<B>),
+    /// It is made while it is sent, and was not polled.
+    Untouched(B),
+}
+
+/// A body with a first frame that was taken out of it.
+pub(super) struct Begun<B: Body> {
+    first: Option<Result<Frame<B::Data>, B::Error>>,
+    rest: B,
+    /// The size of both.
+    size: u64,
+}
+
+impl<B: Body + Unpin> Peeked<B> {
+    /// Looks at a body. One with a known size may be in memory, or be made while it is sent, as a file is. Only a poll tells: one
+    /// in memory has ended with its first frame. The waker that the poll leaves behind does nothing. Each body that is sent is
+    /// polled again with another waker.
+    pub(super) fn of(mut body: B) -> Self {
+        if body.is_end_stream() {
+            return Self::Ended(body);
+        }
+        let Some(size) = body.size_hint().exact() else {
+            return Self::Untouched(body);
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        let first = match Pin::new(&mut body).poll_frame(&mut context) {
+            Poll::Pending => None,
+            Poll::Ready(None) => return Self::Ended(body),
+            Poll::Ready(Some(Ok(frame))) if body.is_end_stream() => match frame.into_data() {
+                Ok(data) => return Self::Whole(data),
+                Err(trailers) => Some(Ok(trailers)),
+            },
+            Poll::Ready(frame) => frame,
+        };
+        let rest = body;
+        Self::Begun(Begun { first, rest, size })
+    }
+}
+
+impl<B> Body for Begun<B>
+where
+    B: Body<Data: Unpin, Error: Unpin> + Unpin,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.first {
+            Some(_) => SizeHint::with_exact(self.size),
+            None => self.rest.size_hint(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, convert::Infallible};
+
+    use super::*;
+
+    /// A body that has these frames, and is pending before each `None`. It knows its size.
+    #[derive(Default)]
+    struct Pieces {
+        frames: VecDeque<Option<&'static [u8]>>,
+        ends_with_the_last: bool,
+    }
+
+    impl Body for Pieces {
+        type Data = &'static [u8];
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Self::Data>, Infallible>>> {
+            match self.frames.pop_front() {
+                Some(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
+                Some(None) => Poll::Pending,
+                None => Poll::Ready(None),
+            }
+        }
+
+        fn is_end_stream(&self) -> bool {
+            self.ends_with_the_last && self.frames.is_empty()
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            let sizes = self.frames.iter().flatten().map(|data| data.len() as u64);
+            SizeHint::with_exact(sizes.sum())
+        }
+    }
+
+    fn pieces(frames: &[Option<&'static str>]) -> Pieces {
+        let frames = frames.iter().map(|frame| frame.map(str::as_bytes));
+        Pieces {
+            frames: frames.collect(),
+            ends_with_the_last: true,
+        }
+    }
+
+    /// The rest of a body, with its size before each poll.
+    fn rest_of(
+        mut body: impl Body<Data = &'static [u8], Error = Infallible> + Unpin,
+    ) -> Vec<String> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut told = Vec::new();
+        while !body.is_end_stream() {
+            let size = body.size_hint().exact().expect("a size");
+            match Pin::new(&mut body).poll_frame(&mut context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let data = frame.into_data().expect("data");
+                    let text = std::str::from_utf8(data).expect("text");
+                    told.push(format!("{size} {text}"));
+                }
+                Poll::Ready(_) => break,
+                Poll::Pending => told.push("pending".to_owned()),
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn a_body_is_complete_if_it_ends_with_its_first_frame() {
+        assert!(matches!(Peeked::of(pieces(&[])), Peeked::Ended(_)));
+        let whole = Peeked::of(pieces(&[Some("whole")]));
+        assert!(matches!(whole, Peeked::Whole(b"whole")));
+        let mut endless = pieces(&[]);
+        endless.ends_with_the_last = false;
+        assert!(matches!(Peeked::of(endless), Peeked::Ended(_)));
+    }
+
+    #[test]
+    fn a_body_that_has_begun_loses_nothing_and_keeps_its_size() {
+        let told = |frames| match Peeked::of(pieces(frames)) {
+            Peeked::Begun(body) => rest_of(body),
+            _ => panic!("it is not complete"),
+        };
+        assert_eq!(told(&[None, Some("one")]), ["3 one"]);
+        assert_eq!(
+            told(&[Some("one"), None, Some("more")]),
+            ["7 one", "pending", "4 more"]
+        );
+    }
+
+    #[test]
+    fn a_body_without_a_size_is_not_polled() {
+        struct Stream;
+
+        impl Body for Stream {
+            type Data = &'static [u8];
+            type Error = Infallible;
+
+            fn poll_frame(
+                self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Self::Data>, Infallible>>> {
+                panic!("polled");
+            }
+        }
+
+        assert!(matches!(Peeked::of(Stream), Peeked::Untouched(_)));
     }
 }

@@ -4,7 +4,7 @@
 pub(crate) mod actix;
 #[cfg(feature = "axum")]
 mod axum;
-#[cfg(feature = "axum")]
+#[cfg(any(feature = "axum", feature = "poem"))]
 mod held_body;
 #[cfg(feature = "http")]
 mod http;

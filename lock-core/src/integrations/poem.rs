@@ -1,16 +1,16 @@
 //! A failed lock as poem's response.
 
-use std::io;
+use std::{error::Error, io};
 
 use http::StatusCode;
-use http_body::Body as _;
-use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, combinators::BoxBody};
 use poem::{Body, Response, error::ResponseError, web::Data};
 
 use crate::{
     error::{FromLockError, LockError},
     guard::LockGuard,
     integrations::{
+        held_body::{HeldBody, Peeked},
         problem::Problem,
         response::{Rest, SentLater},
     },
@@ -55,28 +55,32 @@ impl<T: LockSource> LockSource for Data<T> {
 }
 
 impl SentLater for Body {
-    fn rest(&mut self) -> Rest {
-        // Only this form of a body shows its size.
-        let body: BoxBody<_, io::Error> = std::mem::take(self).into();
-        let size = body.size_hint().exact();
-        *self = body.into();
-        match size {
-            Some(_) => Rest::Nothing,
-            None => Rest::Stream,
+    fn rest(self) -> (Self, Rest) {
+        // Only this form of a body can be polled.
+        match Peeked::of(BoxBody::from(self)) {
+            Peeked::Whole(bytes) => (bytes.into(), Rest::Nothing),
+            Peeked::Ended(body) => (body.into(), Rest::Nothing),
+            Peeked::Begun(body) => (BoxBody::new(body).into(), Rest::Stream),
+            Peeked::Untouched(body) => (body.into(), Rest::Stream),
         }
     }
 
     fn hold(self, guard: LockGuard) -> Self {
-        Self::from_bytes_stream(guard.hold_during(self.into_bytes_stream()))
+        let body = HeldBody::new(BoxBody::from(self), guard);
+        // An error of the body itself keeps its kind.
+        let own = |error: Box<dyn Error + Send + Sync>| match error.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(error) => io::Error::other(error),
+        };
+        BoxBody::new(body.map_err(own)).into()
     }
 }
 
 impl SentLater for Response {
-    fn rest(&mut self) -> Rest {
-        let mut body = self.take_body();
-        let rest = body.rest();
-        self.set_body(body);
-        rest
+    fn rest(self) -> (Self, Rest) {
+        let (parts, body) = self.into_parts();
+        let (body, rest) = body.rest();
+        (Self::from_parts(parts, body), rest)
     }
 
     fn hold(self, guard: LockGuard) -> Self {

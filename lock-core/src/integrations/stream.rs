@@ -33,7 +33,7 @@ pub struct HeldStream<S> {
 /// A stream that is read under a lock. The fields are dropped in this order: the stream must be gone before the lock is released.
 pub(super) struct Held<S> {
     pub(super) stream: Pin<Box<S>>,
-    lost: Pin<Box<dyn Future<Output = LeaseLost> + Send>>,
+    lost: Pin<Box<dyn Future<Output = LeaseLost> + Send + Sync>>,
     pub(super) lease: Lease,
     /// The last field, since its drop releases the lock.
     _guard: LockGuard,

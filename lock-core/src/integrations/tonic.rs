@@ -1,11 +1,21 @@
 //! A failed lock as the status of a gRPC call.
 
-use tonic::{Code, Status, metadata::MetadataMap};
+use std::pin::Pin;
+
+use futures_core::Stream;
+use tonic::{Code, Response, Status, metadata::MetadataMap};
 
 use crate::{
     error::LockError,
-    integrations::problem::{self, Problem},
+    guard::LockGuard,
+    integrations::{
+        problem::{self, Problem},
+        response::{Rest, SentLater},
+    },
 };
+
+/// The stream of a response, in the form in which it can be exchanged for one with a lock.
+type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The header that tells gRPC's own retries how long to wait, in milliseconds, as a signed number of 32 bits. Clients with
 /// `ABORTED` in their retry policy apply it by themselves. They would not read a header of our own, or `Retry-After`.
@@ -30,6 +40,17 @@ impl From<LockError> for Status {
             metadata.insert(PUSHBACK, wait.into());
         }
         Self::with_metadata(code, problem.detail, metadata)
+    }
+}
+
+/// The attribute refuses a return type that names a stream. This is for one behind an alias.
+impl<T: 'static> SentLater for Response<BoxStream<T>> {
+    fn rest(self) -> (Self, Rest) {
+        (self, Rest::Stream)
+    }
+
+    fn hold(self, guard: LockGuard) -> Self {
+        self.map(|stream| Box::pin(guard.hold_during(stream)) as BoxStream<T>)
     }
 }
 

@@ -69,6 +69,11 @@ mod responder {
         Responding::Body(body)
     }
 
+    /// Wraps the body's value in a `Result`.
+    pub fn responder_in_result<R>(body: R) -> Responding<R, HttpResponse> {
+        Responding::Body(body)
+    }
+
     /// Wraps the value of `on_error`.
     pub fn responder_on_error<R, F: Responder>(value: F) -> Responding<R, F> {
         Responding::Failed(value)
@@ -106,6 +111,11 @@ mod responder {
 
     /// Passes the body's value through.
     pub fn responder<R>(body: R) -> R {
+        body
+    }
+
+    /// Passes the body's value through.
+    pub fn responder_in_result<R>(body: R) -> R {
         body
     }
 

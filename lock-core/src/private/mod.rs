@@ -29,7 +29,7 @@ pub use keys::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},
-    integrations::response::{Rest, SentLater},
+    integrations::response::{Released, Rest, SentLater},
     key::Part,
     options::{LockOptions, OnLost},
     template::Template,

@@ -27,6 +27,34 @@ pub async fn frameworks() -> Result<Response, LockError> {
     Ok(Response::default())
 }
 
+/// A name of the service's own for a response.
+pub type Reply = Response;
+
+/// A response behind an alias.
+#[distributed_lock(key = "order", max_hold = "1m")]
+pub async fn alias() -> Reply {
+    Reply::default()
+}
+
+/// A response that may be skipped.
+///
+/// # Errors
+///
+/// If the lock is unavailable.
+#[distributed_lock(key = "order", on_busy = skip)]
+pub async fn skipped_response() -> Result<Option<Reply>, LockError> {
+    Ok(Some(Reply::default()))
+}
+
+/// A status, headers and a body.
+#[distributed_lock(
+    key = "order",
+    on_error = |error| (error.into(), [("x-id", "7")], axum::body::Body::empty())
+)]
+pub async fn parts() -> (http::StatusCode, [(&'static str, &'static str); 1], axum::body::Body) {
+    (http::StatusCode::OK, [("x-id", "7")], "ok".into())
+}
+
 /// With another body than the framework's.
 ///
 /// # Errors

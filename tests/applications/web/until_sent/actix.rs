@@ -1,0 +1,168 @@
+//! The handlers of actix. A route is called for HEAD only if it names that method.
+
+use std::fmt;
+
+use actix_web::{
+    App as Application, HttpResponse, HttpServer, Resource, Responder, ResponseError,
+    body::SizedStream,
+    http::{Method, StatusCode},
+    web,
+};
+use lock_core::{LockError, distributed_lock};
+
+use super::{App, PIECE, Returned, Site, is_as_promised, piece};
+
+/// An alias, which hides from the attribute that this is a response.
+type Reply = HttpResponse;
+
+type Answered = Result<HttpResponse, Refused>;
+
+/// The error of a service.
+#[derive(Debug)]
+struct Refused(StatusCode);
+
+impl From<LockError> for Refused {
+    fn from(error: LockError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("failed")
+    }
+}
+
+impl ResponseError for Refused {
+    fn status_code(&self) -> StatusCode {
+        self.0
+    }
+}
+
+/// A responder of a library, as one that sends a file: its response is made when the request is known.
+struct Later(App, String);
+
+impl Responder for Later {
+    type Body = actix_web::body::BoxBody;
+
+    fn respond_to(self, _: &actix_web::HttpRequest) -> HttpResponse {
+        response(&self.0, &self.1)
+    }
+}
+
+fn response(app: &App, kind: &str) -> HttpResponse {
+    match kind {
+        "sized" => HttpResponse::Ok().body(SizedStream::new(PIECE.len() as u64, piece(app))),
+        "streamed" => HttpResponse::Ok().streaming(piece(app)),
+        "failed" => HttpResponse::NotFound().body("failed"),
+        text => HttpResponse::Ok().body(text.to_owned()),
+    }
+}
+
+fn later(app: &App, kind: &str) -> Later {
+    Later(app.clone(), kind.to_owned())
+}
+
+fn with_status(app: &App, kind: &str) -> (HttpResponse, StatusCode) {
+    let response = response(app, kind);
+    let status = response.status();
+    (response, status)
+}
+
+fn answered<T>(app: &App, kind: &str, make: fn(&App, &str) -> T) -> Result<T, Refused> {
+    match kind {
+        "failed" => Err(Refused(StatusCode::NOT_FOUND)),
+        kind => Ok(make(app, kind)),
+    }
+}
+
+fn result(app: &App, kind: &str) -> Answered {
+    answered(app, kind, response)
+}
+
+fn opaque_result(app: &App, kind: &str) -> Result<Later, Refused> {
+    answered(app, kind, later)
+}
+
+/// Makes the three handlers of a return type.
+macro_rules! returned {
+    ($name:ident sees_the_method = $sees_the_method:literal [$bounded:literal $sized:literal $streamed:literal] -> $returned:ty = $make:path $(; $on_error:expr)?) => {
+        mod $name {
+            use super::*;
+
+            #[distributed_lock(key = $bounded, max_hold = "60s", locks = app.locks $(, on_error = $on_error)?)]
+            async fn bounded(app: web::Data<App>, kind: web::Path<String>) -> $returned {
+                $make(&app, &kind)
+            }
+
+            #[distributed_lock(key = $sized, locks = app.locks $(, on_error = $on_error)?)]
+            async fn sized(app: web::Data<App>, kind: web::Path<String>) -> $returned {
+                $make(&app, &kind)
+            }
+
+            #[distributed_lock(key = $streamed, locks = app.locks $(, on_error = $on_error)?)]
+            async fn streamed(app: web::Data<App>, kind: web::Path<String>) -> $returned {
+                $make(&app, &kind)
+            }
+
+            #[tokio::test]
+            async fn is_held_until_it_has_been_sent_or_says_that_it_is_not() {
+                let resource = |variant: &str| {
+                    web::resource(format!("/{}/{variant}/{{kind}}", stringify!($name)))
+                };
+                let routes = move || [
+                    both(resource("bounded"), bounded),
+                    both(resource("sized"), sized),
+                    both(resource("streamed"), streamed),
+                ];
+                let returned = Returned {
+                    framework: "actix",
+                    name: stringify!($name),
+                    sees_the_method: $sees_the_method,
+                };
+                is_as_promised(&start(routes), returned).await;
+            }
+        }
+    };
+}
+
+returned!(response_by_name sees_the_method = false ["actix:response_by_name:bounded" "actix:response_by_name:sized" "actix:response_by_name:streamed"] -> HttpResponse = response);
+returned!(in_a_result sees_the_method = false ["actix:in_a_result:bounded" "actix:in_a_result:sized" "actix:in_a_result:streamed"] -> Result<HttpResponse, Refused> = result);
+returned!(opaque sees_the_method = true ["actix:opaque:bounded" "actix:opaque:sized" "actix:opaque:streamed"] -> impl Responder = later);
+returned!(opaque_in_a_result sees_the_method = true ["actix:opaque_in_a_result:bounded" "actix:opaque_in_a_result:sized" "actix:opaque_in_a_result:streamed"] -> Result<impl Responder, Refused> = opaque_result);
+returned!(alias sees_the_method = false ["actix:alias:bounded" "actix:alias:sized" "actix:alias:streamed"] -> Reply = response);
+returned!(alias_of_a_result sees_the_method = false ["actix:alias_of_a_result:bounded" "actix:alias_of_a_result:sized" "actix:alias_of_a_result:streamed"] -> Answered = result);
+returned!(response_and_status sees_the_method = false ["actix:response_and_status:bounded" "actix:response_and_status:sized" "actix:response_and_status:streamed"] -> (HttpResponse, StatusCode) = with_status; |error| (HttpResponse::Ok().finish(), error.into()));
+
+/// Calls a handler for GET and HEAD.
+fn both<F, Args>(resource: Resource, handler: F) -> Resource
+where
+    F: actix_web::Handler<Args, Output: Responder>,
+    Args: actix_web::FromRequest + 'static,
+{
+    let get = web::get().to(handler.clone());
+    resource
+        .route(get)
+        .route(web::method(Method::HEAD).to(handler))
+}
+
+fn start(routes: impl Fn() -> [Resource; 3] + Clone + Send + 'static) -> Site {
+    let app = App::in_memory();
+    let data = web::Data::new(app.clone());
+    let server = HttpServer::new(move || {
+        let mut services = Application::new().app_data(data.clone());
+        for route in routes() {
+            services = services.service(route);
+        }
+        services
+    });
+    let server = server
+        .workers(1)
+        .disable_signals()
+        .h1_allow_half_closed(false)
+        .bind("127.0.0.1:0")
+        .expect("a free port");
+    let url = format!("http://{}", server.addrs()[0]);
+    tokio::spawn(server.run());
+    Site { url, app }
+}

@@ -1,0 +1,169 @@
+//! The handlers of axum.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use futures_util::stream::BoxStream;
+use http_body::{Frame, SizeHint};
+use lock_core::{LockError, distributed_lock};
+use tokio::net::TcpListener;
+
+use super::{App, PIECE, Returned, Site, is_as_promised, log, piece, warnings};
+
+/// An alias, which hides from the attribute that this is a response.
+type Reply = Response;
+
+type Answered = Result<Response, Refused>;
+
+/// The error of a service.
+#[derive(Debug)]
+struct Refused(StatusCode);
+
+impl From<LockError> for Refused {
+    fn from(error: LockError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, "failed").into_response()
+    }
+}
+
+/// A body that has a size, and is made while it is sent.
+struct WithSize(BoxStream<'static, io::Result<Bytes>>);
+
+impl http_body::Body for WithSize {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let piece = self.0.as_mut().poll_next(context);
+        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(PIECE.len() as u64)
+    }
+}
+
+fn body(app: &App, kind: &str) -> Body {
+    match kind {
+        "sized" => Body::new(WithSize(Box::pin(piece(app)))),
+        "streamed" => Body::from_stream(piece(app)),
+        text => Body::from(text.to_owned()),
+    }
+}
+
+fn with_status(app: &App, kind: &str) -> (StatusCode, Body) {
+    let status = match kind {
+        "failed" => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    };
+    (status, body(app, kind))
+}
+
+fn response(app: &App, kind: &str) -> Response {
+    with_status(app, kind).into_response()
+}
+
+fn answered<T>(app: &App, kind: &str, make: fn(&App, &str) -> T) -> Result<T, Refused> {
+    match kind {
+        "failed" => Err(Refused(StatusCode::NOT_FOUND)),
+        kind => Ok(make(app, kind)),
+    }
+}
+
+fn result(app: &App, kind: &str) -> Answered {
+    answered(app, kind, response)
+}
+
+fn opaque_result(app: &App, kind: &str) -> Result<(StatusCode, Body), Refused> {
+    answered(app, kind, with_status)
+}
+
+/// Makes the three handlers of a return type.
+macro_rules! returned {
+    ($name:ident [$bounded:literal $sized:literal $streamed:literal] -> $returned:ty = $make:path $(; $on_error:expr)?) => {
+        mod $name {
+            use super::*;
+
+            #[distributed_lock(key = $bounded, max_hold = "60s", locks = app.locks $(, on_error = $on_error)?)]
+            async fn bounded(State(app): State<App>, Path(kind): Path<String>) -> $returned {
+                $make(&app, &kind)
+            }
+
+            #[distributed_lock(key = $sized, locks = app.locks $(, on_error = $on_error)?)]
+            async fn sized(State(app): State<App>, Path(kind): Path<String>) -> $returned {
+                $make(&app, &kind)
+            }
+
+            #[distributed_lock(key = $streamed, locks = app.locks $(, on_error = $on_error)?)]
+            async fn streamed(State(app): State<App>, Path(kind): Path<String>) -> $returned {
+                $make(&app, &kind)
+            }
+
+            #[tokio::test]
+            async fn is_held_until_it_has_been_sent_or_says_that_it_is_not() {
+                let routes = Router::new()
+                    .route(concat!("/", stringify!($name), "/bounded/{kind}"), get(bounded))
+                    .route(concat!("/", stringify!($name), "/sized/{kind}"), get(sized))
+                    .route(concat!("/", stringify!($name), "/streamed/{kind}"), get(streamed));
+                let returned = Returned {
+                    framework: "axum",
+                    name: stringify!($name),
+                    sees_the_method: true,
+                };
+                is_as_promised(&start(routes).await, returned).await;
+            }
+        }
+    };
+}
+
+returned!(response_by_name ["axum:response_by_name:bounded" "axum:response_by_name:sized" "axum:response_by_name:streamed"] -> Response = response);
+returned!(in_a_result ["axum:in_a_result:bounded" "axum:in_a_result:sized" "axum:in_a_result:streamed"] -> Result<Response, Refused> = result);
+returned!(opaque ["axum:opaque:bounded" "axum:opaque:sized" "axum:opaque:streamed"] -> impl IntoResponse = with_status);
+returned!(opaque_in_a_result ["axum:opaque_in_a_result:bounded" "axum:opaque_in_a_result:sized" "axum:opaque_in_a_result:streamed"] -> Result<impl IntoResponse, Refused> = opaque_result);
+returned!(alias ["axum:alias:bounded" "axum:alias:sized" "axum:alias:streamed"] -> Reply = response);
+returned!(alias_of_a_result ["axum:alias_of_a_result:bounded" "axum:alias_of_a_result:sized" "axum:alias_of_a_result:streamed"] -> Answered = result);
+returned!(status_and_body ["axum:status_and_body:bounded" "axum:status_and_body:sized" "axum:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
+
+/// A body that goes on without its lease cannot be ended with it.
+#[tokio::test]
+async fn a_function_that_goes_on_when_its_lease_is_lost_does_not_keep_the_lock_and_says_so() {
+    #[distributed_lock(key = "axum:goes_on", max_hold = "60s", on_lost = continue, locks = app.locks)]
+    async fn goes_on(app: &App) -> Response {
+        response(app, "streamed")
+    }
+
+    log();
+    let app = App::in_memory();
+    let response = goes_on(&app).await;
+    assert!(app.try_hold("axum:goes_on").await.is_some());
+    assert_eq!(warnings("axum:goes_on"), 1, "{}", log().text());
+    drop(response);
+}
+
+async fn start(routes: Router<App>) -> Site {
+    let app = App::in_memory();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let service = routes.with_state(app.clone());
+    tokio::spawn(axum::serve(listener, service).into_future());
+    Site { url, app }
+}

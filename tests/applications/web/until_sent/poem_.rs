@@ -1,0 +1,158 @@
+//! The handlers of poem.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::body::Bytes;
+use futures_util::Stream;
+use http_body::{Frame, SizeHint};
+use http_body_util::combinators::BoxBody;
+use lock_core::{LockError, distributed_lock};
+use poem::{
+    Body, EndpointExt as _, IntoResponse, Response, Route, Server, get, handler,
+    http::StatusCode,
+    listener::{Acceptor as _, TcpAcceptor},
+    web::{Data, Path},
+};
+
+use super::{App, PIECE, Returned, Site, is_as_promised, piece};
+
+/// An alias, which hides from the attribute that this is a response.
+type Reply = Response;
+
+type Answered = Result<Response, Refused>;
+
+/// The error of a service.
+#[derive(Debug)]
+struct Refused(StatusCode);
+
+impl From<LockError> for Refused {
+    fn from(error: LockError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl From<Refused> for poem::Error {
+    fn from(Refused(status): Refused) -> Self {
+        Self::from_string("failed", status)
+    }
+}
+
+/// A body that has a size, and is made while it is sent.
+struct WithSize(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + Sync>>);
+
+impl http_body::Body for WithSize {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let piece = self.0.as_mut().poll_next(context);
+        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(PIECE.len() as u64)
+    }
+}
+
+fn body(app: &App, kind: &str) -> Body {
+    match kind {
+        "sized" => BoxBody::new(WithSize(Box::pin(piece(app)))).into(),
+        "streamed" => Body::from_bytes_stream(piece(app)),
+        text => Body::from(text.to_owned()),
+    }
+}
+
+fn with_status(app: &App, kind: &str) -> (StatusCode, Body) {
+    let status = match kind {
+        "failed" => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    };
+    (status, body(app, kind))
+}
+
+fn response(app: &App, kind: &str) -> Response {
+    with_status(app, kind).into_response()
+}
+
+fn answered<T>(app: &App, kind: &str, make: fn(&App, &str) -> T) -> Result<T, Refused> {
+    match kind {
+        "failed" => Err(Refused(StatusCode::NOT_FOUND)),
+        kind => Ok(make(app, kind)),
+    }
+}
+
+fn result(app: &App, kind: &str) -> Answered {
+    answered(app, kind, response)
+}
+
+fn opaque_result(app: &App, kind: &str) -> Result<(StatusCode, Body), Refused> {
+    answered(app, kind, with_status)
+}
+
+/// Makes the three handlers of a return type.
+macro_rules! returned {
+    ($name:ident [$bounded:literal $sized:literal $streamed:literal] -> $returned:ty = $make:path $(; $on_error:expr)?) => {
+        mod $name {
+            use super::*;
+
+            #[handler]
+            #[distributed_lock(key = $bounded, max_hold = "60s", locks = app.locks $(, on_error = $on_error)?)]
+            async fn bounded(Data(app): Data<&App>, Path(kind): Path<String>) -> $returned {
+                $make(app, &kind)
+            }
+
+            #[handler]
+            #[distributed_lock(key = $sized, locks = app.locks $(, on_error = $on_error)?)]
+            async fn sized(Data(app): Data<&App>, Path(kind): Path<String>) -> $returned {
+                $make(app, &kind)
+            }
+
+            #[handler]
+            #[distributed_lock(key = $streamed, locks = app.locks $(, on_error = $on_error)?)]
+            async fn streamed(Data(app): Data<&App>, Path(kind): Path<String>) -> $returned {
+                $make(app, &kind)
+            }
+
+            #[tokio::test]
+            async fn is_held_until_it_has_been_sent_or_says_that_it_is_not() {
+                let routes = Route::new()
+                    .at(concat!("/", stringify!($name), "/bounded/:kind"), get(bounded).head(bounded))
+                    .at(concat!("/", stringify!($name), "/sized/:kind"), get(sized))
+                    .at(concat!("/", stringify!($name), "/streamed/:kind"), get(streamed));
+                let returned = Returned {
+                    framework: "poem",
+                    name: stringify!($name),
+                    sees_the_method: true,
+                };
+                is_as_promised(&start(routes), returned).await;
+            }
+        }
+    };
+}
+
+returned!(response_by_name ["poem:response_by_name:bounded" "poem:response_by_name:sized" "poem:response_by_name:streamed"] -> Response = response);
+returned!(in_a_result ["poem:in_a_result:bounded" "poem:in_a_result:sized" "poem:in_a_result:streamed"] -> Result<Response, Refused> = result);
+returned!(opaque ["poem:opaque:bounded" "poem:opaque:sized" "poem:opaque:streamed"] -> impl IntoResponse = with_status);
+returned!(opaque_in_a_result ["poem:opaque_in_a_result:bounded" "poem:opaque_in_a_result:sized" "poem:opaque_in_a_result:streamed"] -> Result<impl IntoResponse, Refused> = opaque_result);
+returned!(alias ["poem:alias:bounded" "poem:alias:sized" "poem:alias:streamed"] -> Reply = response);
+returned!(alias_of_a_result ["poem:alias_of_a_result:bounded" "poem:alias_of_a_result:sized" "poem:alias_of_a_result:streamed"] -> Answered = result);
+returned!(status_and_body ["poem:status_and_body:bounded" "poem:status_and_body:sized" "poem:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
+
+fn start(routes: Route) -> Site {
+    let app = App::in_memory();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("a listener");
+    let acceptor = TcpAcceptor::from_std(listener).expect("a listener");
+    let address = acceptor.local_addr().remove(0);
+    let url = format!("http://{}", address.as_socket_addr().expect("tcp"));
+    let routes = routes.data(app.clone());
+    tokio::spawn(Server::new_with_acceptor(acceptor).run(routes));
+    Site { url, app }
+}
