@@ -1,26 +1,39 @@
 //! A second process, which ends the command of `run` if `run` itself was killed.
 //!
 //! A process that is killed cannot end its children. So `run` has one end of a pipe, and the keeper reads the other. The pipe is closed
-//! when `run` ends. If `run` has not said before that the command ended, the keeper ends the command.
+//! when `run` ends. If `run` has not said before that the command ended, the keeper kills the command.
+//!
+//! The keeper is a shell. A second process of this program would have its name, and be killed with it by `killall`.
 //!
 //! The keeper is started before the command, and leads the process group that the command joins as it starts. So `run` can be killed at
-//! any moment, and the command ends. At a terminal the command stays in the group of `run`, and the keeper is told its process id. A
-//! `run` that is killed between these two steps leaves the command running.
+//! any moment, and the command ends with its children. At a terminal the command stays in the group of `run`, and the keeper is told
+//! its process id. A `run` that is killed between these two steps leaves the command running, except on Linux: see `start.rs`.
 
 use std::{
-    env,
-    io::{self, BufRead, Read, Write},
+    io::{self, Read, Write},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
-    thread,
-    time::Duration,
 };
 
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// The hidden subcommand that starts the keeper.
-pub(crate) const COMMAND: &str = "__keep";
+const SHELL: &str = "/bin/sh";
+
+/// Signals for the group are for the command, which may ignore them. So the keeper ignores them, and says when it does. All its
+/// commands are part of the shell: it starts no process.
+const SCRIPT: &str = "trap '' HUP INT TERM
+echo ready
+target=-$$
+while read -r line; do
+    case $line in
+        ended) exit ;;
+        *) target=$line ;;
+    esac
+done
+kill -s KILL -- \"$target\"";
+
+/// What `ps` shows as its last word.
+const NAME: &str = "lock-keeper";
 
 /// The process or the process group to end.
 #[derive(Clone, Copy)]
@@ -46,24 +59,32 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the keeper, with the time between SIGTERM and SIGKILL. Returns when the keeper has its signal handlers. Without them, a
-    /// signal for the group would end the keeper, while the command may ignore that signal.
-    pub(crate) fn start(patience: Duration) -> io::Result<Self> {
-        let mut command = Command::new(env::current_exe()?);
+    /// Starts the keeper. Returns when it ignores signals: one for the group would end the keeper, while the command may ignore it.
+    ///
+    /// Returns none on a Linux without a shell, as in a container with this program alone. There the kernel ends the command.
+    pub(crate) fn start() -> io::Result<Option<Self>> {
+        let mut command = Command::new(SHELL);
         command
-            .arg(COMMAND)
-            .arg(patience.as_millis().to_string())
+            .args(["-c", SCRIPT, NAME])
+            // A shell may take functions from its environment, also in place of its own commands.
+            .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .process_group(0);
-        let mut process = command.spawn()?;
+        let mut process = match command.spawn() {
+            Ok(process) => process,
+            Err(error) if cfg!(target_os = "linux") && error.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
         let mut ready = [0; 1];
         let mut stdout = process.stdout.take().ok_or(io::ErrorKind::InvalidData)?;
         stdout.read_exact(&mut ready)?;
         let group = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { process, group })
+        Ok(Some(Self { process, group }))
     }
 
     /// Makes the keeper end this process, which is not in its group.
@@ -84,28 +105,4 @@ impl Keeper {
         pipe.write_all(line.as_bytes())?;
         pipe.flush()
     }
-}
-
-/// Runs the keeper until `run` dismisses it, or until it has ended the command. Blocks its runtime, which has nothing else to do.
-pub(crate) fn keep(patience: Duration) {
-    // Signals to the group are for the command. With a handler, the keeper survives them.
-    let passed_on = [
-        SignalKind::terminate(),
-        SignalKind::interrupt(),
-        SignalKind::hangup(),
-    ];
-    let handled = passed_on.map(signal);
-    if handled.iter().any(Result::is_err) || io::stdout().write_all(b"\n").is_err() {
-        return;
-    }
-    let mut target = Target::Group(getpid());
-    for line in io::stdin().lock().lines().map_while(Result::ok) {
-        match line.parse().ok().and_then(Pid::from_raw) {
-            Some(pid) => target = Target::Process(pid),
-            None => return,
-        }
-    }
-    target.send(Signal::TERM);
-    thread::sleep(patience);
-    target.send(Signal::KILL);
 }

@@ -15,6 +15,7 @@ mod keeper;
 mod look;
 mod output;
 mod run;
+mod start;
 
 /// Exit codes, as in sysexits.h.
 const USAGE: u8 = 64;
@@ -83,9 +84,10 @@ enum Command {
     Doctor,
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
-    /// End the command of `run` if `run` was killed
-    #[command(name = keeper::COMMAND, hide = true)]
-    Keep { patience_ms: u64 },
+    /// Become the command of `run`
+    #[cfg(target_os = "linux")]
+    #[command(name = start::COMMAND, hide = true)]
+    Exec(start::Exec),
 }
 
 /// The failure of a command.
@@ -195,10 +197,8 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
         Command::Break(order) => force::force(&connect().await?, order, json).await,
         Command::Doctor => doctor::examine(url()?, prefix, json).await,
         Command::Completions { shell } => complete(shell),
-        Command::Keep { patience_ms } => {
-            keeper::keep(Duration::from_millis(patience_ms));
-            Ok(0)
-        }
+        #[cfg(target_os = "linux")]
+        Command::Exec(order) => Err(start::become_command(&order)),
     }
 }
 

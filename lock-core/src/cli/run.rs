@@ -22,6 +22,7 @@ use tokio::{
 use crate::{
     Failed, SOFTWARE,
     keeper::{Keeper, Target},
+    start::{cannot_run, starter},
 };
 
 #[derive(Args)]
@@ -71,9 +72,7 @@ fn wait(text: &str) -> Result<Wait, String> {
 /// The default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 
-/// The codes of a shell.
-const NOT_FOUND: u8 = 127;
-const NOT_EXECUTABLE: u8 = 126;
+/// The code of a shell, with the number of the signal.
 const BY_SIGNAL: i32 = 128;
 
 /// How long the command may take to end after SIGTERM.
@@ -93,18 +92,18 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     let kill_after = kill_after(&order)?;
     // Before the lock is acquired, so that no signal is missed.
     let mut signals = Signals::new()?;
-    let mut keeper = Keeper::start(kill_after)?;
+    let mut keeper = Keeper::start()?;
     let taken = tokio::select! {
         taken = locks.acquire(order.key.as_str(), options(&order)) => taken,
         signal = signals.next() => {
-            keeper.dismiss();
+            dismiss(keeper);
             return Ok(code_of_signal(signal.as_raw()));
         }
     };
     let guard = match taken {
         Ok(guard) => guard,
         Err(error) => {
-            keeper.dismiss();
+            dismiss(keeper);
             return Err(error.into());
         }
     };
@@ -112,13 +111,13 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     let (mut child, target) = match spawn(&order, &lease, &mut keeper) {
         Ok(spawned) => spawned,
         Err(failed) => {
-            keeper.dismiss();
+            dismiss(keeper);
             guard.release().await?;
             return Err(failed);
         }
     };
     let ended = attend(&mut child, target, &lease, &mut signals, kill_after).await;
-    keeper.dismiss();
+    dismiss(keeper);
     let (status, is_lost) = ended?;
     let released = guard.release().await;
     if is_lost {
@@ -144,6 +143,12 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     })
 }
 
+fn dismiss(keeper: Option<Keeper>) {
+    if let Some(keeper) = keeper {
+        keeper.dismiss();
+    }
+}
+
 fn code_of_signal(signal: i32) -> u8 {
     u8::try_from(BY_SIGNAL + signal).unwrap_or(SOFTWARE)
 }
@@ -164,39 +169,36 @@ fn options(order: &Run) -> LockOptions {
 
 /// At a terminal, the command stays in this program's process group, which controls the terminal. Elsewhere it joins the group of the
 /// keeper, so that its children can be ended with it.
-fn spawn(order: &Run, lease: &Lease, keeper: &mut Keeper) -> Result<(Child, Target), Failed> {
-    let Some((program, arguments)) = order.command.split_first() else {
-        return Err(Failed::usage("no command"));
-    };
+fn spawn(
+    order: &Run,
+    lease: &Lease,
+    keeper: &mut Option<Keeper>,
+) -> Result<(Child, Target), Failed> {
     let is_at_terminal = io::stdin().is_terminal();
-    let mut command = Command::new(program);
+    let mut command = Command::from(starter(&order.command));
     command
-        .args(arguments)
         .env("LOCK_KEY", &order.key)
         .env("LOCK_FENCING_TOKEN", lease.fencing_token().to_string());
     if let Some(permit) = lease.permit() {
         command.env("LOCK_PERMIT", permit.to_string());
     }
+    let group = keeper.as_ref().map(|keeper| keeper.group);
     if !is_at_terminal {
-        command.process_group(keeper.group.as_raw_nonzero().get());
+        command.process_group(group.map_or(0, Pid::as_raw_pid));
     }
-    let child = command.spawn().map_err(|error| Failed {
-        code: match error.kind() {
-            io::ErrorKind::NotFound => NOT_FOUND,
-            _ => NOT_EXECUTABLE,
-        },
-        reason: format!("cannot run {}: {error}", program.display()),
-    })?;
-    if !is_at_terminal {
-        return Ok((child, Target::Group(keeper.group)));
-    }
+    let spawned = command.spawn();
+    let child = spawned.map_err(|error| cannot_run(&order.command, &error))?;
     let pid = child.id().and_then(|id| i32::try_from(id).ok());
     let pid = pid.and_then(Pid::from_raw).ok_or_else(|| Failed {
         code: SOFTWARE,
         reason: "the command has no process id".to_owned(),
     })?;
+    if !is_at_terminal {
+        // Without a keeper, the command leads its group.
+        return Ok((child, Target::Group(group.unwrap_or(pid))));
+    }
     let target = Target::Process(pid);
-    if let Err(error) = keeper.watch(pid) {
+    if let Some(Err(error)) = keeper.as_mut().map(|keeper| keeper.watch(pid)) {
         target.send(Signal::KILL);
         return Err(Failed {
             code: SOFTWARE,

@@ -1,0 +1,100 @@
+//! How the command of `run` is started: on Linux, so that the kernel kills it when `run` ends.
+//!
+//! Only the process itself can ask the kernel for that, after its start and before it becomes the command. So `run` starts this
+//! program once more, which asks and then becomes the command.
+//!
+//! The kernel forgets the request if the command runs with the rights of another user, as `sudo` does. That command is left to the
+//! keeper.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    process::Command,
+};
+#[cfg(target_os = "linux")]
+use std::{os::unix::process::CommandExt, process};
+
+#[cfg(target_os = "linux")]
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use crate::Failed;
+#[cfg(target_os = "linux")]
+use crate::SOFTWARE;
+
+/// The hidden subcommand that becomes the command of `run`.
+#[cfg(target_os = "linux")]
+pub(crate) const COMMAND: &str = "__exec";
+
+/// This program, also if its file was replaced meanwhile.
+#[cfg(target_os = "linux")]
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+/// The codes of a shell.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+#[cfg(target_os = "linux")]
+#[derive(clap::Args)]
+pub(crate) struct Exec {
+    /// The process id of `run`
+    run: i32,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Returns what this process, which is `run`, has to spawn for the command.
+///
+/// The kernel kills the command when the thread ends that spawned it. So that has to be the main thread.
+#[cfg(target_os = "linux")]
+pub(crate) fn starter(command: &[OsString]) -> Command {
+    let mut starter = Command::new(THIS_PROGRAM);
+    starter
+        .arg0("lockctl")
+        .args([COMMAND, &process::id().to_string(), "--"])
+        .args(command);
+    starter
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn starter(command: &[OsString]) -> Command {
+    plain(command)
+}
+
+/// Becomes the command of `run`. Returns only the reason why it cannot.
+#[cfg(target_os = "linux")]
+pub(crate) fn become_command(order: &Exec) -> Failed {
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return Failed {
+            code: SOFTWARE,
+            reason: format!("the command cannot be made to end with this program: {error}"),
+        };
+    }
+    // If `run` ended before the request, the kernel does nothing. `run` was killed, so there is nothing to report to.
+    if getppid() != Pid::from_raw(order.run) {
+        return Failed {
+            code: SOFTWARE,
+            reason: String::new(),
+        };
+    }
+    let error = plain(&order.command).exec();
+    cannot_run(&order.command, &error)
+}
+
+fn plain(command: &[OsString]) -> Command {
+    let mut words = command.iter();
+    // The parser of the arguments refuses an empty command.
+    let mut plain = Command::new(words.next().map_or(OsStr::new(""), OsString::as_os_str));
+    plain.args(words);
+    plain
+}
+
+pub(crate) fn cannot_run(command: &[OsString], error: &io::Error) -> Failed {
+    let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+    Failed {
+        code: match error.kind() {
+            io::ErrorKind::NotFound => NOT_FOUND,
+            _ => NOT_EXECUTABLE,
+        },
+        reason: format!("cannot run {}: {error}", program.display()),
+    }
+}
