@@ -13,6 +13,7 @@ use lock_tests::{
 use rustix::process::{Pid, test_kill_process};
 use serde_json::Value;
 
+mod given_back;
 mod killed;
 
 const LOCKCTL: &str = env!("CARGO_BIN_EXE_lockctl-tried");

@@ -94,17 +94,18 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     let mut signals = Signals::new()?;
     let mut keeper = Keeper::start()?;
     let taken = tokio::select! {
-        taken = locks.acquire(order.key.as_str(), options(&order)) => taken,
-        signal = signals.next() => {
-            dismiss(keeper);
-            return Ok(code_of_signal(signal.as_raw()));
-        }
+        taken = locks.acquire(order.key.as_str(), options(&order)) => taken.map_err(Failed::from),
+        signal = signals.next() => Err(Failed {
+            code: code_of_signal(signal.as_raw()),
+            reason: String::new(),
+        }),
     };
     let guard = match taken {
         Ok(guard) => guard,
-        Err(error) => {
+        Err(failed) => {
             dismiss(keeper);
-            return Err(error.into());
+            give_back(locks, &mut signals).await;
+            return Err(failed);
         }
     };
     let lease = guard.lease();
@@ -120,18 +121,24 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     dismiss(keeper);
     let (status, is_lost) = ended?;
     let released = guard.release().await;
-    if is_lost {
-        let reason = match released {
-            Err(error @ LockError::Lost { .. }) => error.to_string(),
-            _ => "the server did not answer in time to keep it".to_owned(),
+    let loss = match &released {
+        Err(error @ LockError::Lost { .. }) => Some(error.to_string()),
+        _ if is_lost => Some("the server did not answer in time to keep it".to_owned()),
+        _ => None,
+    };
+    if let Some(loss) = loss {
+        let what = if is_lost {
+            ", and the command was ended"
+        } else {
+            " while the command ran, so another holder may have been at work beside it"
         };
         return Err(Failed {
             code: SOFTWARE,
-            reason: format!("the lock was lost, and the command was ended: {reason}"),
+            reason: format!("the lock was lost{what}: {loss}"),
         });
     }
     if let Err(error) = released {
-        // The lock was held while the command ran, so its exit code counts.
+        // No reply says that the lock was lost, so the command's exit code counts.
         drop(writeln!(
             io::stderr(),
             "lockctl: the lock was not released: {error}"
@@ -141,6 +148,15 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
         Some(signal) => code_of_signal(signal),
         None => u8::try_from(status.code().unwrap_or(i32::from(SOFTWARE))).unwrap_or(SOFTWARE),
     })
+}
+
+/// Waits until the server has taken back what the dropped acquire left there: the entry in the queue, or a lock that was granted
+/// meanwhile. Bounded by two time-outs of a command, and ended by another signal.
+async fn give_back(locks: &LockManager, signals: &mut Signals) {
+    tokio::select! {
+        () = locks.shutdown(Duration::ZERO) => {}
+        _ = signals.next() => {}
+    }
 }
 
 fn dismiss(keeper: Option<Keeper>) {

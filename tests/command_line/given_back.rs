@@ -1,0 +1,85 @@
+//! What `lockctl run` leaves behind when it ends: nothing, and no exit code 0 if the lock was lost.
+
+use std::process::ExitStatus;
+
+use lock_tests::{
+    AcquireFree as _, Direction, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    connect, eventually, options,
+};
+
+use super::LOCKCTL;
+
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
+
+fn waiting(url: &str) -> Process {
+    let words = ["--url", url, "run", "k", "--wait", "forever", "--"];
+    let words: Vec<&str> = words.into_iter().chain(["sleep", "1000"]).collect();
+    Process::spawn(LOCKCTL, &words, &[])
+}
+
+async fn is_queued(server: &RedisServer) {
+    eventually(HANG, "it waits", async || server.queue(QUEUE).len() == 1).await;
+}
+
+async fn ended(process: &mut Process) -> ExitStatus {
+    eventually(HANG, "lockctl ends", async || process.ended().is_some()).await;
+    process.ended().expect("it has ended")
+}
+
+#[tokio::test]
+async fn an_interrupted_wait_leaves_no_entry_in_the_queue() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let guard = locks.acquire_free("k", options()).await;
+    let proxy = Proxy::start(server.port());
+    let mut process = waiting(&proxy.url());
+    is_queued(&server).await;
+    // The clean-up takes longer than the program needs to end.
+    proxy.delay(Direction::Requests, SECOND / 2);
+    process.interrupt();
+    assert_eq!(ended(&mut process).await.code(), Some(128 + 2));
+    assert_eq!(server.queue(QUEUE), [""; 0]);
+    guard.release_held().await;
+    assert_eq!(server.get("lock:k"), None);
+}
+
+/// The grant is on its way when the signal comes, or has come.
+#[tokio::test]
+async fn an_interrupted_wait_gives_back_a_lock_that_it_was_granted() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    for round in 0..20 {
+        let guard = locks.acquire_free("k", options()).await;
+        let mut process = waiting(&server.url());
+        is_queued(&server).await;
+        if round % 2 == 0 {
+            guard.release_held().await;
+            process.interrupt();
+        } else {
+            process.interrupt();
+            guard.release_held().await;
+        }
+        assert_eq!(ended(&mut process).await.code(), Some(128 + 2));
+        assert_eq!(server.queue(QUEUE), [""; 0]);
+        assert_eq!(server.get("lock:k"), None);
+    }
+}
+
+/// The lease has time left, so nothing has asked the server meanwhile.
+#[tokio::test]
+async fn a_loss_that_only_the_release_finds_is_70() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let url = server.url();
+    for code in ["0", "3"] {
+        let script = format!("echo started; read line; exit {code}");
+        let words = [
+            "--url", &url, "run", "k", "--ttl", "1h", "--", "sh", "-c", &script,
+        ];
+        let mut process = Process::spawn(LOCKCTL, &words, &[]);
+        assert_eq!(process.line(), "started");
+        locks.force_release("k").await.expect("an answer");
+        process.say("go on");
+        assert_eq!(ended(&mut process).await.code(), Some(70));
+    }
+}
