@@ -15,6 +15,7 @@ use serde_json::Value;
 
 mod given_back;
 mod killed;
+mod watching;
 
 const LOCKCTL: &str = env!("CARGO_BIN_EXE_lockctl-tried");
 

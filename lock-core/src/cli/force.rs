@@ -48,7 +48,7 @@ pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Resu
         write!(
             stderr,
             "{}\nIts holder may still be at work, beside the next one. Take the lock away? [y/N] ",
-            table(&[shown])
+            table(&[shown], usize::MAX).join("\n")
         )?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;

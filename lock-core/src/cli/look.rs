@@ -7,14 +7,16 @@ use std::{
 
 use lock_core::LockManager;
 use serde_json::{Value, json};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
 
 use crate::{
     Failed, UNAVAILABLE,
-    output::{Row, print_in_full, print_json, print_rows, table},
+    output::{Row, print_in_full, print_json, print_rows},
+    screen::{draw, say},
 };
-
-/// The rows of `watch`: more do not fit on a screen.
-const WATCHED: usize = 200;
 
 pub(crate) async fn list(locks: &LockManager, prefix: &str, json: bool) -> Result<u8, Failed> {
     let rows = rows(locks, prefix).await?;
@@ -57,23 +59,22 @@ pub(crate) async fn watch(
             "`watch` draws on a terminal, and this is none: use `ls`",
         ));
     }
+    let mut resized = signal(SignalKind::window_change())?;
     loop {
-        let shown = match rows(locks, prefix).await {
-            Ok(rows) => {
-                let count = rows.len();
-                let shown = table(rows.get(..count.min(WATCHED)).unwrap_or_default());
-                format!("{count} locks are held; Ctrl-C ends\n\n{shown}")
-            }
+        match rows(locks, prefix).await {
+            Ok(rows) => draw(rows)?,
             Err(Failed {
                 code: UNAVAILABLE,
                 reason,
-            }) => format!("{reason}\n\nasked again each {interval:?}; Ctrl-C ends\n"),
+            }) => say(&format!(
+                "{reason}\n\nasked again each {interval:?}; Ctrl-C ends\n"
+            ))?,
             Err(failed) => return Err(failed),
-        };
-        // Moves the cursor to the upper left, and clears the screen.
-        write!(io::stdout(), "\x1b[H\x1b[2J{shown}")?;
-        io::stdout().flush()?;
-        tokio::time::sleep(interval).await;
+        }
+        tokio::select! {
+            () = sleep(interval) => {}
+            _ = resized.recv() => {}
+        }
     }
 }
 

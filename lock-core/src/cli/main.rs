@@ -15,6 +15,7 @@ mod keeper;
 mod look;
 mod output;
 mod run;
+mod screen;
 mod start;
 
 /// Exit codes, as in sysexits.h.
@@ -61,7 +62,7 @@ struct Arguments {
 enum Command {
     /// Run a command while a lock is held; exit code 75 if the lock is busy
     Run(run::Run),
-    /// List the locks that are held
+    /// List the locks that are held, and how many processes wait for each, whatever the number of their tasks
     Ls {
         /// Only keys that begin with this
         #[arg(default_value = "", value_name = "PREFIX")]
@@ -69,7 +70,7 @@ enum Command {
     },
     /// Show one lock: its holders, and the queue in its order
     Show { key: String },
-    /// Show the locks that are held in a live table
+    /// Show the locks that are held in a live table, those first that most processes wait for
     Watch {
         /// Only keys that begin with this
         #[arg(default_value = "", value_name = "PREFIX")]

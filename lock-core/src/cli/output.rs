@@ -10,7 +10,22 @@ use std::{
 use lock_core::LockInfo;
 use serde_json::{Value, json};
 
-const COLUMNS: [&str; 6] = ["KEY", "MODE", "HOLDER", "HOLDERS", "REMAINING", "WAITERS"];
+const COLUMNS: [&str; 6] = [
+    "KEY",
+    "MODE",
+    "HOLDER",
+    "HOLDERS",
+    "REMAINING",
+    "WAITING PROCESSES",
+];
+const KEY: usize = 0;
+const HOLDER: usize = 2;
+
+/// Between two columns.
+const BETWEEN: &str = "  ";
+
+/// Keys and holders keep this width, so that their beginnings can be read.
+const LEAST_WIDTH: usize = 6;
 
 /// One lock to print.
 pub(crate) struct Row {
@@ -119,11 +134,14 @@ pub(crate) fn print_rows(rows: &[Row]) -> io::Result<()> {
         }
         return Ok(());
     }
-    stdout.write_all(table(rows).as_bytes())
+    for line in table(rows, usize::MAX) {
+        writeln!(stdout, "{line}")?;
+    }
+    Ok(())
 }
 
-/// Returns a table with a line of headings.
-pub(crate) fn table(rows: &[Row]) -> String {
+/// Returns the lines of a table, the headings first. No line is wider than `columns`: keys and holders are cut first.
+pub(crate) fn table(rows: &[Row], columns: usize) -> Vec<String> {
     let headings = COLUMNS.map(str::to_owned);
     let lines: Vec<[String; 6]> = [headings]
         .into_iter()
@@ -135,22 +153,47 @@ pub(crate) fn table(rows: &[Row]) -> String {
             *width = field.chars().count().max(*width);
         }
     }
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let padded = line.iter().zip(widths);
-        let padded: Vec<String> = padded
-            .map(|(field, width)| format!("{field:width$}"))
-            .collect();
-        let line = padded.join("  ");
-        let line = line.trim_end();
+    narrow(&mut widths, columns);
+    let lines = lines.iter().enumerate().map(|(number, line)| {
+        let fields = line.iter().zip(widths);
+        let fields = fields.map(|(field, width)| format!("{:width$}", cut(field, width)));
+        let line = fields.collect::<Vec<String>>().join(BETWEEN);
+        let line = cut(line.trim_end(), columns);
         if number == 0 {
-            text += &painted(line, Colour::Bold);
+            painted(&line, Colour::Bold)
         } else {
-            text += line;
+            line
         }
-        text.push('\n');
+    });
+    lines.collect()
+}
+
+/// Takes from the wider of the columns of keys and holders, until a line fits.
+fn narrow(widths: &mut [usize; 6], columns: usize) {
+    let between = BETWEEN.len() * (widths.len() - 1);
+    let mut excess = (widths.iter().sum::<usize>() + between).saturating_sub(columns);
+    while excess > 0 {
+        let widest = if widths[KEY] > widths[HOLDER] {
+            KEY
+        } else {
+            HOLDER
+        };
+        if widths[widest] <= LEAST_WIDTH {
+            return;
+        }
+        widths[widest] -= 1;
+        excess -= 1;
     }
-    text
+}
+
+/// Returns the first characters of a text, and a sign if others follow.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    short.push('…');
+    short
 }
 
 #[derive(Clone, Copy)]
@@ -193,5 +236,24 @@ mod tests {
     fn a_key_cannot_write_to_the_terminal() {
         assert_eq!(printable("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(printable("bestellung:ä"), "bestellung:ä");
+    }
+
+    #[test]
+    fn the_wider_of_keys_and_holders_is_cut_first() {
+        let mut widths = [40, 9, 20, 7, 9, 17];
+        narrow(&mut widths, 1000);
+        assert_eq!(widths, [40, 9, 20, 7, 9, 17]);
+        narrow(&mut widths, 92);
+        assert_eq!(widths, [20, 9, 20, 7, 9, 17]);
+        narrow(&mut widths, 80);
+        assert_eq!(widths, [14, 9, 14, 7, 9, 17]);
+        narrow(&mut widths, 10);
+        assert_eq!(widths, [6, 9, 6, 7, 9, 17]);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_two_characters() {
+        assert_eq!(cut("bestellung:ä", 12), "bestellung:ä");
+        assert_eq!(cut("bestellung:äö", 12), "bestellung:…");
     }
 }

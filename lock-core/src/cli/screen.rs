@@ -1,0 +1,83 @@
+//! The screen of `watch`: as much of the table as fits the terminal.
+
+use std::io::{self, Write};
+
+use rustix::termios::tcgetwinsize;
+
+use crate::output::{Row, cut, table};
+
+/// Moves the cursor to the upper left, and clears the screen.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// While the table is drawn, the terminal cuts lines that are too long: some characters are two columns wide.
+const CUT: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
+
+/// The title, an empty line and the headings.
+const ABOVE: usize = 3;
+
+#[derive(Clone, Copy)]
+struct Size {
+    rows: usize,
+    columns: usize,
+}
+
+impl Size {
+    /// Of the terminal that this program writes to. One that does not know its size has the usual one.
+    fn now() -> Self {
+        let size = tcgetwinsize(io::stdout()).ok();
+        let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        size.map_or(
+            Self {
+                rows: 24,
+                columns: 80,
+            },
+            |size| Self {
+                rows: size.ws_row.into(),
+                columns: size.ws_col.into(),
+            },
+        )
+    }
+}
+
+/// Returns the lines to draw: the locks that most processes wait for come first, and the last line says how many are left out.
+fn lines(mut rows: Vec<Row>, size: Size) -> Vec<String> {
+    rows.sort_by(|one, other| {
+        let busiest = other.info.waiters.cmp(&one.info.waiters);
+        busiest.then_with(|| one.key.cmp(&other.key))
+    });
+    let count = rows.len();
+    let room = size.rows.saturating_sub(ABOVE);
+    let shown = if count > room {
+        room.saturating_sub(1)
+    } else {
+        count
+    };
+    rows.truncate(shown);
+    let are = if count == 1 { "lock is" } else { "locks are" };
+    let title = format!("{count} {are} held; Ctrl-C ends");
+    let mut lines = vec![cut(&title, size.columns), String::new()];
+    lines.extend(table(&rows, size.columns));
+    if shown < count {
+        lines.push(format!("… {} more", count - shown));
+    }
+    // A terminal without room for the headings shows what it can.
+    lines.truncate(size.rows);
+    lines
+}
+
+/// Draws the table.
+pub(crate) fn draw(rows: Vec<Row>) -> io::Result<()> {
+    let lines = lines(rows, Size::now());
+    let mut stdout = io::stdout();
+    // A line feed in the last row would scroll the terminal.
+    write!(stdout, "{CLEAR}{CUT}{}{WRAP}", lines.join("\n"))?;
+    stdout.flush()
+}
+
+/// Draws a message, which may take several lines.
+pub(crate) fn say(message: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    write!(stdout, "{CLEAR}{message}")?;
+    stdout.flush()
+}

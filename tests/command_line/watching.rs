@@ -1,0 +1,117 @@
+//! `lockctl watch` at a terminal, which the program `script` makes.
+
+use lock_core::LockManager;
+use lock_tests::{
+    AcquireFree as _, HANG, Process, RedisServer, ReleaseHeld as _, connect, eventually, options,
+};
+
+use super::LOCKCTL;
+
+/// Moves the cursor to the upper left, and clears what was drawn.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> Process {
+    let shell = format!("stty {size}; exec \"$LOCKCTL\" {arguments}");
+    let url = server.url();
+    let variables = [("LOCKCTL", LOCKCTL), ("LOCK_URL", &url), ("NO_COLOR", "1")];
+    Process::spawn(
+        "script",
+        &["-q", "-e", "-c", &shell, "/dev/null"],
+        &variables,
+    )
+}
+
+/// The lines of the second screen: it is complete when the third one begins.
+fn screen(process: &mut Process) -> Vec<String> {
+    let mut seen = String::new();
+    // Bounded by the longest wait for a line.
+    while seen.matches(CLEAR).count() < 3 {
+        seen += &process.line();
+        seen.push('\n');
+    }
+    let second = seen.split(CLEAR).nth(2).expect("two screens");
+    // Nothing but the cursor's commands has escapes.
+    second
+        .replace("\x1b[?7l", "")
+        .replace("\x1b[?7h", "")
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Lets this many other processes wait for the key.
+async fn waiting(server: &RedisServer, key: &'static str, count: usize) -> Vec<LockManager> {
+    let locks = connect(&server.url()).await;
+    let mut waiting = Vec::new();
+    for _ in 0..count {
+        let other = connect(&server.url()).await;
+        let task = other.clone();
+        tokio::spawn(async move { task.acquire(key, options().wait_forever()).await });
+        waiting.push(other);
+    }
+    eventually(HANG, "they wait", async || {
+        let info = locks.inspect(key).await.expect("an answer");
+        info.is_some_and(|info| info.waiters == count)
+    })
+    .await;
+    waiting
+}
+
+#[tokio::test]
+async fn three_hundred_locks_fit_a_terminal_and_the_busiest_is_first() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    server.set_all((0..298).map(|key| format!("lock:k{key:05}")));
+    let one = locks.acquire_free("one-waits", options()).await;
+    let two = locks.acquire_free("two-wait", options()).await;
+    let _waiting = [
+        waiting(&server, "one-waits", 1).await,
+        waiting(&server, "two-wait", 2).await,
+    ];
+    for (size, rows, columns) in [("rows 24 cols 80", 24, 80), ("rows 10 cols 70", 10, 70)] {
+        let mut process = at_terminal(&server, size, "watch --interval 100ms");
+        let lines = screen(&mut process);
+        assert_eq!(lines.len(), rows, "{lines:#?}");
+        let longest = lines.iter().map(|line| line.chars().count()).max();
+        assert!(
+            longest.is_some_and(|longest| longest <= columns),
+            "{lines:#?}"
+        );
+        let heading = lines.iter().position(|line| line.starts_with("KEY"));
+        let heading = heading.expect("a heading");
+        assert!(lines[heading].ends_with("WAITING PROCESSES"), "{lines:#?}");
+        let keys: Vec<_> = lines[heading + 1..rows - 1]
+            .iter()
+            .map(|line| line.split(' ').next())
+            .collect();
+        assert_eq!(
+            keys[..3],
+            [Some("two-wait"), Some("one-waits"), Some("k00000")]
+        );
+        let left = 300 - keys.len();
+        assert_eq!(lines[rows - 1], format!("… {left} more"));
+        assert!(
+            lines[heading + 1].ends_with('2') && lines[heading + 2].ends_with('1'),
+            "{lines:#?}"
+        );
+    }
+    one.release_held().await;
+    two.release_held().await;
+}
+
+#[tokio::test]
+async fn a_long_key_is_cut_so_that_its_row_fits() {
+    let server = RedisServer::start();
+    let key = format!("lock:{}", "long".repeat(100));
+    server.set_all([key, "lock:short".to_owned()]);
+    let mut process = at_terminal(&server, "rows 24 cols 80", "watch --interval 100ms");
+    let lines = screen(&mut process);
+    let row = lines.iter().find(|line| line.starts_with("longlong"));
+    let row = row.unwrap_or_else(|| panic!("{lines:#?}"));
+    assert!(row.contains("… ") && row.ends_with(" 0"), "{row}");
+    assert!(row.chars().count() <= 80, "{row}");
+    assert!(
+        lines.iter().all(|line| !line.contains("more")),
+        "{lines:#?}"
+    );
+}
