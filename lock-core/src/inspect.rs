@@ -20,9 +20,24 @@ pub struct LockInfo {
     pub holders: usize,
     /// The holders beside `holder`: 64 at most, and none in a [`LockList`](crate::LockList).
     pub other_holders: Vec<Holder>,
+    /// The leases that hold it, the one with most time left first: 64 at most, and one in a [`LockList`](crate::LockList). Since when
+    /// they last is not known: servers do not keep that.
+    pub leases: Vec<LeaseInfo>,
     /// The requests that wait on the server, in the order in which they joined: 64 at most, and none in a
     /// [`LockList`](crate::LockList). A process has one request for each mode in which its tasks wait.
     pub queue: Vec<Waiter>,
+}
+
+/// A lease that holds a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// The process, labelled as a [`Holder`].
+    pub process: Holder,
+    /// For how long it runs unless it is renewed or released; `None` if it has no expiry.
+    pub remaining: Option<Duration>,
+    /// The number of its permit, as [`Lease::permit`](crate::Lease::permit) returns it. `None` in the other modes.
+    pub permit: Option<u16>,
 }
 
 /// A request in the queue of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
@@ -65,13 +80,12 @@ impl fmt::Display for Holder {
 #[derive(Clone, Debug)]
 pub(crate) struct Sighting {
     pub(crate) remaining: Option<Duration>,
-    pub(crate) holder: Holder,
     pub(crate) mode: LockMode,
     pub(crate) holders: usize,
     /// How many processes wait.
     pub(crate) waiting: usize,
-    /// Beside `holder`, at most [`NAMED`].
-    pub(crate) other_holders: Vec<Holder>,
+    /// Of the holders, the one with most time left first: one at least, unless it is not known, and at most [`NAMED`].
+    pub(crate) leases: Vec<LeaseInfo>,
     /// The first of those that wait, at most [`NAMED`].
     pub(crate) queue: Vec<Waiter>,
 }

@@ -147,7 +147,7 @@ pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
 pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
 pub use fencing::{Fence, FencingToken};
 pub use guard::LockGuard;
-pub use inspect::{Health, Holder, LockInfo, Topic, Waiter, Warning};
+pub use inspect::{Health, Holder, LeaseInfo, LockInfo, Topic, Waiter, Warning};
 pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(feature = "macros")]

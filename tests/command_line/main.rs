@@ -1,14 +1,15 @@
 //! `lockctl`, as it is built, against a server.
 
 use std::{
+    collections::HashSet,
     io,
     process::{Command, Output, Stdio},
 };
 
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Process, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
-    options,
+    AcquireFree as _, HANG, Kind, Process, RedisServer, ReleaseHeld as _, SECOND, connect,
+    eventually, options,
 };
 use rustix::process::{Pid, test_kill_process};
 use serde_json::Value;
@@ -343,18 +344,29 @@ async fn ten_thousand_locks_are_shown() {
         .lines()
         .map(|line| line.split('\t').collect())
         .collect();
-    let [first, holder, waiter] = &lines[..] else {
+    let [first, holder, other, waiter] = &lines[..] else {
         panic!("{shown}")
     };
     let of = |pid: u32| format!("/{pid}");
     assert_eq!((first[0], first[1], first[3]), ("beside", "permits", "2"));
-    assert_eq!(holder[..2], ["holder", "permits"]);
-    assert!(holder[2].ends_with(&of(std::process::id())), "{shown}");
+    for (line, number) in [(holder, "permit 0"), (other, "permit 1")] {
+        assert_eq!(line[..2], ["holder", number]);
+        assert!(line[2].ends_with(&of(std::process::id())), "{shown}");
+        assert!(line[3].ends_with('s'), "{shown}");
+    }
     assert_eq!(waiter[..2], ["waiter", "permits"]);
     assert!(waiter[2].ends_with(&of(waiting.id())), "{shown}");
     let full = json(&lockctl(&server, &["show", "beside", "--json"]));
     assert_eq!(full["queue"][0]["process"], waiter[2]);
     assert_eq!(full["other_holders"][0], holder[2]);
+    let leases = full["leases"].as_array().expect("a list");
+    let numbers = leases.iter().map(|lease| lease["permit"].as_u64());
+    assert_eq!(
+        numbers.collect::<HashSet<_>>(),
+        HashSet::from([Some(0), Some(1)])
+    );
+    let left = leases.iter().map(|lease| lease["remaining_ms"].as_u64());
+    assert!(left.into_iter().all(|left| left > Some(0)), "{full}");
     second.release_held().await;
     third.release_held().await;
     assert!(waiting.wait().expect("it ends").success());
@@ -421,6 +433,23 @@ fn the_doctor_finds_what_is_to_be_mended() {
     );
     assert_eq!(code(&gone), 1);
     assert_eq!(json(&gone)[0]["ok"], false);
+}
+
+/// Locks work without it, so connecting does not ask for it.
+#[test]
+fn a_list_names_the_right_that_it_lacks() {
+    for kind in [Kind::Redis62, Kind::Redis86] {
+        let server = RedisServer::builder().kind(kind).start();
+        server.cli(&[
+            "ACL", "SETUSER", "poor", "on", ">word", "~*", "&*", "+@all", "-scan",
+        ]);
+        let url = server.url_as("poor", "word");
+        let refused = lockctl(&server, &["--url", &url, "ls"]);
+        assert_eq!(code(&refused), 64, "{refused:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains("`ACL SETUSER poor +scan`"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
 
 /// By a line to paste, not by its exit code alone.

@@ -445,5 +445,12 @@ async fn in_memory_as_many_hold_as_there_are_permits() {
 
 async fn invalid_while_held(locks: &LockManager) -> Arc<str> {
     let _guard = locks.acquire("k", permits(3)).await.expect("free");
+    let seen = locks.inspect("k").await.expect("works").expect("held");
+    let leases: Vec<_> = seen
+        .leases
+        .iter()
+        .map(|lease| (lease.permit, lease.remaining))
+        .collect();
+    assert_eq!(leases, [(Some(0), seen.remaining)]);
     invalid(locks.acquire("k", shared()).await).1
 }

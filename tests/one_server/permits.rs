@@ -55,6 +55,15 @@ async fn as_many_hold_as_there_are_permits_and_each_has_the_lowest_free_number()
     assert!(is_busy(&one, 3).await && is_busy(&other, 3).await);
     let seen = one.inspect("k").await.expect("works").expect("held");
     assert_eq!((seen.mode, seen.holders), (LockMode::Permits, 3));
+    assert!(
+        seen.leases
+            .is_sorted_by_key(|lease| std::cmp::Reverse(lease.remaining))
+    );
+    let left = seen.leases.iter().filter_map(|lease| lease.remaining);
+    assert_eq!(left.filter(|left| !left.is_zero()).count(), 3);
+    let mut numbers: Vec<_> = seen.leases.iter().map(|lease| lease.permit).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [Some(0), Some(1), Some(2)]);
     second.release_held().await;
     let next = other.acquire_free("k", permits(3)).await;
     assert_eq!(permit(&next), 1);

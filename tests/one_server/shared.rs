@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseLost, LockError, LockManager, LockMode, LockOptions};
+use lock_core::{LeaseInfo, LeaseLost, LockError, LockManager, LockMode, LockOptions};
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
     patient,
@@ -122,6 +122,9 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
         std::slice::from_ref(&seen.holder),
         "of one process"
     );
+    assert_eq!(seen.leases.len(), 2);
+    let same = |lease: &LeaseInfo| lease.process == seen.holder && lease.permit.is_none();
+    assert!(seen.leases.iter().all(same), "{:?}", seen.leases);
     let modes: Vec<_> = seen.queue.iter().map(|waiter| waiter.mode).collect();
     assert_eq!(
         modes,

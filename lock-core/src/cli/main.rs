@@ -68,7 +68,7 @@ enum Command {
         #[arg(default_value = "", value_name = "PREFIX")]
         begin: String,
     },
-    /// Show one lock: its holders, and the queue in its order
+    /// Show one lock: its holders with their permits and what is left of each lease, and the queue in its order
     Show { key: String },
     /// Show the locks that are held in a live table, those first that most processes wait for
     Watch {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::LockInfo;
+use lock_core::{LeaseInfo, LockInfo, LockMode};
 use serde_json::{Value, json};
 
 const COLUMNS: [&str; 6] = [
@@ -41,8 +41,7 @@ impl Row {
             info.mode.to_string(),
             printable(&info.holder.to_string()),
             info.holders.to_string(),
-            info.remaining
-                .map_or_else(|| "for ever".to_owned(), |left| Span(left).to_string()),
+            shown(info.remaining),
             info.waiters.to_string(),
         ]
     }
@@ -54,35 +53,62 @@ impl Row {
             "mode": info.mode.to_string(),
             "holder": info.holder.to_string(),
             "holders": info.holders,
-            "remaining_ms": info.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            "remaining_ms": millis(info.remaining),
             "waiters": info.waiters,
         })
     }
 
-    /// As `json`, with the other holders and the queue, which a list does not have.
+    /// As `json`, with all holders and the queue, which a list does not have.
     pub(crate) fn json_in_full(&self) -> Value {
         let mut value = self.json();
         let holders = self.info.other_holders.iter().map(ToString::to_string);
         let queue = self.info.queue.iter().map(|waiter| {
             json!({ "process": waiter.process.to_string(), "mode": waiter.mode.to_string() })
         });
+        let leases = self.info.leases.iter().map(|lease| {
+            json!({
+                "process": lease.process.to_string(),
+                "remaining_ms": millis(lease.remaining),
+                "permit": lease.permit,
+            })
+        });
         value["other_holders"] = holders.collect();
+        value["leases"] = leases.collect();
         value["queue"] = queue.collect();
         value
     }
 
-    /// A line for each holder beside the first one, and for each request in the queue, in its order.
-    fn details(&self) -> Vec<[String; 3]> {
-        let holders = self.info.other_holders.iter().map(|holder| {
-            let mode = self.info.mode.to_string();
-            ["holder".to_owned(), mode, printable(&holder.to_string())]
+    /// A line for each holder of a lock that may have several, and for each request in the queue, in its order.
+    fn details(&self) -> Vec<Vec<String>> {
+        let mut leases: Vec<&LeaseInfo> = self.info.leases.iter().collect();
+        if self.info.mode == LockMode::Exclusive {
+            leases.clear();
+        }
+        // The sort is stable: those that share a key stay in the order of their ends.
+        leases.sort_by_key(|lease| lease.permit);
+        let holders = leases.into_iter().map(|lease| {
+            let mode = lease.permit.map_or_else(
+                || self.info.mode.to_string(),
+                |number| format!("permit {number}"),
+            );
+            let process = printable(&lease.process.to_string());
+            vec!["holder".to_owned(), mode, process, shown(lease.remaining)]
         });
         let queue = self.info.queue.iter().map(|waiter| {
             let process = printable(&waiter.process.to_string());
-            ["waiter".to_owned(), waiter.mode.to_string(), process]
+            vec!["waiter".to_owned(), waiter.mode.to_string(), process]
         });
         holders.chain(queue).collect()
     }
+}
+
+/// What is left of a lease.
+fn shown(remaining: Option<Duration>) -> String {
+    remaining.map_or_else(|| "for ever".to_owned(), |left| Span(left).to_string())
+}
+
+fn millis(remaining: Option<Duration>) -> Option<u64> {
+    remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Escapes control characters. Any client may write keys and labels: they must not control the operator's terminal.
@@ -114,7 +140,7 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     writeln!(io::stdout(), "{value}")
 }
 
-/// Prints one lock, and a line for each other holder and each waiter.
+/// Prints one lock, and a line for each holder beside others and each waiter.
 pub(crate) fn print_in_full(row: &Row) -> io::Result<()> {
     print_rows(slice::from_ref(row))?;
     let mut stdout = io::stdout().lock();

@@ -64,8 +64,10 @@ impl LockList {
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] if a server did not reply: the next call asks it again. [`LockError::Invalid`] with Redlock,
-    /// since each lock is on a majority of several servers: connect to one of them, and list its locks.
+    /// - [`LockError::Unavailable`] if a server did not reply: the next call asks it again;
+    /// - [`LockError::Invalid`] if the server's user lacks the right `+scan`, which locks do not need, with the line that grants it;
+    /// - [`LockError::Invalid`] with Redlock, since each lock is on a majority of several servers: connect to one of them, and list
+    ///   its locks.
     ///
     /// # Cancel safety
     ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     error::{LeaseLost, LockError},
-    inspect::{Health, LockInfo, Sighting},
+    inspect::{Health, Holder, LockInfo, Sighting},
     key::{IntoLockKey, LockKey},
     manager::LockManager,
     options::check_key,
@@ -37,14 +37,16 @@ impl LockManager {
 
     pub(super) fn info(&self, key: &LockKey, sighting: Sighting) -> LockInfo {
         let (tasks, requests) = self.inner.registry.waiters(key);
+        let mut named = sighting.leases.iter().map(|lease| lease.process.clone());
         LockInfo {
             remaining: sighting.remaining,
             // If tasks of this process wait, their requests are among the waiting ones.
             waiters: sighting.waiting.saturating_sub(requests) + tasks,
-            holder: sighting.holder,
+            holder: named.next().unwrap_or(Holder::Foreign),
             mode: sighting.mode,
             holders: sighting.holders,
-            other_holders: sighting.other_holders,
+            other_holders: named.collect(),
+            leases: sighting.leases,
             queue: sighting.queue,
         }
     }

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    inspect::{Holder, Sighting},
+    inspect::{Holder, LeaseInfo, Sighting},
     mode::LockMode,
     runtime::mutex::Mutex,
 };
@@ -148,11 +148,14 @@ impl fmt::Debug for OwnerToken {
 pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
     Sighting {
         remaining,
-        holder: holder_of(token),
         mode: LockMode::Exclusive,
         holders: 1,
         waiting,
-        other_holders: Vec::new(),
+        leases: vec![LeaseInfo {
+            process: holder_of(token),
+            remaining,
+            permit: None,
+        }],
         queue: Vec::new(),
     }
 }
@@ -268,7 +271,7 @@ mod tests {
     fn a_label_that_another_client_wrote_cannot_forge_a_line_of_a_log() {
         let seen = sighting_of("lc1:web\nERROR all is lost/1:00", None, 0);
         assert_eq!(
-            seen.holder,
+            seen.leases[0].process,
             Holder::Ours("web\\nERROR all is lost/1".to_owned())
         );
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    inspect::{Health, Holder, Sighting},
+    inspect::{Health, Holder, LeaseInfo, Sighting},
     mode::LockMode,
     runtime::{
         clock::{Clock, Moment},
@@ -213,11 +213,14 @@ impl Store for FaultyStore {
             };
             let sighting = Sighting {
                 remaining: Some(left),
-                holder: Holder::Foreign,
                 mode: LockMode::Exclusive,
                 holders: 1,
                 waiting: 0,
-                other_holders: Vec::new(),
+                leases: vec![LeaseInfo {
+                    process: Holder::Foreign,
+                    remaining: Some(left),
+                    permit: None,
+                }],
                 queue: Vec::new(),
             };
             Box::pin(std::future::ready(Ok(Some(sighting))))

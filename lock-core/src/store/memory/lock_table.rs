@@ -18,11 +18,11 @@
 //! There is no timer. Each operation first takes out the holders with a lease that has ended, and lets the entries in that may
 //! enter then. A waiter checks when its holder's lease must have ended.
 
-use std::{num::NonZeroU64, slice};
+use std::{cmp::Reverse, num::NonZeroU64, slice};
 
 use crate::{
     fencing::FencingBlock,
-    inspect::{Sighting, Waiter},
+    inspect::{LeaseInfo, Sighting, Waiter},
     mode::{LockMode, Mode},
     runtime::clock::Moment,
     store::{
@@ -30,7 +30,7 @@ use crate::{
         Prefetched, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed, WakeUpMode,
         grants::EntryNumber,
         memory::counters::MemoryCounters,
-        owner_token::{OwnerToken, holder_of, sighting_of},
+        owner_token::{OwnerToken, holder_of},
     },
 };
 
@@ -201,24 +201,25 @@ impl LockTable {
 
     pub(super) fn inspect(&self, now: Moment, named: usize) -> Option<Sighting> {
         let holders = self.holders().iter();
-        let alive: Vec<_> = holders.filter(|holder| holder.expires > now).collect();
-        let longest = alive.iter().max_by_key(|holder| holder.expires)?;
-        let remaining = longest.expires.since(now);
-        let sighting = sighting_of(longest.token.expose(), Some(remaining), self.queue.len());
-        let others = alive.iter().filter(|other| other.number != longest.number);
+        let mut alive: Vec<_> = holders.filter(|holder| holder.expires > now).collect();
+        alive.sort_by_key(|holder| Reverse(holder.expires));
+        let mode = self.mode()?;
+        let leases = alive.iter().map(|holder| LeaseInfo {
+            process: holder_of(holder.token.expose()),
+            remaining: Some(holder.expires.since(now)),
+            permit: (mode == LockMode::Permits).then_some(holder.seat),
+        });
         let queue = self.queue.iter().map(|queued| Waiter {
             process: holder_of(queued.token.expose()),
             mode: queued.entry.mode.kind(),
         });
         Some(Sighting {
-            mode: self.mode()?,
+            remaining: Some(alive.first()?.expires.since(now)),
+            mode,
             holders: alive.len(),
-            other_holders: others
-                .map(|other| holder_of(other.token.expose()))
-                .take(named)
-                .collect(),
+            waiting: self.queue.len(),
+            leases: leases.take(named.max(1)).collect(),
             queue: queue.take(named).collect(),
-            ..sighting
         })
     }
 

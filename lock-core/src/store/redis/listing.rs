@@ -14,6 +14,7 @@ use crate::{
             connection::{
                 errors, reconnecting::ReconnectingConnection, wire::command::Arg::Text, wire::reply,
             },
+            rights,
             topology::servers::RedisServers,
         },
     },
@@ -48,6 +49,9 @@ pub(super) async fn page(
     let (mut id, mut answer) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
         (id, answer) = scan(connection, None, &pattern, within).await?;
+    }
+    if let Some(failure) = rights::without_scan(connection, &answer, within).await {
+        return Err(failure);
     }
     let answer = errors::of_value(answer)?;
     let (number, keys) = read(&answer).ok_or_else(|| errors::nonsense("a SCAN"))?;

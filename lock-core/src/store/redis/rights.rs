@@ -192,12 +192,8 @@ impl Account {
         scope: &Scope,
         within: Duration,
     ) -> Self {
-        let words = [Text("ACL"), Text("WHOAMI")];
         let mut account = Self {
-            name: match connection.send(&[&words], within, None).await {
-                Ok((_, Value::BulkString(name))) => String::from_utf8(name).ok(),
-                _ => None,
-            },
+            name: name(connection, within).await,
             is_old: connection.greeting(within).await.is_before(7),
             ..Self::default()
         };
@@ -223,6 +219,31 @@ impl Account {
         }
         account
     }
+}
+
+/// The user's name on the server, if the user may ask for it.
+async fn name(connection: &Arc<ReconnectingConnection>, within: Duration) -> Option<String> {
+    let words = [Text("ACL"), Text("WHOAMI")];
+    match connection.send(&[&words], within, None).await {
+        Ok((_, Value::BulkString(name))) => String::from_utf8(name).ok(),
+        _ => None,
+    }
+}
+
+/// The failure of a list for lack of the right to scan, which locks do not need. `None` if the answer is no such refusal.
+pub(super) async fn without_scan(
+    connection: &Arc<ReconnectingConnection>,
+    answer: &Value,
+    within: Duration,
+) -> Option<Failure> {
+    refusal(answer)?;
+    let name = name(connection, within).await;
+    let name = name.as_deref().or(connection.address().user());
+    Some(Failure::invalid(format!(
+        "this user of {} may not list locks: an administrator of the server grants it by `ACL SETUSER {} +scan`",
+        connection.address().shown(),
+        name.unwrap_or("default")
+    )))
 }
 
 /// The details of a refusal for lack of rights.

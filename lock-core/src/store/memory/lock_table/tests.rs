@@ -531,7 +531,13 @@ impl World {
     fn is_seen_as_it_is(&self) {
         let sighting = self.table.inspect(self.now, NAMED);
         if let Some(sighting) = &sighting {
-            assert_eq!(sighting.other_holders.len(), sighting.holders - 1);
+            assert_eq!(sighting.leases.len(), sighting.holders);
+            let seats = self.held.iter().filter_map(|seen| seen.seat);
+            let shown = sighting.leases.iter().filter_map(|lease| lease.permit);
+            assert_eq!(
+                shown.collect::<BTreeSet<_>>(),
+                seats.collect::<BTreeSet<_>>()
+            );
             let mut queue = self.queue.clone();
             queue.sort_by_key(|waits| waits.place);
             // Those that died stay until the next operation.

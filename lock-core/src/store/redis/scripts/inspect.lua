@@ -4,10 +4,11 @@
 --
 -- ARGV[1]  how many holders and how many waiting requests are named, at most
 --
--- Returns {holder, remaining milliseconds, waiting requests, holders, labels, queue}; nothing if the lock is free.
+-- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue}; nothing if the lock is free.
 -- Holder: the owner token of an exclusive holder, or the marker of holders beside each other.
 -- Remaining: of the longest lease; -1: without an expiry.
--- Holders: the number of leases that have not ended. Labels: of the holders beside each other, an empty one if it has none.
+-- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the seat,
+-- - without one, and the label, empty if it has none. The longest lease comes first.
 -- Queue: the kind and the label of each waiting request, in the order of joining.
 local function process_of(entry)
   local _, _, _, kind, token = string.match(entry, ENTRY)
@@ -53,10 +54,13 @@ local now_ms = math.floor(microseconds() / 1000)
 local holders = redis.call('ZCOUNT', KEYS[5], string.format('(%.0f', now_ms), '(9007199254740991')
 -- One at least: a list shows it.
 local most = math.max(1, tonumber(ARGV[1]))
-local found, labels = redis.call('ZREVRANGE', KEYS[5], 0, most, 'WITHSCORES'), {}
+local found, leases = redis.call('ZREVRANGE', KEYS[5], 0, most, 'WITHSCORES'), {}
 for i = 1, #found, 2 do
-  if found[i] ~= '#' and tonumber(found[i + 1]) > now_ms and #labels < most then
-    labels[#labels + 1] = process_of(found[i])
+  local entry, left = found[i], tonumber(found[i + 1]) - now_ms
+  if entry ~= '#' and left > 0 and #leases < most then
+    local seat = redis.pcall('ZSCORE', KEYS[6], entry)
+    local label = process_of(entry)
+    leases[#leases + 1] = string.format('%.0f %s %s', left, type(seat) == 'string' and seat or '-', label)
   end
 end
-return {holder, remaining, waiting, holders, labels, queue}
+return {holder, remaining, waiting, holders, leases, queue}

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::{
     fencing::FencingBlock,
-    inspect::{Holder, Sighting, Waiter},
+    inspect::{Holder, LeaseInfo, Sighting, Waiter},
     key::Shown,
     mode::LockMode,
     store::{
@@ -184,13 +184,11 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
             }));
         }
     };
-    let mut named = seen.beside.into_iter();
     Ok(Some(Sighting {
-        // None is named if the set of holders was evicted.
-        holder: named.next().unwrap_or(Holder::Foreign),
         mode,
         holders: seen.holders,
-        other_holders: named.collect(),
+        // None is named if the set of holders was evicted.
+        leases: seen.beside,
         queue: seen.queue,
         ..exclusive
     }))
@@ -204,7 +202,7 @@ pub(crate) struct Seen {
     waiting: usize,
     holders: usize,
     /// Holders beside each other.
-    beside: Vec<Holder>,
+    beside: Vec<LeaseInfo>,
     queue: Vec<Waiter>,
 }
 
@@ -220,7 +218,7 @@ pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
             Value::Int(millis),
             Value::Int(waiting),
             Value::Int(holders),
-            Value::Array(labels),
+            Value::Array(leases),
             Value::Array(queue),
         ] => Ok(Some(Seen {
             holder: String::from_utf8_lossy(holder).into_owned(),
@@ -228,7 +226,7 @@ pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
             remaining: u64::try_from(*millis).ok().map(Duration::from_millis),
             waiting: usize::try_from(*waiting).unwrap_or(0),
             holders: usize::try_from(*holders).unwrap_or(0),
-            beside: words_of(labels).map(|label| process(&label)).collect(),
+            beside: words_of(leases).map(|words| lease(&words)).collect(),
             queue: words_of(queue).map(|words| waiter(&words)).collect(),
         })),
         _ => Err(errors::nonsense("an inspection")),
@@ -242,6 +240,16 @@ fn words_of(values: &[Value]) -> impl Iterator<Item = String> {
 
 fn process(label: &str) -> Holder {
     Holder::labelled(Some(label).filter(|label| !label.is_empty()))
+}
+
+fn lease(words: &str) -> LeaseInfo {
+    let mut words = words.splitn(3, ' ');
+    let mut next = || words.next().unwrap_or_default();
+    LeaseInfo {
+        remaining: next().parse().ok().map(Duration::from_millis),
+        permit: next().parse().ok(),
+        process: process(next()),
+    }
 }
 
 fn waiter(words: &str) -> Waiter {
