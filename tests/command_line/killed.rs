@@ -148,3 +148,21 @@ async fn a_command_ends_if_everything_else_is_killed() {
     process.kill9();
     marked.none_is_left().await;
 }
+
+/// There it is in the process group of `lockctl`, which has the terminal.
+#[tokio::test]
+async fn a_command_at_a_terminal_ends_with_lockctl() {
+    let server = RedisServer::start();
+    let marked = Marked("terminal".to_owned());
+    let stays = "trap \"\" HUP INT TERM; echo started; while :; do sleep 0.1; done";
+    let shell = format!("exec \"$LOCKCTL\" run k -- sh -c '{stays}'");
+    let url = server.url();
+    let variables = [(MARK, "terminal"), ("LOCKCTL", LOCKCTL), ("LOCK_URL", &url)];
+    let mut terminal = Process::spawn("script", &["-q", "-c", &shell, "/dev/null"], &variables);
+    assert_eq!(terminal.line(), "started");
+    let script = i32::try_from(terminal.id()).expect("a process id");
+    let all = processes();
+    let lockctl = all.iter().find(|process| process.parent == script);
+    kill(lockctl.expect("a child").id);
+    marked.none_is_left().await;
+}
