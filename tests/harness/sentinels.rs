@@ -13,6 +13,9 @@ use crate::{
 /// The name that the sentinels have for the servers that they watch.
 const SERVICE: &str = "locks";
 
+/// The user and the password of the sentinels on servers with an access control list.
+const WATCHER: (&str, &str) = ("watcher", "watcher");
+
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
 
@@ -145,6 +148,10 @@ impl SentinelsBuilder {
                 .tls(certificates, AskClients::Never)
                 .setting("tls-replication", "yes");
         }
+        if self.user.is_some() {
+            let (user, password) = WATCHER;
+            server = server.acl(&format!("user {user} on >{password} ~* &* +@all"));
+        }
         if let Some((user, password)) = self.replication() {
             server = server
                 .setting("masteruser", user)
@@ -153,7 +160,7 @@ impl SentinelsBuilder {
         server
     }
 
-    /// The user and the password for replicas and sentinels, if a server asks for them.
+    /// The user and the password for replicas, if a server asks for them.
     fn replication(&self) -> Option<(&str, &str)> {
         if self.user.is_some() {
             return Some(RedisServer::HARNESS);
@@ -189,7 +196,8 @@ impl SentinelsBuilder {
             format!("sentinel failover-timeout {SERVICE} 3000"),
             format!("sentinel parallel-syncs {SERVICE} 2"),
         ];
-        if let Some((user, password)) = self.replication() {
+        let watcher = self.user.as_ref().map(|_| WATCHER);
+        if let Some((user, password)) = watcher.or(self.replication()) {
             lines.push(format!("sentinel auth-user {SERVICE} {user}"));
             lines.push(format!("sentinel auth-pass {SERVICE} {password}"));
         }
@@ -260,6 +268,61 @@ impl Sentinels {
             replica.stop();
         }
         self.primary().cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Cuts a server off from the sentinels alone, for good: clients and replicas still reach it. For servers with a
+    /// [user](SentinelsBuilder::user).
+    pub fn cut_off(&self, server: &RedisServer) {
+        assert!(
+            self.options.user.is_some(),
+            "sentinels have a user of their own only beside one"
+        );
+        let (watcher, _) = WATCHER;
+        // A connection whose AUTH is refused goes on as the default user.
+        for user in [watcher, "default"] {
+            server.cli(&["ACL", "SETUSER", user, "off"]);
+        }
+        server.cli(&["CLIENT", "KILL", "USER", watcher]);
+    }
+
+    /// Has the next fail-over last for twenty seconds after the promotion: its leader waits for a replica that cannot follow the
+    /// new primary.
+    ///
+    /// All this time, the leader names the old primary with the epoch of the new one. For servers with a
+    /// [user](SentinelsBuilder::user).
+    pub fn prolong_fail_over(&self) {
+        assert!(
+            self.options.user.is_some(),
+            "without a password the replica could follow"
+        );
+        let replicas = self.replicas();
+        let replica = replicas.last().expect("two replicas");
+        replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
+        replica.cli(&["CONFIG", "SET", "replica-priority", "0"]);
+        for sentinel in &self.watchers {
+            sentinel.cli(&["SENTINEL", "SET", SERVICE, "failover-timeout", "20000"]);
+            eventually_blocking(SOON, "it does not promote that replica", || {
+                let known = sentinel.probe(&["SENTINEL", "REPLICAS", SERVICE]);
+                let known = known.map(redis::from_redis_value::<Vec<HashMap<String, String>>>);
+                let known = known.ok().and_then(Result::ok).unwrap_or_default();
+                let port = replica.told_port().to_string();
+                known
+                    .iter()
+                    .any(|known| known["port"] == port && known["slave-priority"] == "0")
+            });
+        }
+    }
+
+    /// Returns whether two sentinels name different servers with the same epoch right now.
+    pub fn differ_at_one_epoch(&self) -> bool {
+        let named: Vec<_> = self
+            .running_sentinels()
+            .filter_map(named_with_epoch)
+            .collect();
+        named.iter().any(|(port, epoch)| {
+            let mut others = named.iter();
+            others.any(|other| other.0 != *port && other.1 == *epoch)
+        })
     }
 
     /// Lets all running servers go on, after [`cut_replicas`](Self::cut_replicas).
@@ -369,6 +432,13 @@ fn primary_port(sentinel: &RedisServer) -> Option<u16> {
     let answer = sentinel.probe(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
     let (_, port): (String, u16) = redis::from_redis_value(answer.ok()?).ok()?;
     Some(port)
+}
+
+/// The port and the epoch in a sentinel's longest answer about the primary.
+fn named_with_epoch(sentinel: &RedisServer) -> Option<(String, String)> {
+    let answer = sentinel.probe(&["SENTINEL", "MASTER", SERVICE]).ok()?;
+    let mut fields: HashMap<String, String> = redis::from_redis_value(answer).ok()?;
+    Some((fields.remove("port")?, fields.remove("config-epoch")?))
 }
 
 /// Whether the server itself says that it takes writes. The sentinels may know its new role before the server does.

@@ -10,4 +10,5 @@ mod rotation;
 mod sentinel;
 mod servers;
 mod slots;
+mod split_brain;
 mod without_scripts;

@@ -201,6 +201,10 @@ impl ReconnectingConnection {
                         reconnecting.forget(connection.id);
                     }
                 }
+                // A server that was stopped says that it is the primary when it goes on, even if it was replaced meanwhile.
+                if let Some(sentinels) = reconnecting.sentinels() {
+                    sentinels.doubt();
+                }
                 break;
             }
             connection.probed.store(false, Ordering::Release);

@@ -12,6 +12,7 @@ use crate::store::{
             Connection,
             capabilities::Capabilities,
             errors,
+            known_primary::KnownPrimary,
             wire::{command::Arg, reply},
         },
     },
@@ -117,21 +118,6 @@ pub(crate) enum Purpose {
     Grants,
     /// Other commands.
     OtherCommands,
-}
-
-/// A sentinel's reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KnownPrimary {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    /// Grows with each fail-over.
-    pub(super) epoch: u64,
-}
-
-impl KnownPrimary {
-    pub(crate) fn replaces(&self, earlier: &Self) -> bool {
-        self.epoch > earlier.epoch && (&self.host, self.port) != (&earlier.host, earlier.port)
-    }
 }
 
 /// What a server reports about itself in RESP3. The name may be missing.

@@ -50,6 +50,7 @@ pub(crate) mod capabilities;
 pub(crate) mod errors;
 mod exchange;
 pub(crate) mod handshake;
+mod known_primary;
 pub(crate) mod opening;
 pub(crate) mod permissions;
 pub(crate) mod pub_sub;

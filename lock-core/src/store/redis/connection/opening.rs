@@ -28,6 +28,7 @@ use crate::{
                 permissions::capabilities,
                 reconnecting::ReconnectingConnection,
                 shared_driver::SharedDriver,
+                sentinel::Need,
                 wire::{
                     command::Arg,
                     stream::{self, Watched},
@@ -52,7 +53,7 @@ pub(crate) async fn open(
     reconnecting: &Arc<ReconnectingConnection>,
 ) -> Result<CurrentConnection, Failure> {
     let found = match reconnecting.sentinels() {
-        Some(sentinels) => Some(sentinels.primary().await?),
+        Some(sentinels) => Some(sentinels.primary(Need::Connect).await?),
         None => None,
     };
     let primary = found
@@ -93,6 +94,15 @@ pub(crate) async fn open(
     }
     if let Some(known) = current.capabilities {
         reconnecting.dispatch.note_capabilities(known);
+    }
+    // Another connection may have learned of a fail-over meanwhile.
+    if let (Some(sentinels), Some(found)) = (reconnecting.sentinels(), &found)
+        && !sentinels.is_still(found)
+    {
+        return Err(Failure::not_now(format!(
+            "{} was replaced while the connection to it was made",
+            current.address.shown()
+        )));
     }
     current.found = found;
     Ok(current)

@@ -260,7 +260,10 @@ impl ReconnectingConnection {
     /// Leaves a primary that another one has replaced.
     pub(crate) fn leave_if_replaced(&self, now: &KnownPrimary) {
         let is_replaced = |current: &mut Arc<CurrentConnection>| {
-            current.found.as_ref().is_some_and(|old| now.replaces(old))
+            current
+                .found
+                .as_ref()
+                .is_some_and(|old| !old.is_same_server(now))
         };
         if self.forget_if(is_replaced) {
             tracing::warn!(

@@ -6,6 +6,8 @@ use std::{
 };
 
 use crate::runtime::executor::Executor;
+use tokio::time::timeout;
+
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
@@ -14,8 +16,10 @@ use crate::store::{
     redis::{
         address::Address,
         connection::{
-            handshake::Purpose, pub_sub::PubSubDispatch, reconnecting::ReconnectingConnection,
-            sentinel::Sentinels,
+            handshake::Purpose,
+            pub_sub::PubSubDispatch,
+            reconnecting::ReconnectingConnection,
+            sentinel::{Need, Sentinels},
         },
         topology::{
             replica_acks::ReplicaAcks,
@@ -26,7 +30,7 @@ use crate::store::{
     },
 };
 
-/// How often a sentinel, each time the next one, is asked whether the primary has changed.
+/// How often the sentinels are asked whether the primary has changed.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// One server that keeps locks.
@@ -155,20 +159,23 @@ impl RedisServer {
 /// Makes all connections leave a primary that was replaced. Sentinels cut the connections of a primary that they can reach. A
 /// primary that only this process can still reach would go on giving out locks that no other client respects.
 pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
+    let sentinels = server.upgrade();
+    let sentinels = sentinels.and_then(|server| server.connection.sentinels().cloned());
+    let Some(sentinels) = sentinels else {
+        return;
+    };
     // Until the manager ends.
     loop {
-        tokio::time::sleep(WATCH).await;
+        // Sooner after a silence, in which a fail-over may have begun and ended.
+        drop(timeout(WATCH, sentinels.doubted()).await);
         let Some(server) = server.upgrade() else {
             return;
         };
         let connections = server.connections();
-        let Some(sentinels) = server.connection.sentinels() else {
-            return;
-        };
         if !connections.iter().any(|connection| connection.is_up()) {
             continue;
         }
-        let Some(now) = sentinels.hear_one().await else {
+        let Ok(now) = sentinels.primary(Need::Watch).await else {
             continue;
         };
         for connection in connections {
