@@ -17,7 +17,10 @@ use std::{
 use tokio::net::TcpStream;
 
 pub use self::faults::{After, Direction, Scope, Which};
-use self::{connection::Connection, faults::Faults};
+use self::{
+    connection::Connection,
+    faults::{Faults, Verdict},
+};
 use crate::{background::Background, port::listen};
 
 /// A TCP proxy in front of a server, on a port of its own.
@@ -110,7 +113,13 @@ impl Proxy {
     /// proxy.lose(Direction::Requests, Which::nth(2), After::Reset);
     /// ```
     pub fn lose(&self, direction: Direction, which: Which, after: After) {
-        self.faults.set_loss(direction, which, after);
+        self.faults.set_loss(direction, which, Verdict::Lose(after));
+    }
+
+    /// Cuts frames in this direction in half: only their first half comes through, and then the end of that direction (FIN).
+    /// Replaces an earlier [`lose`](Self::lose) or `cut` for the same direction.
+    pub fn cut(&self, direction: Direction, which: Which) {
+        self.faults.set_loss(direction, which, Verdict::Cut);
     }
 
     /// Swallows all traffic and stops reading, as a firewall that drops packets does.

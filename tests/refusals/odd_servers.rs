@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Scope, Which,
-    connect, eventually,
+    AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
+    Scope, Which, connect, eventually,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -502,4 +502,64 @@ async fn a_queue_of_a_wrong_type_keeps_no_lock() {
         assert_eq!(server.get(QUEUE).as_deref(), Some("no queue"));
         server.cli(&["DEL", QUEUE]);
     }
+}
+
+/// Breaks the connections of a manager, and lets new ones fail in the greeting until `pass`. All who want locks wait meanwhile.
+async fn is_waited_for(server: &RedisServer, begin: impl Fn(&Proxy), pass: impl Fn(&Proxy)) {
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let held = locks.acquire_free("held", options()).await;
+    begin(&proxy);
+    proxy.reset();
+    let waiting = wait_for(&locks, "waited-for");
+    let before = proxy.connections();
+    eventually(HANG, "it connects again and again", async || {
+        proxy.connections() > before + 5
+    })
+    .await;
+    let tried = locks.try_acquire("refused", options()).await;
+    let tried = tried.expect_err("no connection");
+    assert!(matches!(tried, LockError::Unavailable { .. }), "{tried:?}");
+    assert!(!waiting.is_finished(), "it does not wait: {waiting:?}");
+    pass(&proxy);
+    granted(waiting).await.release_held().await;
+    held.lease().verify().await.expect("held all the time");
+    held.release_held().await;
+    nothing_is_left(server).await;
+}
+
+#[tokio::test]
+async fn a_greeting_that_is_cut_in_half_is_waited_for() {
+    let cut = |proxy: &Proxy| proxy.cut(Direction::Replies, Which::of("HELLO"));
+    is_waited_for(&RedisServer::start(), cut, Proxy::pass).await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_answers_by_itself_while_its_server_is_down_is_waited_for() {
+    let (server, bad_gateway) = (RedisServer::start(), FakeServer::http());
+    is_waited_for(
+        &server,
+        |proxy| proxy.lead_to(bad_gateway.port()),
+        |proxy| proxy.lead_to(server.port()),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_greeting_of_all_may_be_cut_in_half_too() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    proxy.cut(Direction::Replies, Which::of("HELLO"));
+    let failed = LockManager::connect(&proxy.url()).await;
+    unavailable(&failed.expect_err("cut"), "closed the connection");
+    let builder = LockManager::builder().connect_lazily();
+    let locks = builder.connect(&proxy.url()).await.expect("lazily");
+    let waiting = wait_for(&locks, "k");
+    let before = proxy.connections();
+    eventually(HANG, "it connects again and again", async || {
+        proxy.connections() > before + 5
+    })
+    .await;
+    proxy.pass();
+    granted(waiting).await.release_held().await;
 }

@@ -108,6 +108,12 @@ impl Connection {
                     Verdict::Lose(After::Reset) => {
                         return Err(io::ErrorKind::ConnectionReset.into());
                     }
+                    Verdict::Cut => {
+                        let half = frame[..frame.len() / 2].to_vec();
+                        queue.send((Instant::now(), half)).ok();
+                        // The writer ends its direction behind the last frame.
+                        return Ok(());
+                    }
                 }
             }
         }

@@ -87,8 +87,12 @@ pub enum After {
 /// The decision about a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    Forward { delay: Duration },
+    Forward {
+        delay: Duration,
+    },
     Lose(After),
+    /// Only the first half comes through, and the connection is closed behind it.
+    Cut,
 }
 
 /// The faults of one connection, as one value, so that the connection misses no change.
@@ -125,7 +129,8 @@ struct Way {
 #[derive(Debug)]
 struct Loss {
     which: Which,
-    after: After,
+    /// What becomes of these frames.
+    verdict: Verdict,
     // The number of frames so far that match `which.command`.
     seen: u64,
 }
@@ -155,10 +160,10 @@ impl Faults {
         self.state().way(direction).delay = delay;
     }
 
-    pub(super) fn set_loss(&self, direction: Direction, which: Which, after: After) {
+    pub(super) fn set_loss(&self, direction: Direction, which: Which, verdict: Verdict) {
         self.state().way(direction).loss = Some(Loss {
             which,
-            after,
+            verdict,
             seen: 0,
         });
     }
@@ -212,13 +217,13 @@ impl Faults {
         let way = state.way(direction);
         let delay = way.delay;
         let lost = way.loss.as_mut().and_then(|loss| loss.strikes(command));
-        let Some(after) = lost else {
+        let Some(verdict) = lost else {
             return Verdict::Forward { delay };
         };
         if let Some(known) = state.connections.get_mut(&connection) {
-            known.lost_a_frame |= after == After::Silence;
+            known.lost_a_frame |= verdict == Verdict::Lose(After::Silence);
         }
-        Verdict::Lose(after)
+        verdict
     }
 
     pub(super) fn bytes_per_second(&self) -> Option<u32> {
@@ -258,7 +263,7 @@ impl State {
 }
 
 impl Loss {
-    fn strikes(&mut self, command: &str) -> Option<After> {
+    fn strikes(&mut self, command: &str) -> Option<Verdict> {
         if self
             .which
             .command
@@ -269,6 +274,6 @@ impl Loss {
         }
         self.seen += 1;
         let struck = self.which.nth.is_none_or(|nth| nth == self.seen);
-        struck.then_some(self.after)
+        struck.then_some(self.verdict)
     }
 }

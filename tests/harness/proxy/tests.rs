@@ -373,3 +373,17 @@ fn a_server_that_is_gone_resets_its_clients() {
     server.restart();
     assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
 }
+
+#[test]
+fn half_of_a_reply_comes_through_and_then_the_end() {
+    let (_server, proxy) = server_and_proxy();
+    proxy.cut(Direction::Replies, Which::of("ECHO"));
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.ask(&["PING"]), "+PONG");
+    client.send(&["ECHO", "12345678"]);
+    // Half of `$8`, `12345678` and their line ends.
+    assert_eq!(client.line(LONG).unwrap(), "$8");
+    assert_eq!(client.end(), ErrorKind::UnexpectedEof);
+    proxy.pass();
+    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
+}

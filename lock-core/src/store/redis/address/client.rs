@@ -56,6 +56,7 @@ impl Address {
             database,
             pushes: true,
             shown,
+            spoke: Arc::default(),
             transport: Transport::Client(client),
         })
     }

@@ -1,10 +1,11 @@
 //! From a url to the data that a connection needs, and to a form of the url that may be shown.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use crate::{
     credentials::CredentialsProvider,
     error::LockError,
+    runtime::mutex::Mutex,
     store::redis::address::{
         client::OwnClient,
         scheme::Kind,
@@ -36,9 +37,11 @@ pub(crate) struct Address {
     /// Whether the server may send messages on the connection of the commands (RESP3). It may, unless the url asks for RESP2.
     pub(crate) pushes: bool,
     shown: String,
+    /// Where servers have spoken the Redis protocol. All addresses that were made of one share it.
+    spoke: Arc<Mutex<HashSet<Endpoint>>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
@@ -86,6 +89,7 @@ impl Address {
             database: url.database(in_path)?,
             pushes: url.pushes()?,
             shown: url.shown(),
+            spoke: Arc::default(),
         })
     }
 
@@ -130,6 +134,16 @@ impl Address {
 
     pub(crate) fn database(&self) -> u32 {
         self.database
+    }
+
+    /// Notes that a server here spoke the Redis protocol.
+    pub(crate) fn note_spoke(&self) {
+        self.spoke.lock().insert(self.endpoint.clone());
+    }
+
+    /// Whether a server here ever spoke the Redis protocol.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.spoke.lock().contains(&self.endpoint)
     }
 
     pub(crate) fn shown(&self) -> &str {

@@ -139,7 +139,7 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
         NoReply::Unacceptable(why) => {
             Failure::invalid(format!("cannot connect to {server}: {why}"))
         }
-        NoReply::Nonsense => no_redis(server),
+        NoReply::Nonsense => garbled(address),
         NoReply::Late | NoReply::NotSent => {
             Failure::no_answer(format!("cannot connect to {server}: no answer"))
         }
@@ -151,13 +151,18 @@ pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
     refused_for(error.code(), details_of(error), address)
 }
 
-/// The same for the greeting, which the crate `redis` sends.
-pub(crate) fn ungreeted(error: &RedisError, none: &NoReply, address: &Address) -> Failure {
-    match (error.kind(), error.code()) {
-        (ErrorKind::Parse, _) => no_redis(address.shown()),
-        (_, Some(code)) => refused_for(code, error.detail().unwrap_or_default(), address),
-        (_, None) => handshake(none, address),
-    }
+/// The same for the greeting, which the crate `redis` sends. `ended`: why the connection has ended, if it has.
+pub(crate) fn ungreeted(error: &RedisError, ended: Option<NoReply>, address: &Address) -> Failure {
+    let none = match (error.kind(), error.code(), ended) {
+        (_, Some(code), _) => {
+            return refused_for(code, error.detail().unwrap_or_default(), address);
+        }
+        // The end of the connection in the middle of a reply is no wrong reply.
+        (_, None, Some(ended)) => ended,
+        (ErrorKind::Parse, None, None) => NoReply::Nonsense,
+        (_, None, None) => NoReply::Broken(error.to_string().into()),
+    };
+    handshake(&none, address)
 }
 
 fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
@@ -295,6 +300,19 @@ pub(crate) fn nonsense(what: &str) -> Failure {
     Failure::no_answer(format!("the server's answer to {what} has the wrong form"))
 }
 
+/// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was
+/// damaged, or a proxy answered by itself.
+fn garbled(address: &Address) -> Failure {
+    let server = address.shown();
+    if address.has_spoken() {
+        return Failure::not_now(format!(
+            "{server} does not speak the Redis protocol at the moment, as it did before"
+        ));
+    }
+    no_redis(server)
+}
+
+/// A reply has a form that no Redis server sends.
 pub(crate) fn no_redis(server: &str) -> Failure {
     Failure::invalid(format!(
         "{server} does not speak the Redis protocol: is it the right port?"

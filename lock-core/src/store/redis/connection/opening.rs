@@ -32,7 +32,7 @@ use crate::{
                 wire::{
                     command::Arg,
                     stream::{self, Watched},
-                    traffic::{NoReply, Traffic},
+                    traffic::Traffic,
                 },
             },
         },
@@ -228,6 +228,9 @@ async fn start(
     };
     match made {
         Ok((handle, driver)) => {
+            if protocol == ProtocolVersion::RESP3 {
+                address.note_spoke();
+            }
             let connection = Connection::new(handle, traffic.clone());
             let (connection, driver) = match registrations {
                 None => (connection, driver),
@@ -242,11 +245,7 @@ async fn start(
             Ok(Some(CurrentConnection::new(connection, address.clone())))
         }
         Err(error) if knows_no_resp3(&error) => Ok(None),
-        Err(error) => {
-            let broken = || NoReply::Broken(error.to_string().into());
-            let none = traffic.ended().unwrap_or_else(broken);
-            Err(errors::ungreeted(&error, &none, address))
-        }
+        Err(error) => Err(errors::ungreeted(&error, traffic.ended(), address)),
     }
 }
 

@@ -232,6 +232,7 @@ impl ReconnectingConnection {
         state.since = Some(CLOCK.now());
         current.connection.in_use.store(true, Ordering::Release);
         drop(state);
+        current.address.note_spoke();
         tracing::debug!(server = self.address.shown(), "connected");
         // Grants may have been published while there was no subscription.
         self.dispatch.note_connected();
