@@ -1,6 +1,7 @@
 //! Passwords that are replaced while locks are held, and providers that give the next one.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex,
@@ -11,7 +12,8 @@ use std::{
 
 use lock_core::{Credentials, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, eventually, options,
+    AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Request, SECOND,
+    eventually, options,
 };
 use tokio::time::timeout;
 
@@ -219,4 +221,130 @@ async fn a_password_that_was_replaced_is_unavailable_and_not_invalid() {
         .await
         .expect_err("a wrong password");
     assert!(matches!(wrong, LockError::Invalid { .. }), "{wrong:?}");
+}
+
+/// How many times a connection was authenticated anew while it was not in a transaction, and in one. Of connections on which
+/// there were transactions.
+fn authenticated(log: &[Request]) -> [usize; 2] {
+    let mut connections: BTreeMap<u64, (bool, [usize; 2])> = BTreeMap::new();
+    for request in log {
+        let (is_open, counts) = connections.entry(request.connection).or_default();
+        match &*request.command() {
+            "MULTI" => *is_open = true,
+            "EXEC" | "DISCARD" => *is_open = false,
+            "AUTH" => counts[usize::from(*is_open)] += 1,
+            _ => {}
+        }
+    }
+    let is_used = |number: &u64| {
+        let mut requests = log.iter();
+        requests.any(|request| request.connection == *number && request.command() == "EXEC")
+    };
+    connections.retain(|number, _| is_used(number));
+    let counts = connections.values();
+    counts.fold([0, 0], |sum, (_, counts)| {
+        [sum[0] + counts[0], sum[1] + counts[1]]
+    })
+}
+
+#[tokio::test]
+async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
+    let server = RedisServer::builder()
+        .acl("user app on >word ~* &* +@all -@scripting")
+        .start();
+    let proxy = Proxy::start(server.port());
+    let (is_over, mut load) = (Arc::new(AtomicBool::new(false)), Vec::new());
+    for number in 0..4 {
+        // The shortest time after which a connection is authenticated anew: once a second.
+        let credentials = Credentials::new("app", "word").valid_for(SECOND);
+        let builder = LockManager::builder().credentials(credentials);
+        // A database each, since they would disturb each other at the fencing counter.
+        let url = format!("{}/{number}", proxy.url());
+        let locks = builder.connect(&url).await.expect("up");
+        for task in 0..8 {
+            let (locks, is_over) = (locks.clone(), is_over.clone());
+            load.push(tokio::spawn(async move {
+                while !is_over.load(Ordering::SeqCst) {
+                    let key = format!("k{task}");
+                    let guard = locks.acquire(key, options()).await?;
+                    guard.release().await?;
+                }
+                Ok::<_, LockError>(())
+            }));
+        }
+    }
+    // Most of the time there is a transaction, which waits for its first replies.
+    proxy.clear_log();
+    proxy.delay(Direction::Replies, Duration::from_millis(100));
+    eventually(HANG, "all are authenticated anew a few times", async || {
+        authenticated(&proxy.log()).iter().sum::<usize>() >= 16
+    })
+    .await;
+    is_over.store(true, Ordering::SeqCst);
+    for task in load {
+        let worked = timeout(HANG, task).await.expect("no hang");
+        worked.expect("no panic").expect("no error");
+    }
+    let [_, in_a_transaction] = authenticated(&proxy.log());
+    assert_eq!(in_a_transaction, 0);
+}
+
+/// A provider that gives a token that the server no longer accepts, so many times, and then the right one.
+fn stale(times: u32) -> (impl lock_core::CredentialsProvider, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = asked.clone();
+    let provider = move || {
+        let is_stale = counted.fetch_add(1, Ordering::SeqCst) < times;
+        let password = if is_stale { "stale" } else { "word0" };
+        async move { Ok::<_, io::Error>(Credentials::new("app", password)) }
+    };
+    (provider, asked)
+}
+
+#[tokio::test]
+async fn a_provider_is_asked_again_for_a_token_that_the_server_refuses() {
+    let rotating = Rotating::start();
+    for url in [
+        rotating.server.url(),
+        format!("{}?protocol=2", rotating.server.url()),
+    ] {
+        let (provider, asked) = stale(2);
+        let builder = LockManager::builder().credentials(provider);
+        let locks = builder.connect(&url).await.expect("the third token");
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
+        let guard = locks.acquire_free("k", options()).await;
+        guard.release_held().await;
+    }
+}
+
+#[tokio::test]
+async fn a_provider_whose_tokens_are_refused_for_long_is_waited_for() {
+    let rotating = Rotating::start();
+    let (provider, asked) = stale(u32::MAX);
+    let builder = LockManager::builder().credentials(provider);
+    let refused = builder.connect(&rotating.server.url()).await;
+    let refused = refused.expect_err("no right token");
+    assert!(
+        matches!(refused, LockError::Unavailable { .. }),
+        "{refused:?}"
+    );
+    let shown = format!("{refused:?}");
+    assert!(
+        shown.contains("user or password") && !shown.contains("stale"),
+        "{shown}"
+    );
+    // A few times, with pauses.
+    let times = asked.load(Ordering::SeqCst);
+    assert!((2..=8).contains(&times), "{times}");
+    let (provider, asked) = stale(12);
+    let builder = LockManager::builder().credentials(provider);
+    let builder = builder.connect_lazily();
+    let locks = builder.connect(&rotating.server.url()).await;
+    let locks = locks.expect("it need not work yet");
+    let waiting = locks.acquire("k", options().wait(HANG)).await;
+    waiting
+        .expect("the provider was asked again")
+        .release_held()
+        .await;
+    assert!(asked.load(Ordering::SeqCst) > 12);
 }

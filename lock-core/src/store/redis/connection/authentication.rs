@@ -1,16 +1,16 @@
 //! The credentials of a connection: asked for when it is made, and again before they end.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, future::pending, time::Duration};
 
 use redis::Value;
 use tokio::{
+    sync::Mutex,
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 use crate::{
     credentials::Credentials,
-    runtime::executor::spawn_beside,
     store::{
         Failure,
         redis::{
@@ -53,61 +53,163 @@ pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
     words
 }
 
-/// Authenticates an open connection anew whenever its credentials are about to end, until the connection ends. A failure changes
-/// nothing while the server still accepts the connection.
-pub(super) fn keep_authenticated(
-    connection: &Arc<Connection>,
+/// Authenticates an open connection anew whenever its credentials are about to end. A failure changes nothing while the server still
+/// accepts the connection. Never ends, so that it can run beside the driver until that ends.
+pub(super) async fn keep_authenticated(
+    connection: &Connection,
     address: &Address,
-    credentials: &Credentials,
+    transaction: &Mutex<()>,
+    first: Option<Duration>,
     within: Duration,
-) {
-    let Some(mut pause) = due(credentials) else {
-        return;
-    };
-    let (connection, address) = (connection.clone(), address.clone());
-    spawn_beside(async move {
-        // One try after each pause, which lasts a second at least.
-        loop {
-            sleep(pause).await;
-            if connection.has_ended() {
-                return;
-            }
-            let again = timeout(within, authenticate_again(&connection, &address)).await;
-            let late = || Err(errors::late(&address, within));
-            match again.unwrap_or_else(|_| late()) {
-                Ok(Some(next)) => pause = next,
-                Ok(None) => return,
-                Err(_) if connection.has_ended() => return,
-                Err(failure) => {
-                    tracing::warn!(
-                        server = address.shown(),
-                        ?failure,
-                        "a connection was not authenticated anew; trying again"
-                    );
-                    pause = PAUSE;
-                }
-            }
+) -> Infallible {
+    let mut pause = first;
+    // One try after each pause, which lasts a second at least.
+    while let Some(span) = pause {
+        sleep(span).await;
+        // The driver of a user's own client may not notice the end.
+        if connection.has_ended() {
+            break;
         }
-    });
+        pause = match authenticate_again(connection, address, transaction, within).await {
+            Ok(next) => next,
+            Err(failure) => {
+                tracing::warn!(
+                    server = address.shown(),
+                    ?failure,
+                    "a connection was not authenticated anew; trying again"
+                );
+                Some(PAUSE)
+            }
+        };
+    }
+    pending().await
 }
 
 /// Returns the time until the next credentials are asked for.
 async fn authenticate_again(
     connection: &Connection,
     address: &Address,
+    transaction: &Mutex<()>,
+    within: Duration,
 ) -> Result<Option<Duration>, Failure> {
-    let Some(credentials) = credentials_for(address).await? else {
+    let late = |_| errors::late(address, within);
+    let asked = timeout(within, credentials_for(address)).await;
+    let Some(credentials) = asked.map_err(late)?? else {
         return Ok(None);
     };
-    let answers = connection.ask_all(&[&auth(&credentials)]).await;
-    match &answers.map_err(|none| errors::handshake(&none, address))?[..] {
-        [Value::ServerError(error)] => Err(errors::refused(error, address)),
-        _ => Ok(due(&credentials)),
+    // The time-out of a transaction's requests bounds the wait.
+    let _transaction = transaction.lock().await;
+    let authenticated = timeout(within, authenticate(connection, address, &credentials)).await;
+    authenticated.map_err(late)??;
+    Ok(due(&credentials))
+}
+
+/// Called between transactions.
+async fn authenticate(
+    connection: &Connection,
+    address: &Address,
+    credentials: &Credentials,
+) -> Result<(), Failure> {
+    let auth = auth(credentials);
+    let discard = [Arg::Text("DISCARD")];
+    let mut commands: Vec<&[Arg<'_>]> = vec![&auth];
+    // Twice at most: a transaction that was given up half way is still open, and is ended first.
+    loop {
+        let answers = connection.ask_all(&commands).await;
+        let answers = answers.map_err(|none| errors::handshake(&none, address))?;
+        match answers.last() {
+            Some(Value::Okay) => return Ok(()),
+            Some(Value::ServerError(error)) => return Err(errors::refused(error, address)),
+            Some(queued) if is_queued(queued) && commands.len() == 1 => {
+                commands.insert(0, &discard);
+            }
+            _ => return Err(errors::nonsense("AUTH")),
+        }
     }
 }
 
+fn is_queued(answer: &Value) -> bool {
+    matches!(answer, Value::SimpleString(word) if word == "QUEUED")
+}
+
 /// The time until the next credentials are asked for.
-fn due(credentials: &Credentials) -> Option<Duration> {
+pub(super) fn due(credentials: &Credentials) -> Option<Duration> {
     let valid_for = credentials.valid_for?;
     Some((valid_for / 5).saturating_mul(4).clamp(PAUSE, LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+    use crate::store::redis::{
+        address::{transport::Security, url::ServerUrl},
+        connection::wire::{stream::Watched, traffic::Traffic},
+    };
+
+    /// Reads until the password has come, then sends these replies.
+    async fn answer(server: &mut DuplexStream, replies: &str) -> String {
+        let mut read = String::new();
+        while !read.ends_with("word\r\n") {
+            let byte = server.read_u8().await.expect("it is open");
+            read.push(char::from(byte));
+        }
+        let sent = server.write_all(replies.as_bytes()).await;
+        sent.expect("it is open");
+        read
+    }
+
+    /// The result of an authentication to which a server replies so, message by message, and the last message that came.
+    async fn authenticated(replies: &[&str]) -> (Result<(), Failure>, String) {
+        let (ours, mut server) = duplex(1 << 10);
+        let traffic = Arc::new(Traffic::new());
+        let stream = Watched::new(Box::new(ours), traffic.clone());
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
+        let (handle, driver) = made.expect("nothing is sent in a greeting");
+        let driver = tokio::spawn(driver);
+        let connection = Connection::new(handle, traffic);
+        let url = ServerUrl::parse("redis://host").expect("whole");
+        let address = Address::of(&url, &Security::default()).expect("whole");
+        let credentials = Credentials::new("user", "word");
+        let answers = async {
+            let mut last = String::new();
+            for replies in replies {
+                last = answer(&mut server, replies).await;
+            }
+            last
+        };
+        let both = tokio::join!(authenticate(&connection, &address, &credentials), answers);
+        driver.abort();
+        both
+    }
+
+    #[tokio::test]
+    async fn a_transaction_that_was_given_up_is_ended_before_its_connection_is_authenticated() {
+        let (done, last) = authenticated(&["+QUEUED\r\n", "+OK\r\n+OK\r\n"]).await;
+        done.expect("authenticated");
+        assert!(last.contains("DISCARD"), "{last:?}");
+        let (done, last) = authenticated(&["+OK\r\n"]).await;
+        done.expect("authenticated");
+        assert!(!last.contains("DISCARD"), "{last:?}");
+    }
+
+    #[tokio::test]
+    async fn only_ok_is_authenticated() {
+        for replies in [
+            &["+QUEUED\r\n", "+OK\r\n+QUEUED\r\n"][..],
+            &["+QUEUED\r\n", "-ERR no\r\n-WRONGPASS no\r\n"],
+            &["-WRONGPASS no\r\n"],
+            &[":1\r\n"],
+            &["$-1\r\n"],
+        ] {
+            let (done, _) = authenticated(replies).await;
+            assert!(done.is_err(), "{replies:?}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! From an address to a connection that is ready for use: log in, select the database, and subscribe to grants.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redis::{
     AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult,
@@ -21,7 +21,7 @@ use crate::{
             },
             connection::{
                 Connection, Driver,
-                authentication::{auth, credentials_for, keep_authenticated},
+                authentication::{auth, credentials_for, due, keep_authenticated},
                 capabilities::Capabilities,
                 errors,
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
@@ -132,10 +132,6 @@ async fn log_in(
         }
         current
     };
-    if let Some(credentials) = credentials {
-        let within = reconnecting.timing().connect_timeout;
-        keep_authenticated(&current.connection, address, credentials, within);
-    }
     if address.database() != 0 && address.transport.client().is_none() {
         let select = [Arg::Text("SELECT"), Arg::Number(address.database().into())];
         current.expect_okay(&select).await?;
@@ -241,8 +237,9 @@ async fn start(
                 }
             };
             let connection = Arc::new(connection);
-            drive(reconnecting, connection.clone(), driver);
-            Ok(Some(CurrentConnection::new(connection, address.clone())))
+            let current = CurrentConnection::new(connection, address.clone());
+            drive(reconnecting, &current, driver, credentials.and_then(due));
+            Ok(Some(current))
         }
         Err(error) if knows_no_resp3(&error) => Ok(None),
         Err(error) => Err(errors::ungreeted(&error, traffic.ended(), address)),
@@ -278,9 +275,16 @@ async fn greet(
     Ok((handle, Box::pin(driver)))
 }
 
-/// Spawns a task that polls the driver until the connection is over.
-fn drive(reconnecting: &Arc<ReconnectingConnection>, connection: Arc<Connection>, driver: Driver) {
-    let patience = reconnecting.timing().command_timeout;
+/// Spawns a task that polls the driver until the connection is over, and authenticates it anew after `due`.
+fn drive(
+    reconnecting: &Arc<ReconnectingConnection>,
+    current: &CurrentConnection,
+    driver: Driver,
+    due: Option<Duration>,
+) {
+    let (connection, address) = (current.connection.clone(), current.address.clone());
+    let (transaction, timing) = (reconnecting.transaction.clone(), reconnecting.timing());
+    let patience = timing.command_timeout;
     // On a connection for grants alone, usually no request is in flight. One request that is always counted makes its silence
     // noticed.
     #[cfg(feature = "cluster")]
@@ -299,6 +303,60 @@ fn drive(reconnecting: &Arc<ReconnectingConnection>, connection: Arc<Connection>
                 reconnecting.note_left(&connection);
             }
         };
-        connection.drive(driver, patience, silent, left).await;
+        let within = timing.connect_timeout;
+        let until_its_end = connection.drive(driver, patience, silent, left);
+        // Dropped with the driver: its pause may be a day long.
+        let authenticated = keep_authenticated(&connection, &address, &transaction, due, within);
+        tokio::select! {
+            biased;
+            () = until_its_end => {}
+            never = authenticated => match never {},
+        }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::store::{
+        redis::{
+            address::{transport::Security, url::ServerUrl},
+            connection::pub_sub::PubSubDispatch,
+        },
+        timing::Timing,
+    };
+
+    fn to(url: &str) -> Arc<ReconnectingConnection> {
+        let url = ServerUrl::parse(url).expect("whole");
+        let address = Address::of(&url, &Security::default()).expect("whole");
+        let dispatch = PubSubDispatch::new("".into(), "".into(), Arc::default());
+        let (purpose, timing) = (Purpose::OtherCommands, Timing::default());
+        Arc::new(ReconnectingConnection::new(
+            address, None, purpose, timing, dispatch,
+        ))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
+        let (ours, theirs) = tokio::io::duplex(64);
+        let traffic = Arc::new(Traffic::new());
+        let stream = Watched::new(Box::new(ours), traffic.clone());
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let made = greet(stream, None, ProtocolVersion::RESP2, config).await;
+        let (handle, driver) = made.expect("nothing is sent in a greeting");
+        let connection = Arc::new(Connection::new(handle, traffic));
+        let kept = Arc::downgrade(&connection);
+        let reconnecting = to("redis://user:password@host");
+        let current = CurrentConnection::new(connection, reconnecting.address().clone());
+        let day = Duration::from_secs(24 * 60 * 60);
+        drive(&reconnecting, &current, driver, Some(day));
+        drop((current, theirs));
+        let started = Instant::now();
+        while kept.upgrade().is_some() {
+            assert!(started.elapsed() < day / 2, "it is kept");
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
 }

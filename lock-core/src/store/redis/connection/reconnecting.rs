@@ -52,6 +52,8 @@ pub(crate) struct ReconnectingConnection {
     purpose: Purpose,
     pub(super) timing: Timing,
     pub(super) dispatch: PubSubDispatch,
+    /// Locked during a transaction, and while the connection is authenticated anew: an AUTH in a transaction would only be queued.
+    pub(crate) transaction: Arc<tokio::sync::Mutex<()>>,
     pub(super) state: Mutex<ConnectionState>,
     pub(super) round_trip: RoundTrip,
     /// How many connections have ended or were given up.
@@ -94,6 +96,7 @@ impl ReconnectingConnection {
             purpose,
             timing,
             dispatch,
+            transaction: Arc::default(),
             state: Mutex::default(),
             round_trip: RoundTrip::default(),
             losses: AtomicU64::new(0),

@@ -126,6 +126,19 @@ struct Looked {
     due: Vec<usize>,
 }
 
+impl Looked {
+    /// Takes in the replies to the changes that were due: one each. Otherwise a reply would count for another change.
+    fn with(mut self, answers: Vec<Value>) -> Result<Vec<Changed>, Failure> {
+        if answers.len() != self.due.len() {
+            return Err(errors::nonsense("some changes"));
+        }
+        for (number, answer) in self.due.into_iter().zip(answers) {
+            self.results[number] = is_done(Some(answer));
+        }
+        Ok(self.results)
+    }
+}
+
 impl Changes {
     /// To the server of another connection. Connects with the first change.
     pub(super) fn to(connection: &ReconnectingConnection) -> Self {
@@ -180,7 +193,9 @@ impl Changes {
         within: Duration,
     ) -> Result<Option<Vec<Changed>>, Failure> {
         for _ in 0..MOST_TRIES {
-            let Some(mut looked) = self.look(by, node_role, changes, within).await? else {
+            // For one try only: the connection is not to wait for all of them until it is authenticated anew.
+            let _transaction = self.connection.transaction.lock().await;
+            let Some(looked) = self.look(by, node_role, changes, within).await? else {
                 return Ok(None);
             };
             let due = looked.due.iter().map(|number| changes[*number].command(by));
@@ -207,10 +222,12 @@ impl Changes {
                 let sent = send_to(&self.connection, node_role, commands, within, None);
                 sent.await?.1
             };
-            for (number, answer) in looked.due.into_iter().zip(answers) {
-                looked.results[number] = is_done(Some(answer));
-            }
-            return Ok(Some(looked.results));
+            let connection = looked.connection;
+            let made = looked.with(answers);
+            // What is wrong with its replies may be wrong with the next ones, too.
+            return made
+                .map(Some)
+                .inspect_err(|_| self.connection.forget(connection));
         }
         Err(Failure::not_now(
             "other clients changed the keys at each try",
@@ -270,5 +287,35 @@ impl Changes {
             looked.results.push(left.map(|left| left.is_some()));
         }
         Ok(Some(looked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looked() -> Looked {
+        Looked {
+            connection: ConnectionId::next(),
+            results: vec![Ok(true), Ok(false), Ok(true)],
+            due: vec![0, 2],
+        }
+    }
+
+    #[test]
+    fn each_reply_counts_for_its_own_change() {
+        let made = looked().with(vec![Value::Okay, Value::Int(0)]);
+        let made: Vec<_> = made.expect("one each").into_iter().flatten().collect();
+        assert_eq!(made, [true, false, false]);
+        for wrong in [
+            vec![],
+            vec![Value::Okay],
+            vec![Value::Okay, Value::Okay, Value::Int(0)],
+        ] {
+            let failure = looked()
+                .with(wrong)
+                .expect_err("it is unknown which is which");
+            assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
+        }
     }
 }
