@@ -1,6 +1,6 @@
 //! The user and password for servers: fixed, or from a provider that is asked for each connection.
 
-use std::{error::Error, fmt, future::Future, pin::Pin, time::Duration};
+use std::{any::Any, error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
 /// A user and a password for a server, and for how long they are valid.
 ///
@@ -57,6 +57,10 @@ pub type CredentialsFuture<'a> =
 /// again. This loses no lease while the old connection works. Without a connection, locks are
 /// [`LockError::Unavailable`](crate::LockError::Unavailable) until the provider answers.
 ///
+/// A server may refuse what the provider returned, such as a token that has just expired. The provider is then asked again: up to
+/// three times within a second, and with each later connection. Meanwhile locks are waited for, or `Unavailable`. With fixed
+/// [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::LockError::Invalid).
+///
 /// # Examples
 ///
 /// Tokens of a cloud's identity service, such as AWS IAM or Azure Entra. The service's own crate makes the
@@ -77,7 +81,7 @@ pub type CredentialsFuture<'a> =
 /// # Ok(())
 /// # }
 /// ```
-pub trait CredentialsProvider: Send + Sync + 'static {
+pub trait CredentialsProvider: Any + Send + Sync {
     /// Returns the credentials for a connection that is being made, or the next ones for an open connection.
     ///
     /// # Errors
@@ -115,6 +119,12 @@ where
         let answer = self();
         Box::pin(async move { answer.await.map_err(Into::into) })
     }
+}
+
+/// Whether it always returns the same credentials: if they are refused once, asking again is of no use.
+#[cfg(feature = "redis")]
+pub(crate) fn is_fixed(provider: &dyn CredentialsProvider) -> bool {
+    (provider as &dyn Any).is::<Credentials>()
 }
 
 /// The credentials of a provider that answers at once.

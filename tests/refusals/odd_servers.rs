@@ -504,7 +504,7 @@ async fn a_queue_of_a_wrong_type_keeps_no_lock() {
     }
 }
 
-/// Breaks the connections of a manager, and lets new ones fail in the greeting until `pass`. All who want locks wait meanwhile.
+/// Breaks the connections of a manager, and lets new ones fail in the greeting until `pass`. All tasks that want locks wait meanwhile.
 async fn is_waited_for(server: &RedisServer, begin: impl Fn(&Proxy), pass: impl Fn(&Proxy)) {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;

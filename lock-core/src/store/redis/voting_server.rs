@@ -123,7 +123,7 @@ impl RedisStore {
         let text = match answer {
             Value::ServerError(error) => {
                 return Err(match error.code() {
-                    "NOAUTH" => errors::wrong_credentials(self.shown()),
+                    "NOAUTH" => errors::wrong_credentials(self.0.servers.address()),
                     "NOPERM" => errors::denied(format!(
                         "this user of {} may not run INFO, by which a restart is noticed: grant it `+info`",
                         self.shown()

@@ -4,15 +4,18 @@ use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
-use crate::store::{
-    Failure, OTHER_MODE, Source,
-    in_flight::{ConnectionId, InFlight},
-    owner_token::redact,
-    redis::{
-        address::{Address, Endpoint, transport::Transport},
-        connection::{
-            capabilities::Capabilities,
-            wire::{redirect::Redirect, traffic::NoReply},
+use crate::{
+    credentials::is_fixed,
+    store::{
+        Failure, OTHER_MODE, Source,
+        in_flight::{ConnectionId, InFlight},
+        owner_token::redact,
+        redis::{
+            address::{Address, Endpoint, transport::Transport},
+            connection::{
+                capabilities::Capabilities,
+                wire::{redirect::Redirect, traffic::NoReply},
+            },
         },
     },
 };
@@ -168,7 +171,7 @@ pub(crate) fn ungreeted(error: &RedisError, ended: Option<NoReply>, address: &Ad
 fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
     let (server, details) = (address.shown(), told(details));
     match code {
-        "WRONGPASS" | "NOAUTH" => wrong_credentials(server),
+        "WRONGPASS" | "NOAUTH" => wrong_credentials(address),
         "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
         _ if details.contains("without any password configured") => Failure::invalid(format!(
             "{server} has no password, but the url gives one: take it out of the url"
@@ -319,11 +322,40 @@ pub(crate) fn no_redis(server: &str) -> Failure {
     ))
 }
 
-pub(crate) fn wrong_credentials(server: &str) -> Failure {
+/// The server refuses credentials. Those of a provider may be others the next time: a token had just expired, or the server did not
+/// know it yet.
+pub(crate) fn wrong_credentials(address: &Address) -> Failure {
+    let server = address.shown();
+    let provider = address.credentials();
+    if provider.is_some_and(|provider| !is_fixed(&**provider)) {
+        let reason = format!(
+            "{server} refuses the user or password that the credentials provider returned: it is asked again"
+        );
+        return Failure::NotNow(Arc::new(CredentialsRefused { reason }));
+    }
     Failure::invalid(format!(
         "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
          percent-encoded"
     ))
+}
+
+/// The server refuses what a provider returned.
+#[derive(Debug)]
+struct CredentialsRefused {
+    reason: String,
+}
+
+impl fmt::Display for CredentialsRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl Error for CredentialsRefused {}
+
+/// Whether the provider may return other credentials if it is asked again.
+pub(crate) fn is_for_credentials(failure: &Failure) -> bool {
+    matches!(failure, Failure::NotNow(source) if source.is::<CredentialsRefused>())
 }
 
 /// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.

@@ -6,7 +6,10 @@ use redis::{
     AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult,
     Value, aio::MultiplexedConnection,
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
 use crate::{
     credentials::Credentials,
@@ -20,7 +23,7 @@ use crate::{
                 client::{OwnClient, authenticated},
             },
             connection::{
-                Connection, Driver,
+                CLOCK, Connection, Driver,
                 authentication::{auth, credentials_for, due, keep_authenticated},
                 capabilities::Capabilities,
                 errors,
@@ -41,6 +44,13 @@ use crate::{
 
 /// How many requests may wait for the driver. Further requests wait for room.
 const LONGEST_QUEUE: usize = 1 << 12;
+
+/// The pauses before a provider is asked again for credentials, where the server refused those that it returned.
+const ASK_AGAIN: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_millis(150),
+    Duration::from_millis(450),
+];
 
 const NO_RESP3: &str = "does not speak RESP3, in which grants come";
 
@@ -109,7 +119,35 @@ pub(crate) async fn open(
 }
 
 /// Opens a connection of this user to this database. If it has a greeting, messages arrive on it, too.
+///
+/// If the server refuses the credentials of a provider, that is asked again a few times.
 async fn log_in(
+    reconnecting: &Arc<ReconnectingConnection>,
+    address: &Address,
+) -> Result<CurrentConnection, Failure> {
+    let started = CLOCK.now();
+    // The refusal is to be reported, and not that the time for a connection is over.
+    let most = reconnecting.timing().connect_timeout / 2;
+    for pause in ASK_AGAIN {
+        match log_in_once(reconnecting, address).await {
+            Err(failure)
+                if errors::is_for_credentials(&failure)
+                    && CLOCK.now().since(started) + pause <= most =>
+            {
+                tracing::debug!(
+                    server = address.shown(),
+                    ?failure,
+                    "asking the credentials provider again"
+                );
+                sleep(pause).await;
+            }
+            result => return result,
+        }
+    }
+    log_in_once(reconnecting, address).await
+}
+
+async fn log_in_once(
     reconnecting: &Arc<ReconnectingConnection>,
     address: &Address,
 ) -> Result<CurrentConnection, Failure> {
@@ -317,7 +355,7 @@ fn drive(
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::{Instant, sleep};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::store::{
