@@ -155,6 +155,9 @@ impl Lease {
     /// Announces the fencing token, reads the value, and writes what `change` returns for it. A process that was stopped may do any
     /// other work after its lease has ended, beside the next holder. This change is safe even then, whatever clocks do.
     ///
+    /// Of a lease with several keys, it announces the fence of the first key, [`key`](Self::key). Tokens of different keys say nothing
+    /// about each other. So a store of what another key protects needs the fence of that key, from [`fences`](Self::fences).
+    ///
     /// # Errors
     ///
     /// - [`FencedError::Refused`] if a later holder's token was announced: nothing was changed;

@@ -19,7 +19,7 @@ use std::fmt;
 /// # let manager = lock_core::LockManager::in_memory();
 /// # let options = lock_core::LockOptions::default();
 /// let guard = manager.acquire("report", options).await?;
-/// let token = u64::from(guard.lease().fencing_token());
+/// let token: u64 = guard.lease().fencing_token().get();
 /// // UPDATE report SET body = $1, fencing_token = $token WHERE fencing_token <= $token
 /// # assert!(token > 0);
 /// # guard.release().await
@@ -28,8 +28,14 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
-#[cfg(all(test, feature = "redis"))]
 impl FencingToken {
+    /// Returns the number, for a store: the same as `u64::from(token)`.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    #[cfg(all(test, feature = "redis"))]
     pub(crate) const fn new(value: u64) -> Self {
         Self(value)
     }

@@ -312,7 +312,8 @@ impl IntoLockKey for Arc<str> {
     message = "`{Self}` cannot stand in a lock key",
     label = "this value has no single text form, because it does not implement `Display`",
     note = "of an `Option`, say what `None` means, before the function is called or in the key: `key = match id {{ Some(id) => lock_core::key!(\"order:{{id}}\"), None => lock_core::key!(\"orders\") }}`",
-    note = "of a struct, name the field that tells one from another: `{{order.id}}`"
+    note = "of a struct, name the field that tells one from another: `{{order.id}}`",
+    note = "of an extractor, write `Path(id): Path<u64>`, and `{{id}}` in the key"
 )]
 pub trait KeyPart: Display {}
 

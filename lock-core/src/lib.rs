@@ -152,12 +152,12 @@ pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
-#[cfg(feature = "redis")]
-pub use manager::IntoClient;
 pub use manager::{
     AcquireFuture, KeysOf, ListedLock, LockList, LockManager, LockManagerBuilder, LockSource,
     current_lease, set_global, with_locks,
 };
+#[cfg(feature = "redis")]
+pub use manager::{ConnectFuture, IntoClient};
 pub use mode::{LockMode, PermitCount};
 pub use options::{LockOptions, OnLost};
 #[cfg(feature = "tls")]

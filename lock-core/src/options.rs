@@ -245,7 +245,7 @@ impl LockOptions {
     /// Bounds how long the lock is held: after this time the lease is lost. Defaults to no bound.
     ///
     /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow. With a long bound, a body that
-    /// hangs blocks others for as long.
+    /// hangs blocks others for as long. [Without renewal](Self::without_renewal), a bound above the ttl is never reached, and refused.
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -256,6 +256,9 @@ impl LockOptions {
     /// For a job that several replicas start by their own clocks. A replica that is late by less than this time finds the lock
     /// taken, and does not run the job again. 100 ms to 24 h. If the time is too short, a late replica runs the job again. If it is
     /// too long, the next run finds the lock of the last one.
+    ///
+    /// The time counts whatever the body returns: after an error, the lock is kept as after a success. So the other replicas skip a
+    /// job that has failed. If another replica is to try again, leave this option out, and record in a store that the job is done.
     ///
     /// The release makes the server keep the lock for what is left of this time. If the release does not reach the server before
     /// the lease has run out by itself, the lock is free sooner. It is not taken again when the server is back: an operator may

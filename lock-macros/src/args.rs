@@ -6,11 +6,12 @@ use syn::{
     Error, Expr, Ident, Lit, Path, Result, Token,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
+    spanned::Spanned as _,
 };
 
 use crate::{
     diagnostics::{nearest, refuse},
-    duration::duration,
+    duration::{DurationValue, Literals, duration},
     item::Names,
     key::{Keys, ungrouped},
     mode::{Mode, Modes, permits},
@@ -32,6 +33,8 @@ pub(crate) struct Args {
     pub(crate) private: TokenStream,
     /// Each option's name as the user wrote it, known or not.
     pub(crate) names: Vec<Ident>,
+    /// The durations that are literals.
+    literals: Literals,
     /// Whether an option that was meant to be the key was found, with or without a mistake.
     key_seen: bool,
 }
@@ -58,6 +61,7 @@ impl Args {
         };
         let ended = parser.parse2(tokens);
         errors.extend(ended.err());
+        errors.extend(args.literals.check());
         if let (Some(modes), Some(Ok(keys))) = (&args.modes, &args.key) {
             errors.extend(modes.check(keys).err());
         }
@@ -120,7 +124,7 @@ impl Args {
         match option {
             OptionName::Key => self.key = Some(Keys::parse(value, arguments)),
             OptionName::Ttl | OptionName::Wait | OptionName::MaxHold | OptionName::MinHold => {
-                self.setters.push((option.text(), duration(option, value)?));
+                self.set_duration(option, value, arguments)?;
             }
             OptionName::Mode => {
                 let modes = Modes::parse(value)?;
@@ -132,6 +136,7 @@ impl Args {
             OptionName::Permits => self.setters.push((option.text(), permits(value)?)),
             OptionName::Renew => {
                 if is_other(option, &value, ["true", "false"])? {
+                    self.literals.without_renewal = true;
                     self.setters.push(("without_renewal", TokenStream::new()));
                 }
             }
@@ -161,6 +166,28 @@ impl Args {
         Ok(())
     }
 
+    fn set_duration(
+        &mut self,
+        option: OptionName,
+        value: Expr,
+        arguments: Option<&Names>,
+    ) -> Result<()> {
+        let at = value.span();
+        let setter = match duration(option, value, arguments)? {
+            DurationValue::Forever => ("wait_forever", TokenStream::new()),
+            DurationValue::Milliseconds(ms) => {
+                self.literals.push(option, ms, at);
+                (
+                    option.text(),
+                    quote!(::core::time::Duration::from_millis(#ms)),
+                )
+            }
+            DurationValue::Computed(value) => (option.text(), value.into_token_stream()),
+        };
+        self.setters.push(setter);
+        Ok(())
+    }
+
     fn unknown(&mut self, name: &Ident) -> Result<()> {
         let text = name.to_string();
         let mut known = OptionName::ALL.into_iter();
@@ -172,7 +199,13 @@ impl Args {
         {
             Some(option) => {
                 self.key_seen |= option == OptionName::Key.text();
-                format!("did you mean `{option}`?")
+                // `rw` says only that there are two modes.
+                match Mode::meant_by(&text).filter(|_| text != "rw") {
+                    Some(mode) if option == OptionName::Mode.text() => {
+                        format!("write `mode = {}`", mode.text())
+                    }
+                    _ => format!("did you mean `{option}`?"),
+                }
             }
             None => format!("there are `{}`", names.join("`, `")),
         };

@@ -1,34 +1,114 @@
 //! Durations: from a literal with units to milliseconds.
 
-use proc_macro2::TokenStream;
-use quote::{ToTokens as _, quote};
-use syn::{Expr, ExprLit, Lit, Result};
+use std::time::Duration;
+
+use proc_macro2::Span;
+use quote::ToTokens as _;
+use syn::{Error, Expr, ExprLit, Ident, Lit, Result, spanned::Spanned as _};
 
 use crate::{
     bounds::{LONGEST_MS, SHORTEST_MS},
     diagnostics::refuse,
+    item::Names,
     options::OptionName,
 };
 
 const NO_TEXT: &str = "write a text with a unit, as in `\"10s\"`";
 
-/// Reads a duration literal, which is checked here, or an expression, which is checked when it runs.
-pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
+/// The text that stands for a wait without end.
+const FOREVER: &str = "forever";
+
+/// The value of an option that is a duration.
+pub(crate) enum DurationValue {
+    Milliseconds(u64),
+    /// A wait without end.
+    Forever,
+    /// An expression, which is checked when it runs.
+    Computed(Expr),
+}
+
+/// The durations of one attribute that are literals. They are compared with each other.
+#[derive(Default)]
+pub(crate) struct Literals {
+    found: Vec<(OptionName, Duration, Span)>,
+    pub(crate) without_renewal: bool,
+}
+
+impl Literals {
+    pub(crate) fn push(&mut self, option: OptionName, ms: u64, at: Span) {
+        self.found.push((option, Duration::from_millis(ms), at));
+    }
+
+    fn get(&self, wanted: OptionName) -> Option<(Duration, Span)> {
+        let mut found = self.found.iter();
+        let found = found.find(|(option, ..)| *option == wanted);
+        found.map(|(_, duration, at)| (*duration, *at))
+    }
+
+    /// Finds what contradicts itself. lock-core says the same of values that are known at run time only.
+    pub(crate) fn check(&self) -> Vec<Error> {
+        let get = |option| self.get(option);
+        let mut errors = Vec::new();
+        let Some((max, at_max)) = get(OptionName::MaxHold) else {
+            return errors;
+        };
+        if let Some((min, at)) = get(OptionName::MinHold)
+            && min > max
+        {
+            let reason = format!(
+                "min_hold ({min:?}) is longer than max_hold ({max:?}): swap them, or leave one out"
+            );
+            errors.push(Error::new(at, reason));
+        }
+        if let Some((ttl, _)) = get(OptionName::Ttl)
+            && self.without_renewal
+            && max > ttl
+        {
+            let reason = format!(
+                "renewal is off, so the lease ends at its ttl ({ttl:?}) and never reaches max_hold ({max:?}): leave max_hold out, or \
+                 choose a longer ttl"
+            );
+            errors.push(Error::new(at_max, reason));
+        }
+        errors
+    }
+}
+
+/// Reads a duration literal, which is checked here, or an expression, which is checked when it runs. `arguments` are those of the
+/// function.
+pub(crate) fn duration(
+    option: OptionName,
+    value: Expr,
+    arguments: Option<&Names>,
+) -> Result<DurationValue> {
+    if option == OptionName::Wait && is_bare_forever(&value, arguments) {
+        let reason = "`wait` is no usable duration: it needs quotation marks: write `\"forever\"`";
+        return refuse(value.span(), reason);
+    }
     let Expr::Lit(ExprLit { lit, .. }) = value else {
-        return Ok(value.into_token_stream());
+        return Ok(DurationValue::Computed(value));
     };
     let least = format!("`\"{SHORTEST_MS}ms\"`");
     let reason = match &lit {
+        Lit::Str(text) if text.value().trim() == FOREVER => match option {
+            OptionName::Wait => return Ok(DurationValue::Forever),
+            OptionName::MaxHold => "without a bound it is left out".to_owned(),
+            _ => "only `wait` can be `\"forever\"`".to_owned(),
+        },
         Lit::Str(text) => match milliseconds(text.value().trim()) {
             Ok(0) if option != OptionName::Wait => format!("it is zero, and the least is {least}"),
             Ok(1..SHORTEST_MS) => format!("it is too short, and the least is {least}"),
             Ok(ms) if ms > LONGEST_MS => {
+                let forever = match option {
+                    OptionName::Wait => ", or `\"forever\"`",
+                    _ => "",
+                };
                 format!(
-                    "it is too long, and the most is `\"{}h\"`",
+                    "it is too long, and the most is `\"{}h\"`{forever}",
                     LONGEST_MS / 3_600_000
                 )
             }
-            Ok(ms) => return Ok(quote!(::core::time::Duration::from_millis(#ms))),
+            Ok(ms) => return Ok(DurationValue::Milliseconds(ms)),
             Err(reason) => reason,
         },
         Lit::Int(number) if number.suffix().is_empty() => {
@@ -47,6 +127,14 @@ pub(crate) fn duration(option: OptionName, value: Expr) -> Result<TokenStream> {
     };
     let reason = format!("`{}` is no usable duration: {reason}", option.text());
     refuse(lit.span(), reason)
+}
+
+/// Whether the value is the word without quotation marks, and no argument of that name.
+fn is_bare_forever(value: &Expr, arguments: Option<&Names>) -> bool {
+    let Ok(name) = syn::parse2::<Ident>(value.to_token_stream()) else {
+        return false;
+    };
+    name == FOREVER && arguments.is_none_or(|arguments| arguments.find(&name).is_none())
 }
 
 /// Reads a text such as `1h`, `1m30s` or `500ms`.

@@ -1,46 +1,17 @@
 //! The output: from the model to tokens. Nothing can fail here.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, FnArg, Ident, Pat, Type, parse_quote, spanned::Spanned as _};
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens as _, quote, quote_spanned};
+use syn::{Ident, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
     args::Args,
-    item::{Item, inferred, is_one_of, renamed},
+    arguments::rebind,
+    item::{Item, inferred, renamed},
     key::{Key, Keys},
     mode::{Mode, Modes},
     output::{Answer, answer_in_result},
 };
-
-/// The first words of attributes that the compiler itself understands. If there are no other attributes, no other macro reads the
-/// signature.
-const INERT: &[&str] = &[
-    "allow",
-    "warn",
-    "deny",
-    "forbid",
-    "expect",
-    "doc",
-    "cfg",
-    "must_use",
-    "inline",
-    "cold",
-    "deprecated",
-    "track_caller",
-    "no_mangle",
-    "export_name",
-    "link_section",
-    "target_feature",
-    "ignore",
-    "should_panic",
-    "rustfmt",
-    "clippy",
-    "rustdoc",
-    "diagnostic",
-];
-
-/// The attributes of lints. They move with an argument into the body, since lints are about its name there.
-const LINTS: &[&str] = &["allow", "warn", "deny", "forbid", "expect"];
 
 /// Writes the function without a lock, after a mistake. Further statements keep the mistake from causing other errors.
 pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
@@ -59,8 +30,11 @@ pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
 
 /// Writes the function with its lock.
 pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
+    let (mut copies, mut moves) = (TokenStream::new(), TokenStream::new());
     if item.sig.asyncness.is_some() {
-        item.bindings = rebind(&mut item, args.on_error.as_ref());
+        let arguments = rebind(&mut item, args.on_error.as_ref());
+        item.bindings = arguments.bindings;
+        (copies, moves) = (arguments.copies, arguments.moves);
     }
     let private = &args.private;
     let written = item.output();
@@ -73,7 +47,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     };
     let [outside, inside, value] = ["outside", "inside", "value"].map(local);
     let options_seen = options_seen(args);
-    let on_error = match &answer {
+    let mut on_error = match &answer {
         Some(answer) => on_error_answers(args, answer),
         None => on_error(args, &output),
     };
@@ -94,6 +68,11 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         function = quote!(async #capture { let #value = #function.await; #answered });
     }
     let lock = local("lock");
+    if !moves.is_empty() {
+        let name = local("on_error");
+        copies.extend(quote!(let #name = #private::on_error(#on_error); #moves));
+        on_error = name.to_token_stream();
+    }
     // Only the compiler knows whether the type is a response, which an alias may hide.
     let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
     let call = if is_known && !is_unit(&output) {
@@ -105,6 +84,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     item.with(quote! {
         #options_seen
         let (#outside, #inside) = #private::entry();
+        #copies
         #private::#call.await
     })
 }
@@ -258,7 +238,9 @@ fn on_error(args: &Args, output: &Type) -> TokenStream {
             let busy =
                 quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else);
             let busy = skip.then_some(busy);
-            quote!(|#error| #busy { #private::convert::<#output>(#own, #error) })
+            // The span is that of the user's closure, so that an error about what it captures points there.
+            let at = own.span().resolved_at(Span::mixed_site());
+            quote_spanned!(at=> |#error| #busy { #private::convert::<#output>(#own, #error) })
         }
         (None, true) => quote!(<#output as #private::SkipOrFail>::__conversion()),
         (None, false) => quote!(<#output as #private::FromLockError>::__conversion()),
@@ -274,83 +256,4 @@ fn local(name: &str) -> Ident {
 /// A name that no variable of the user's can have.
 fn hidden(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
-}
-
-/// Moves every argument into the body, where it is dropped as it would be without a lock; returns the statements.
-///
-/// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has a name like `__arg0` instead, as
-/// the compiler's own. If another attribute has still to read the pattern, the signature keeps it.
-fn rebind(item: &mut Item, on_error: Option<&Expr>) -> TokenStream {
-    let others_read = !item.attrs.iter().all(|attr| begins(attr, INERT));
-    // An argument may be used only in the key of another lock below this one.
-    let below = item.attrs.iter().filter(|attr| is_a_lock(attr));
-    let below: String = below
-        .map(|attr| attr.to_token_stream().to_string())
-        .collect();
-    let on_error = on_error.map(ToTokens::to_token_stream).unwrap_or_default();
-    let this = item.sig.receiver().map(|this| this.self_token).into_iter();
-    let mut bindings = quote!(#(let _ = &#this;)*);
-    for (position, input) in item.sig.inputs.iter_mut().enumerate() {
-        let FnArg::Typed(typed) = input else {
-            continue;
-        };
-        let unseen = typed.pat.span().resolved_at(Span::mixed_site());
-        let attrs = &typed.attrs;
-        let conditions = attrs
-            .iter()
-            .filter(|attr| begins(attr, &["cfg", "cfg_attr"]));
-        let lints = attrs.iter().filter(|attr| begins(attr, LINTS));
-        let attrs = quote!(#(#conditions)* #(#lints)*);
-        typed.attrs.retain(|attr| !begins(attr, LINTS));
-        let pat = typed.pat.to_token_stream();
-        bindings.extend(match &mut *typed.pat {
-            Pat::Ident(named) if named.by_ref.is_none() && named.subpat.is_none() => {
-                let mut name = named.ident.clone();
-                named.mutability = None;
-                if mentions(on_error.clone(), &name) || has_word(&below, &name.to_string()) {
-                    quote!(#attrs let #pat = #name; #attrs let _ = &#name;)
-                } else if !name.to_string().starts_with('_') {
-                    quote!(#attrs let #pat = #name;)
-                } else if others_read {
-                    // Clippy accepts the name `_x` for an argument, but not for a variable that is used or has no effect.
-                    quote!(#[allow(clippy::used_underscore_binding)] #attrs let #pat = ::core::convert::identity(#name);)
-                } else {
-                    name.set_span(unseen);
-                    named.ident = name.clone();
-                    quote!(#attrs let #pat = ::core::convert::identity(#name);)
-                }
-            }
-            _ if others_read => continue,
-            other => {
-                let name = format_ident!("__arg{position}", span = unseen);
-                *other = parse_quote!(#name);
-                quote!(#attrs let #name = #name; #attrs let #pat = #name;)
-            }
-        });
-    }
-    bindings
-}
-
-/// Whether the first word of an attribute is one of these.
-fn begins(attr: &Attribute, words: &[&str]) -> bool {
-    let first = attr.path().segments.first();
-    first.is_some_and(|first| is_one_of(&first.ident, words))
-}
-
-fn is_a_lock(attr: &Attribute) -> bool {
-    let last = attr.path().segments.last();
-    last.is_some_and(|last| last.ident == "distributed_lock")
-}
-
-fn has_word(text: &str, word: &str) -> bool {
-    let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-    words.any(|other| other == word)
-}
-
-fn mentions(tokens: TokenStream, name: &Ident) -> bool {
-    tokens.into_iter().any(|tree| match tree {
-        TokenTree::Ident(ident) => ident == *name,
-        TokenTree::Group(group) => mentions(group.stream(), name),
-        _ => false,
-    })
 }

@@ -200,9 +200,7 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     struct NameSearch(Vec<Ident>);
     impl<'ast> Visit<'ast> for NameSearch {
         fn visit_pat_ident(&mut self, pat: &'ast PatIdent) {
-            let marked = pat.by_ref.is_some() || pat.mutability.is_some();
-            // An upper-case name without `ref` or `mut` is a constant or a unit struct.
-            if marked || !pat.ident.to_string().starts_with(char::is_uppercase) {
+            if binds(pat) {
                 self.0.push(pat.ident.clone());
             }
             visit::visit_pat_ident(self, pat);
@@ -211,6 +209,12 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     let mut search = NameSearch(Vec::new());
     search.visit_pat(pat);
     search.0
+}
+
+/// Whether a name in a pattern is a variable. An upper-case name without `ref` or `mut` is a constant or a unit struct.
+pub(crate) fn binds(pat: &PatIdent) -> bool {
+    let marked = pat.by_ref.is_some() || pat.mutability.is_some();
+    marked || !pat.ident.to_string().starts_with(char::is_uppercase)
 }
 
 /// Replaces each name for which `other` returns one. The new name has the position of the old one.

@@ -4,7 +4,11 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens as _, quote};
 use syn::{Error, Expr, ExprArray, Ident, LitStr};
 
-use crate::{diagnostics::refuse, item::Names, template::Template};
+use crate::{
+    diagnostics::refuse,
+    item::Names,
+    template::{Part, Template},
+};
 
 /// What is locked.
 pub(crate) enum Keys {
@@ -56,8 +60,7 @@ pub(crate) enum Key {
     Template {
         /// The template as it was written.
         text: String,
-        /// The calls that make the parts of the key.
-        parts: Vec<TokenStream>,
+        parts: Vec<Part>,
         /// The tokens for an editor only.
         seen: TokenStream,
     },
@@ -121,9 +124,10 @@ impl Key {
     /// Builds the key.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
         match self {
-            Self::Template { text, parts, .. } => quote! {
-                #private::key(const { &#private::Template::new(#text) }, &[#(#private::#parts),*])
-            },
+            Self::Template { text, parts, .. } => {
+                let parts = parts.iter().map(|part| part.tokens(private));
+                quote!(#private::key(const { &#private::Template::new(#text) }, &[#(#parts),*]))
+            }
             Self::Exact(expr) => quote!(#private::exact_key(#expr)),
         }
     }
@@ -168,8 +172,10 @@ mod tests {
             let Ok(Key::Template { parts, .. }) = Key::template(&literal, None) else {
                 return Err(TestCaseError::fail(format!("{escaped:?} is refused")));
             };
-            let expected = quote!(text(#text)).to_string();
-            prop_assert_eq!(parts.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+            let [Part::Text(only)] = &parts[..] else {
+                return Err(TestCaseError::fail(format!("{escaped:?} has more than text")));
+            };
+            prop_assert_eq!(only, &text);
         }
     }
 }

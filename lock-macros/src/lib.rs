@@ -1,12 +1,14 @@
 //! The attribute of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports it.
 
 mod args;
+mod arguments;
 mod bounds;
 mod diagnostics;
 mod duration;
 mod expand;
 mod item;
 mod key;
+mod mentions;
 mod mode;
 mod options;
 mod output;
@@ -15,8 +17,9 @@ mod template;
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, Ident,
+    Error, Ident, Lit, LitStr, Path, Result, Token,
     parse::{ParseStream, Parser as _},
+    parse_quote,
 };
 
 use crate::{args::Args, diagnostics::refuse, item::Item, key::Key};
@@ -38,14 +41,39 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
             let reason = "`key!` takes a template, as in `key!(\"order:{order_id}\")`";
             return refuse(input.span(), reason);
         }
-        let key = Key::template(&input.parse()?, None)?;
-        let tokens = key.tokens(&quote!(::lock_core::__private));
+        let path = path_option(input)?;
+        let key = Key::template(&text(input)?, None)?;
+        input.parse::<Option<Token![,]>>()?;
+        let tokens = key.tokens(&quote!(#path::__private));
         // A block of its own ends the borrows of the values here, and not after an `.await` of the statement around it.
         let key = Ident::new("__key", Span::mixed_site());
         Ok(quote!({ let #key = #tokens; #key }))
     };
     let tokens = read.parse(input);
     tokens.unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Reads a text. An error about another literal is at the literal, also if it comes through `$key:literal`.
+fn text(input: ParseStream) -> Result<LitStr> {
+    if !input.peek(Lit) {
+        return input.parse();
+    }
+    match input.parse()? {
+        Lit::Str(text) => Ok(text),
+        other => refuse(other.span(), "expected string literal"),
+    }
+}
+
+/// Reads `crate = path,` in front of the template of `key!`: the path of lock-core.
+fn path_option(input: ParseStream) -> Result<Path> {
+    if !(input.peek(Token![crate]) && input.peek2(Token![=])) {
+        return Ok(parse_quote!(::lock_core));
+    }
+    input.parse::<Token![crate]>()?;
+    input.parse::<Token![=]>()?;
+    let path = input.call(Path::parse_mod_style)?;
+    input.parse::<Token![,]>()?;
+    Ok(path)
 }
 
 fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
@@ -70,7 +98,7 @@ fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write as _, path::Path, process};
+    use std::{env, fs, io::Write as _, path, process};
 
     use super::*;
 
@@ -86,7 +114,7 @@ mod tests {
                 }
             },
         );
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let docs = fs::read_to_string(root.join("docs/distributed_lock.md")).expect("the docs");
         assert!(
             docs.contains(&expanded),
@@ -110,7 +138,7 @@ mod tests {
     /// Expands the attribute, and compares with a file.
     fn expanded_as_in(file: &str, arguments: TokenStream, item: TokenStream) -> String {
         let expanded = attribute(arguments, item);
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+        let golden = path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../tests/ui")
             .join(file);
         // The paths are shortened, since rustfmt does not format code with the long ones.
@@ -118,7 +146,7 @@ mod tests {
             .to_string()
             .replace(":: lock_core :: __private ::", "__private::");
         let expanded = formatted(&expanded.replace(":: core :: option :: Option ::", ""));
-        if std::env::var_os("BLESS").is_some() {
+        if env::var_os("BLESS").is_some() {
             fs::write(&golden, &expanded).expect("the golden file can be written");
         }
         let expected = fs::read_to_string(golden).expect("the golden file is there");

@@ -33,22 +33,32 @@ impl Mode {
         }
     }
 
+    /// The mode for which other libraries, or a user who guesses, have this word.
+    pub(crate) fn meant_by(word: &str) -> Option<Self> {
+        match word {
+            "shared" | "share" | "read" | "reader" | "readers" | "read_only" | "readonly" | "r" => {
+                Some(Self::Shared)
+            }
+            "exclusive" | "write" | "writer" | "writers" | "read_write" | "rw" | "w" | "mutex" => {
+                Some(Self::Exclusive)
+            }
+            _ => None,
+        }
+    }
+
     fn parse(value: &Expr) -> Result<Self> {
         let written = value.to_token_stream().to_string();
         let known = [Self::Exclusive, Self::Shared];
         if let Some(mode) = known.into_iter().find(|mode| written == mode.text()) {
             return Ok(mode);
         }
-        let advice = match written.trim_matches('"').to_lowercase().as_str() {
-            "shared" | "share" | "read" | "reader" | "readers" | "read_only" | "readonly" | "r" => {
-                ": write `shared`"
-            }
-            "exclusive" | "write" | "writer" | "read_write" | "rw" | "w" | "mutex" => {
-                ": write `exclusive`"
-            }
-            "permits" | "permit" | "semaphore" => OTHER_OPTION,
-            number if number.parse::<u64>().is_ok() => OTHER_OPTION,
-            _ => "",
+        let word = written.trim_matches('"').to_lowercase();
+        let advice = match (Self::meant_by(&word), word.as_str()) {
+            (Some(Self::Shared), _) => ": write `shared`",
+            (Some(Self::Exclusive), _) => ": write `exclusive`",
+            (None, "permits" | "permit" | "semaphore") => OTHER_OPTION,
+            (None, number) if number.parse::<u64>().is_ok() => OTHER_OPTION,
+            (None, _) => "",
         };
         let reason =
             format!("`mode` is `exclusive`, the default, or `shared`, without quotes{advice}");

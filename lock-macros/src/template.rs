@@ -14,10 +14,42 @@ use crate::{
 
 /// A template, taken apart.
 pub(crate) struct Template {
-    /// The calls that make the parts of the key.
-    pub(crate) parts: Vec<TokenStream>,
+    pub(crate) parts: Vec<Part>,
     /// The expressions in the braces.
     pub(crate) values: Vec<TokenStream>,
+}
+
+/// A part of a key.
+pub(crate) enum Part {
+    /// Fixed text.
+    Text(String),
+    Value {
+        value: TokenStream,
+        /// The spec, with its colon. Empty if there is none.
+        spec: String,
+        at: Span,
+    },
+}
+
+impl Part {
+    /// The call that makes the part.
+    pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
+        let (value, spec, at) = match self {
+            Self::Text(text) => return quote!(#private::text(#text)),
+            Self::Value { value, spec, at } => (value, spec, *at),
+        };
+        if spec.is_empty() {
+            return quote_spanned!(at=> #private::value(&&#value));
+        }
+        let format = LitStr::new(&format!("{{{spec}}}"), at);
+        // A value has one bound with a spec and without, so that a compiler which misses it proposes it once.
+        let value = if spec.ends_with(char::is_alphabetic) {
+            value.clone()
+        } else {
+            quote_spanned!(at=> #private::formatted(&&#value))
+        };
+        quote_spanned!(at=> #private::value(&&::core::format_args!(#format, #value)))
+    }
 }
 
 impl Template {
@@ -43,7 +75,7 @@ struct Scanner<'a> {
     names: Option<&'a Names>,
     /// The fixed text after the last value.
     pending: String,
-    parts: Vec<TokenStream>,
+    parts: Vec<Part>,
     values: Vec<TokenStream>,
 }
 
@@ -102,7 +134,7 @@ impl Scanner<'_> {
         // A single colon begins the spec.
         let colon = inner.replace("::", "..").find(':').unwrap_or(length);
         let (expr, spec) = inner.split_at(colon);
-        check_spec(spec).or_else(|reason| self.refuse(open + 1 + colon..end - 1, reason))?;
+        check_spec(spec).or_else(|reason| self.refuse(open + 1 + colon..end - 1, &reason))?;
         let from = open + 1 + expr.len() - expr.trim_start().len();
         let expr = expr.trim();
         if expr.is_empty() {
@@ -112,13 +144,11 @@ impl Scanner<'_> {
         let value = self.expression(expr);
         let value = value.or_else(|reason| self.refuse(from..from + expr.len(), &reason))?;
         self.end_of_text();
-        // The span is that of the literal, so that an error points there.
-        let span = self.at.resolved_at(Span::mixed_site());
-        self.parts.push(if spec.is_empty() {
-            quote_spanned!(span=> value(&&#value))
-        } else {
-            let format = LitStr::new(&format!("{{{spec}}}"), span);
-            quote_spanned!(span=> value(&&::core::format_args!(#format, #value)))
+        self.parts.push(Part::Value {
+            value: value.clone(),
+            spec: spec.to_owned(),
+            // The span is that of the literal, so that an error points there.
+            at: self.at.resolved_at(Span::mixed_site()),
         });
         self.values.push(value);
         Ok(end)
@@ -127,7 +157,7 @@ impl Scanner<'_> {
     fn end_of_text(&mut self) {
         let text = std::mem::take(&mut self.pending);
         if !text.is_empty() {
-            self.parts.push(quote!(text(#text)));
+            self.parts.push(Part::Text(text));
         }
     }
 
@@ -271,7 +301,7 @@ enum Place {
     Argument,
 }
 
-fn check_spec(spec: &str) -> Result<(), &'static str> {
+fn check_spec(spec: &str) -> Result<(), String> {
     let spec = spec.trim_start_matches(':').trim_end();
     let mut chars = spec.chars();
     // Any character may be the fill.
@@ -284,11 +314,13 @@ fn check_spec(spec: &str) -> Result<(), &'static str> {
     } else if rest.contains('$') || rest.contains(".*") {
         "a width or precision in a key is a plain number"
     } else if !has_format_trait(rest) {
-        "there is no such format: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`"
+        return Err(format!(
+            "there is no format `{spec}`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{{id:08x}}`"
+        ));
     } else {
         return Ok(());
     };
-    Err(reason)
+    Err(reason.to_owned())
 }
 
 /// Whether the compiler knows a format spec, which is given without its fill. The compiler itself would report an unknown spec at a

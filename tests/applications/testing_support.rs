@@ -453,6 +453,7 @@ async fn deposit(account: u64, into: u64) -> Result<(), LockError> {
 
 /// Relies on its caller's lock.
 fn write_balance(account: u64) {
+    assert_held!("account:{account}");
     assert_held!(format!("account:{account}"));
 }
 

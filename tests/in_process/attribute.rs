@@ -662,6 +662,28 @@ mod failures {
     }
 
     #[tokio::test]
+    async fn on_error_sees_the_names_of_patterns() {
+        struct Path<T>(T);
+        #[distributed_lock(key = "order:{id}", wait = "0s", on_error = |error| Err(format!("{id} of {shop}: {error}")))]
+        async fn f(
+            Path(mut id): Path<u64>,
+            (shop, name): (&str, String),
+        ) -> Result<String, String> {
+            id += 1;
+            Ok(format!("{id} {name}"))
+        }
+        let locks = LockManager::in_memory();
+        let call = || with_locks(locks.clone(), f(Path(7), ("acme", "n".to_owned())));
+        assert_eq!(call().await, Ok("8 n".to_owned()));
+        let _guard = locks.acquire("order:7", LockOptions::default()).await;
+        let error = call().await.expect_err("busy");
+        assert!(
+            error.starts_with("7 of acme: the lock `order:7`"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
     async fn on_error_gets_the_failure_and_the_users_own_errors_pass_it_by() {
         #[distributed_lock(key = "k", wait = "0s", on_error = |error| Err(format!("lock: {error}")))]
         async fn f() -> Result<(), String> {
@@ -775,6 +797,40 @@ mod options {
             assert!(matches!(bounded().await, Err(LockError::Lost { .. })));
         })
         .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn min_hold_counts_after_an_error_too() {
+        #[distributed_lock(key = "k", min_hold = "5s", on_error = |error| Err(error.to_string()))]
+        async fn fails() -> Result<(), String> {
+            Err("the job has failed".to_owned())
+        }
+        #[distributed_lock(key = "k", wait = "0s", on_busy = skip)]
+        async fn tries() -> Result<Option<()>, LockError> {
+            Ok(Some(()))
+        }
+        with_locks(memory(), async {
+            fails().await.expect_err("the body's own error");
+            assert_eq!(tries().await.expect("skipped"), None);
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!(tries().await.expect("free"), Some(()));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_forever_has_no_end() {
+        #[distributed_lock(key = "k", wait = "forever")]
+        async fn waits() -> Result<(), LockError> {
+            Ok(())
+        }
+        let locks = LockManager::in_memory();
+        let guard = locks.acquire("k", LockOptions::default()).await;
+        let waiting = tokio::spawn(with_locks(locks, waits()));
+        sleep(Duration::from_secs(3600)).await;
+        assert!(!waiting.is_finished());
+        drop(guard.expect("free"));
+        waiting.await.expect("no panic").expect("free at last");
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,6 +7,9 @@
 //! moment, and the next replica finds the lock free. `min_hold` keeps the lock for longer than the clocks are apart. With
 //! `--without-min-hold` the notification is sent three times. With a number, the program runs that replica alone, as on a
 //! machine of its own.
+//!
+//! `min_hold` counts after an error, too: the other replicas skip a job that has failed, until the next round. If one of them is to
+//! try again at once, do without `min_hold`, and have the job record in a store that it is done.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{env, time::Duration};

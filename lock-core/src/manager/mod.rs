@@ -40,7 +40,7 @@ pub use keys_of::KeysOf;
 pub use listing::{ListedLock, LockList};
 pub(crate) use run::release_now;
 #[cfg(feature = "redis")]
-pub use servers::IntoClient;
+pub use servers::{ConnectFuture, IntoClient};
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);

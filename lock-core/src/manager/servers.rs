@@ -1,5 +1,12 @@
 //! Connecting without a url: by the hosts of sentinels or of a cluster, and through a user's own client of the crate `redis`.
 
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use redis::AsyncConnectionConfig;
 
 use crate::{
@@ -87,8 +94,8 @@ impl LockManagerBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn client(self, client: impl IntoClient) -> Result<LockManager, LockError> {
-        self.client_with(client, AsyncConnectionConfig::new()).await
+    pub fn client(self, client: impl IntoClient) -> ConnectFuture {
+        self.client_with(client, AsyncConnectionConfig::new())
     }
 
     /// The same with settings for each connection, such as a DNS resolver.
@@ -105,15 +112,17 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
-    pub async fn client_with(
+    pub fn client_with(
         self,
         client: impl IntoClient,
         config: AsyncConnectionConfig,
-    ) -> Result<LockManager, LockError> {
-        self.check()?;
-        self.check_the_check_key()?;
+    ) -> ConnectFuture {
         let client = OwnClient::new(client.into_client(), config);
-        self.connect_to_server(Named::Client(client)).await
+        ConnectFuture::new(async move {
+            self.check()?;
+            self.check_the_check_key()?;
+            self.connect_to_server(Named::Client(client)).await
+        })
     }
 
     /// Opens the connections to the servers of urls as this client does.
@@ -159,7 +168,7 @@ impl LockManagerBuilder {
     ///
     /// As [`LockManager::connect`].
     #[cfg(feature = "redlock")]
-    pub async fn clients<C>(self, clients: C) -> Result<LockManager, LockError>
+    pub fn clients<C>(self, clients: C) -> ConnectFuture
     where
         C: IntoIterator<Item: IntoClient>,
     {
@@ -167,7 +176,34 @@ impl LockManagerBuilder {
             let config = AsyncConnectionConfig::new();
             Named::Client(OwnClient::new(client.into_client(), config))
         });
-        self.connect_to_servers(named.collect()).await
+        let named = named.collect();
+        ConnectFuture::new(async move { self.connect_to_servers(named).await })
+    }
+}
+
+/// The future of [`LockManagerBuilder::client`] and its like: connects, and returns the manager.
+// It is a named type, since an opaque type would contain the type of the client. An error about that type would then be reported
+// three times.
+#[must_use = "futures do nothing unless polled"]
+pub struct ConnectFuture(Pin<Box<dyn Future<Output = Result<LockManager, LockError>> + Send>>);
+
+impl ConnectFuture {
+    fn new(connect: impl Future<Output = Result<LockManager, LockError>> + Send + 'static) -> Self {
+        Self(Box::pin(connect))
+    }
+}
+
+impl Future for ConnectFuture {
+    type Output = Result<LockManager, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for ConnectFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectFuture").finish_non_exhaustive()
     }
 }
 
@@ -183,8 +219,10 @@ impl LockManagerBuilder {
 /// # }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot open connections for locks: give a `redis::Client`",
-    label = "not a `redis::Client` of the version that lock-core uses, `lock_core::redis`",
+    message = "`{Self}` is not the client of the version of `redis` that lock-core uses: give a `lock_core::redis::Client`",
+    label = "not a `lock_core::redis::Client`",
+    note = "a `Client` of another version of the crate `redis` is another type: depend on the version of `lock_core::redis`, or open the \
+            client by `lock_core::redis::Client::open`",
     note = "for a cluster, use a `redis+cluster://` url or `LockManagerBuilder::cluster`",
     note = "a `MultiplexedConnection` or `ConnectionManager` is made from a `redis::Client`: give that one"
 )]

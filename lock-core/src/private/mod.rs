@@ -314,6 +314,11 @@ pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T 
     on_error(error)
 }
 
+/// Tells the compiler the type of the conversion of a failure before it is passed on.
+pub fn on_error<T, F: FnOnce(LockError) -> T>(on_error: F) -> F {
+    on_error
+}
+
 /// Options that leave everything to the manager.
 pub fn options() -> LockOptions {
     LockOptions::default()
@@ -364,7 +369,7 @@ mod editor {
         pub const key: () = ();
         /// How long a crash of the holder blocks all others: `"10s"`, or a `Duration`. Defaults to the manager's.
         pub const ttl: () = ();
-        /// How long to wait for a busy lock: `"2s"`, `"0s"` or a `Duration`. Defaults to the manager's.
+        /// How long to wait for a busy lock: `"2s"`, `"0s"`, `"forever"` or a `Duration`. Defaults to the manager's.
         pub const wait: () = ();
         /// Beside which holders the body may run: none (`exclusive`, the default), or other `shared` ones. For several keys: one
         /// mode for all, or one for each between brackets.
@@ -375,7 +380,7 @@ mod editor {
         pub const renew: () = ();
         /// The longest time for which the lock is held: then the lease is lost. For a body that may hang.
         pub const max_hold: () = ();
-        /// The shortest time for which the lock is held, even if the body ends sooner.
+        /// The shortest time for which the lock is held, even if the body ends sooner, and even if it fails.
         pub const min_hold: () = ();
         /// What the call does if the lock is busy: return an `error`, the default, or `skip` the body.
         pub const on_busy: () = ();

@@ -1,5 +1,5 @@
 //! The option read means mode.
-// error: there is no option `read`: did you mean `mode`?
+// error: there is no option `read`: write `mode = shared`
 // at: read
 
 use lock_core::{LockError, distributed_lock};

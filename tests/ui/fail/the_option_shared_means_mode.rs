@@ -1,10 +1,10 @@
-//! The option shared means mode.
-// error: there is no option `shared`: did you mean `mode`?
+//! The option shared means the mode shared.
+// error: there is no option `shared`: write `mode = shared`
 // at: shared
 
 use lock_core::{LockError, distributed_lock};
 
-#[distributed_lock(key = "order", shared = 3)]
-async fn f(order_id: u64, name: String) -> Result<u64, LockError> {
-    Ok(order_id + name.len() as u64)
+#[distributed_lock(key = "order", shared = true)]
+async fn f() -> Result<(), LockError> {
+    Ok(())
 }

@@ -20,3 +20,11 @@ async fn g() -> Result<(), LockError> {
 async fn h() -> Result<(), LockError> {
     Ok(())
 }
+#[distributed_lock(key = "n", wait = "forever", ttl = "10s", max_hold = "10s", min_hold = "10s", renew = false)]
+async fn i() -> Result<(), LockError> {
+    Ok(())
+}
+#[distributed_lock(key = "n", wait = forever)]
+async fn j(forever: Duration) -> Result<(), LockError> {
+    Ok(())
+}

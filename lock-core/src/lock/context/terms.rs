@@ -110,10 +110,18 @@ impl Terms {
         if let Some(min_hold) = self.min_hold {
             check_range("min_hold", min_hold)?;
         }
+        // The attribute says the same of literals.
         match (self.min_hold, self.max_hold) {
             (Some(min), Some(max)) if min > max => Err(LockError::invalid(format!(
                 "min_hold ({min:?}) is longer than max_hold ({max:?}): swap them, or leave one out"
             ))),
+            (_, Some(max)) if max > self.ttl && self.renew == AutoRenew::Off => {
+                let ttl = self.ttl;
+                Err(LockError::invalid(format!(
+                    "renewal is off, so the lease ends at its ttl ({ttl:?}) and never reaches max_hold ({max:?}): leave max_hold out, or \
+                     choose a longer ttl"
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -248,7 +256,26 @@ mod tests {
         let options = LockOptions::default()
             .min_hold(Duration::from_secs(2))
             .max_hold(Duration::from_secs(1));
-        assert!(reason(terms(&options)).contains("swap them"));
+        assert_eq!(
+            reason(terms(&options)),
+            "min_hold (2s) is longer than max_hold (1s): swap them, or leave one out"
+        );
+    }
+
+    /// `tests/ui` has the same text for literals in the attribute.
+    #[test]
+    fn a_bound_that_a_lease_without_renewal_never_reaches_is_refused() {
+        let options = LockOptions::new(Duration::from_secs(10)).without_renewal();
+        let bounded = |secs| options.clone().max_hold(Duration::from_secs(secs));
+        assert_eq!(
+            reason(terms(&bounded(60))),
+            "renewal is off, so the lease ends at its ttl (10s) and never reaches max_hold (60s): leave max_hold out, or choose a \
+             longer ttl"
+        );
+        terms(&bounded(10)).expect("both end the lease");
+        let of_the_manager = LockOptions::default().without_renewal();
+        let reason = reason(terms(&of_the_manager.max_hold(Duration::from_secs(11))));
+        assert!(reason.contains("its ttl (10s)"), "{reason}");
     }
 
     #[test]
