@@ -140,6 +140,20 @@ impl LockError {
         }
     }
 
+    /// Adds to a busy error another key that the task holds.
+    pub(crate) fn beside(self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
+        match self {
+            Self::Busy { key, retry_after } => {
+                let details = ErrorDetails {
+                    beside: held(&key),
+                    ..key.details()
+                };
+                Self::busy(&key, retry_after, details)
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn invalid(reason: impl Into<Arc<str>>) -> Self {
         Self::Invalid {
             key: None,
@@ -188,9 +202,14 @@ impl fmt::Display for LockError {
                 key,
                 retry_after: Some(_),
             } => {
+                let ErrorDetails {
+                    held_by, beside, ..
+                } = key.details();
                 write!(f, "the lock `{}` is busy", key.shown())?;
-                let held_by = key.details().held_by;
-                held_by.map_or(Ok(()), |held_by| write!(f, ": {held_by}"))
+                if let Some(held_by) = held_by {
+                    write!(f, ": {held_by}")?;
+                }
+                beside.map_or(Ok(()), |other| one_list(f, &other))
             }
             Self::Busy {
                 key,
@@ -217,6 +236,16 @@ impl fmt::Display for LockError {
             ),
         }
     }
+}
+
+/// Advises a task that waits for a lock inside another one.
+fn one_list(f: &mut fmt::Formatter<'_>, held: &LockKey) -> fmt::Result {
+    write!(
+        f,
+        "; this task holds `{}` already: take both at once, by `acquire_all` or `key = [\"…\", \"…\"]`, or two tasks may wait for \
+         each other",
+        held.shown()
+    )
 }
 
 /// What holds a lock that is busy: see [`LockError::held_by`].

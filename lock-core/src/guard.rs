@@ -15,6 +15,10 @@ use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
 ///
+/// A guard that is not bound to a name, as with `let _ = …`, is dropped in its statement, and the code below runs without the lock.
+/// For a guard that is dropped within a millisecond, and that nothing looked at, there is an event `released at once` of `tracing`, at
+/// the level `DEBUG`.
+///
 /// A bare guard does not stop your code when the lease is lost. Watch [`Lease::lost`], or use
 /// [`LockManager::run`](crate::LockManager::run), which does.
 #[must_use = "the lock is released as soon as the guard is dropped: bind it, as in `let guard = …`, not `let _ = …`"]
@@ -30,13 +34,13 @@ impl LockGuard {
     /// Returns what is locked; of several keys the first, in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        &self.hold.leases().first().key
+        &self.hold().leases().first().key
     }
 
     /// Returns the lease, to watch it or to pass it on.
     #[must_use]
     pub fn lease(&self) -> Lease {
-        Lease::new(self.hold.leases().clone())
+        Lease::new(self.hold().leases().clone())
     }
 
     /// Releases the lock and waits until the backend has done it; several keys are released at the same time.
@@ -58,6 +62,7 @@ impl LockGuard {
     }
 
     pub(crate) fn hold(&self) -> &Hold {
+        self.hold.leases().first().see();
         &self.hold
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct ErrorDetails {
     pub(crate) typical_hold: Option<Duration>,
     /// Whether the log has the error already, or counts it.
     pub(crate) is_logged: bool,
+    /// Another key that the task holds already.
+    pub(crate) beside: Option<LockKey>,
 }
 
 impl LockKey {

@@ -33,7 +33,7 @@ impl Mode {
         }
     }
 
-    /// The mode for which other libraries, or a user who guesses, have this word.
+    /// The mode for which other libraries have this word, or a user is likely to guess it.
     pub(crate) fn meant_by(word: &str) -> Option<Self> {
         match word {
             "shared" | "share" | "read" | "reader" | "readers" | "read_only" | "readonly" | "r" => {

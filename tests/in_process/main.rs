@@ -2,6 +2,7 @@
 //!
 //! A test of `attribute` sets the manager of the process. Tests of a program without one are in `applications`.
 
+mod advice;
 mod attribute;
 mod in_memory;
 mod modes;

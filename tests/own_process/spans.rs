@@ -197,3 +197,78 @@ async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("refused with 500"), "{text}");
 }
+
+/// A guard that nothing looked at, and that was dropped in the millisecond in which it was made.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_in_its_statement_is_told() {
+    let log = Log::default();
+    let _listens = listens(&log);
+    let locks = LockManager::in_memory();
+    let told = || log.text().matches("released at once").count();
+    let acquire = || locks.acquire("report", LockOptions::default());
+    let _ = acquire().await.expect("free");
+    assert_eq!(told(), 1, "{}", log.text());
+    let _ = locks.acquire_all(["a", "b"], LockOptions::default()).await;
+    assert_eq!(told(), 2, "{}", log.text());
+    // Held for longer, looked at, or released.
+    let guard = acquire().await.expect("free");
+    sleep(SECOND / 1_000).await;
+    drop(guard);
+    assert!(!acquire().await.expect("free").lease().is_lost());
+    acquire()
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
+    // No guard of the user's.
+    let run = locks.run("report", LockOptions::default(), async |_| {});
+    run.await.expect("free");
+    let busy = locks.acquire_free("b", LockOptions::default()).await;
+    let all = locks
+        .acquire_all(["a", "b"], LockOptions::default().no_wait())
+        .await;
+    assert!(all.is_err_and(|error| error.is_busy()));
+    assert!(!busy.lease().is_lost());
+    assert_eq!(told(), 2, "{}", log.text());
+}
+
+/// Once for each text, in builds with debug assertions, as those of tests are.
+#[tokio::test(start_paused = true)]
+async fn a_template_that_is_passed_by_hand_is_told_once() {
+    let log = Log::default();
+    let _listens = listens(&log);
+    let locks = LockManager::in_memory();
+    let told = || log.text().matches("no template").count();
+    let options = LockOptions::default;
+    for _ in 0..2 {
+        drop(locks.acquire_free("order:{id}", options()).await);
+        locks
+            .run("order:{id}", options(), async |_| {})
+            .await
+            .expect("free");
+    }
+    assert_eq!(told(), 1, "{}", log.text());
+    assert!(log.text().contains("WARN") && log.text().contains("key=order:{id}"));
+    let listed = locks
+        .acquire_all(["{shop.name}:{id:04}", "b"], options())
+        .await;
+    listed.expect("free").release().await.expect("held");
+    assert_eq!(told(), 2, "{}", log.text());
+    for other in [
+        "order:{42}",
+        "order:{}",
+        "order:{a b}",
+        "order:}id{",
+        "{order:id",
+    ] {
+        drop(locks.acquire_free(other, options()).await);
+    }
+    drop(locks.acquire_free(key!("order:{{id}}"), options()).await);
+    assert_eq!(told(), 2, "{}", log.text());
+    // A program that makes such keys of its data is not flooded.
+    for n in 0..1_000 {
+        drop(locks.acquire_free(format!("{{user{n}}}"), options()).await);
+    }
+    assert!(told() <= 64, "{}", told());
+}

@@ -156,11 +156,12 @@ impl User {
             3..5 => options.wait(ttl * 2),
             _ => options.wait(Duration::from_secs(10)),
         };
-        if self.chance.permille(150) {
+        let is_renewed = !self.chance.permille(150);
+        if !is_renewed {
             options = options.without_renewal();
         }
         if self.chance.permille(100) {
-            options = options.max_hold(ttl * 2);
+            options = options.max_hold(if is_renewed { ttl * 2 } else { ttl });
         }
         if self.chance.permille(100) {
             options = options.min_hold((ttl / 2).clamp(SHORTEST, LONGEST_KEPT));

@@ -258,6 +258,17 @@ async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
     }
 }
 
+#[tokio::test]
+async fn a_plain_server_is_no_sentinel_and_the_error_says_so() {
+    let server = RedisServer::start();
+    let url = format!("redis+sentinel://127.0.0.1:{}/locks", server.port());
+    let refused = timeout(HANG, LockManager::connect(&url)).await;
+    let error = refused.expect("at once").expect_err("no sentinel");
+    assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+    let says = format!("127.0.0.1:{} is no sentinel", server.port());
+    assert!(error.to_string().contains(&says), "{error}");
+}
+
 /// The number of processes that are subscribed to grants on a server.
 fn listeners(server: &RedisServer) -> usize {
     let channels = server.cli(&["PUBSUB", "CHANNELS", "__lock_core__:grants:*"]);

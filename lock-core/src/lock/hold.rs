@@ -12,13 +12,16 @@ use std::{
 use crate::{
     error::{LeaseLost, LockError},
     lock::lease_state::LeaseState,
-    telemetry::WatchedHold,
+    telemetry::{self, WatchedHold},
 };
 
 /// The leases of the keys that were taken together, in the order in which the keys were written. Empty only in a hold that gave
 /// them up. The loss of one is the loss of all.
 #[derive(Clone, Default)]
 pub(crate) struct Leases(Arc<[Arc<LeaseState>]>);
+
+/// A guard that is dropped within this time, without a look at it, was hardly meant to be held.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Owns the leases of one guard. Guards that re-entered the leases share them.
 pub(crate) struct Hold {
@@ -158,8 +161,15 @@ impl Hold {
 impl Drop for Hold {
     /// Never blocks: the manager's executor does the rest, also if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
+        let first = self.leases.all().first();
+        // Without a subscriber to events of this level, this is one check.
+        let at_once =
+            first.filter(|lease| telemetry::hears_details() && lease.ends_unseen(AT_ONCE));
         for lease in self.leases.all() {
             drop(lease.leave());
+        }
+        if let Some(lease) = at_once {
+            telemetry::released_at_once(&lease.key);
         }
     }
 }

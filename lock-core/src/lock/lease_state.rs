@@ -9,11 +9,10 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    thread::{self, ThreadId},
     time::Duration,
 };
 
-use tokio::{sync::Notify, task};
+use tokio::sync::Notify;
 
 use crate::{
     error::{HeldBy, LeaseLost, LockError},
@@ -27,6 +26,7 @@ use crate::{
         },
         registry::Registry,
         requests::release::Releasing,
+        running_task::RunningTask,
     },
     mode::{LockMode, Mode},
     runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex, tally::Open},
@@ -45,6 +45,8 @@ pub(crate) struct LeaseState {
     pub(crate) terms: Terms,
     /// Cleared once, if at all.
     is_renewed: AtomicBool,
+    /// Whether it is a guard's that its user has not looked at yet. For telemetry only.
+    is_unseen: AtomicBool,
     /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
     valid_until: AtomicU64,
     /// Which task took it, and when.
@@ -61,22 +63,6 @@ pub(crate) struct LeaseState {
     guards: AtomicUsize,
     /// Open as long as a guard has the lease. Taken once, by the release.
     held: Mutex<HeldByGuards>,
-}
-
-/// A task of tokio, or a thread that blocks on a future.
-#[derive(PartialEq, Eq)]
-enum RunningTask {
-    Task(task::Id),
-    Thread(ThreadId),
-}
-
-impl RunningTask {
-    fn current() -> Self {
-        match task::try_id() {
-            Some(id) => Self::Task(id),
-            None => Self::Thread(thread::current().id()),
-        }
-    }
 }
 
 /// What a shutdown waits for, and what telemetry watches.
@@ -107,6 +93,7 @@ impl LeaseState {
                 .filter(|_| terms.mode.kind() == LockMode::Permits),
             terms: *terms,
             is_renewed: AtomicBool::new(server_lease.renewal != RenewalPlan::Off),
+            is_unseen: AtomicBool::new(false),
             valid_until: AtomicU64::new(server_lease.valid_until.as_nanos()),
             taken: (RunningTask::current(), now),
             began_at: OnceLock::new(),
@@ -149,7 +136,7 @@ impl LeaseState {
     /// The holder of the lease, as the task that asks sees it.
     pub(crate) fn held_by(&self, now: Moment) -> HeldBy {
         let held = self.held_for(now);
-        if self.taken.0 == RunningTask::current() {
+        if self.is_of_this_task() {
             HeldBy::ThisTask(held)
         } else {
             HeldBy::ThisProcess(held)
@@ -158,6 +145,7 @@ impl LeaseState {
 
     /// Notes that its task has all the leases that it needs, and runs under this one from now on.
     pub(crate) fn begin(&self) {
+        self.is_unseen.store(true, Ordering::Relaxed);
         // Only these two limits need the time. A contended lock is passed on too often to read the clock without need.
         if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
             return;
@@ -166,6 +154,23 @@ impl LeaseState {
         if self.began_at.set(now).is_ok() {
             self.registry.begin(self, now);
         }
+    }
+
+    /// Notes that the user of its guard looks at it.
+    pub(crate) fn see(&self) {
+        self.is_unseen.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_of_this_task(&self) -> bool {
+        self.taken.0 == RunningTask::current()
+    }
+
+    /// Whether the drop of a guard ends it so soon, and unseen by the user.
+    pub(crate) fn ends_unseen(&self, within: Duration) -> bool {
+        self.is_unseen.load(Ordering::Relaxed)
+            && self.guards.load(Ordering::Relaxed) == 1
+            && self.context().is_here()
+            && self.held_for(self.context().clock.now()) < within
     }
 
     /// Stops renewing the lease. It then runs out, unless a renewal in flight extends it once more.

@@ -1,6 +1,7 @@
 //! One key inside this process: which task holds it, which ones wait, and what is asked of the server.
 
 mod actions;
+mod advice;
 pub(crate) mod context;
 mod grant_listener;
 pub(crate) mod hold;
@@ -12,5 +13,6 @@ pub(crate) mod lease_state;
 pub(crate) mod reentry;
 pub(crate) mod registry;
 mod requests;
+mod running_task;
 mod transitions;
 pub(crate) mod waiting;

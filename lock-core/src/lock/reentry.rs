@@ -218,47 +218,22 @@ fn find_with_body(
     ours.next()
 }
 
+/// A key that the running task holds by a body and this registry, other than those that it wants now.
+pub(crate) fn another_key(
+    registry: &Arc<Registry>,
+    is_wanted: impl Fn(&LockKey) -> bool,
+) -> Option<LockKey> {
+    all().find_map(|held| {
+        let ours = |lease: &&Arc<LeaseState>| Arc::ptr_eq(&lease.registry, registry);
+        let mut others = held.leases.all().iter().filter(ours);
+        let other = others.find(|lease| !is_wanted(&lease.key))?;
+        held.leases.ended().is_none().then(|| other.key.clone())
+    })
+}
+
 /// The leases of the innermost body.
 pub(crate) fn current() -> Option<Leases> {
     innermost().map(|held| held.leases.clone())
-}
-
-/// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
-///
-/// A string literal is a template, as in the attribute and in `key!`: it may use each variable in scope. Any other expression is
-/// the exact key, as for [`LockManager::acquire`](crate::LockManager::acquire). A guard without a body does not count, and a lease
-/// that is lost does not either.
-///
-/// Templates need the feature `macros`. Without it, a literal with braces does not compile.
-///
-/// # Panics
-///
-/// If the key is not held.
-///
-/// ```
-/// # #[cfg(feature = "macros")]
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lock_core::LockError> {
-/// # let manager = lock_core::LockManager::in_memory();
-/// async fn write_balance(account: u64) {
-///     lock_core::assert_held!("account:{account}");
-///     // …
-/// }
-///
-/// manager.run("account:7", lock_core::LockOptions::default(), |_| write_balance(7)).await?;
-/// # Ok(())
-/// # }
-/// # #[cfg(not(feature = "macros"))]
-/// # fn main() {}
-/// ```
-#[macro_export]
-macro_rules! assert_held {
-    ($template:literal $(,)?) => {
-        $crate::__private::assert_holds($crate::__private::key_of_literal!($template))
-    };
-    ($key:expr $(,)?) => {
-        $crate::__private::assert_holds($key)
-    };
 }
 
 /// What [`assert_held!`](crate::assert_held) expands to.

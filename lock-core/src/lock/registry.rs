@@ -320,6 +320,11 @@ impl Registry {
         });
     }
 
+    /// Whether no task may wait any more. Not to be called in a forked child, in which the mutex may stay locked.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.keys.lock().is_closed
+    }
+
     /// No task waits from now on.
     pub(crate) fn close(self: &Arc<Self>) {
         self.keys.lock().is_closed = true;

@@ -18,7 +18,6 @@ use crate::{
         waiting::WaitFuture,
     },
     manager::LockManager,
-    options::check_key,
 };
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
@@ -71,7 +70,7 @@ impl<'a> AcquireFuture<'a> {
             }
         }
         manager.require_runtime()?;
-        check_key(&registry.prefix, key)?;
+        manager.check_key(key)?;
         let until = deadline(terms.wait, now);
         let wait = manager.join_queue(key, terms, now, until, waker)?;
         self.state = AcquireState::Waiting(wait);
@@ -94,7 +93,7 @@ impl Future for AcquireFuture<'_> {
                 .transpose()
         {
             coop.made_progress();
-            return Poll::Ready(result.map_err(|error| this.manager.context().logged(error)));
+            return Poll::Ready(result.map_err(|error| refused(this.manager, error)));
         }
         let AcquireState::Waiting(wait) = &mut this.state else {
             panic!("polled after it was over");
@@ -102,14 +101,23 @@ impl Future for AcquireFuture<'_> {
         let result = ready!(Pin::new(wait).poll(context));
         coop.made_progress();
         this.state = AcquireState::Finished;
-        match result {
+        Poll::Ready(match result {
             Ok(hold) => {
                 hold.leases().first().begin();
-                Poll::Ready(Ok(LockGuard::new(hold)))
+                Ok(LockGuard::new(hold))
             }
-            Err(error) => Poll::Ready(Err(this.manager.context().logged(error))),
-        }
+            Err(error) => Err(refused(this.manager, error)),
+        })
     }
+}
+
+/// The error of a call, with what its user is to know first or beside it.
+fn refused(manager: &LockManager, error: LockError) -> LockError {
+    let registry = &manager.inner.registry;
+    let error = manager
+        .or_closed(error)
+        .beside(|key| registry.held_beside(|other| other == key));
+    manager.context().logged(error)
 }
 
 impl fmt::Debug for AcquireFuture<'_> {

@@ -8,13 +8,13 @@ use crate::{
     key::{IntoLockKey, KeyInMode, LockKey},
     lock::{
         context::{
-            Context,
+            self, Context,
             terms::{Defaults, Terms},
         },
         registry::Registry,
         waiting::WaitFuture,
     },
-    options::LockOptions,
+    options::{LockOptions, check_key},
     runtime::{clock::Moment, executor::Executor},
     telemetry,
 };
@@ -307,7 +307,30 @@ impl LockManager {
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
         let defaults = self.inner.defaults.clone()?;
-        Terms::new(options, defaults).map_err(|error| error.about(key))
+        Terms::new(options, defaults).map_err(|error| self.or_closed(error.about(key)))
+    }
+
+    /// The error of a call that is refused. A manager that was shut down says that first, since nothing else is worth mending then.
+    fn or_closed(&self, error: LockError) -> LockError {
+        let is_refusal = matches!(
+            error,
+            LockError::Invalid { .. } | LockError::Unavailable { .. }
+        );
+        // In a forked child another thread may have locked the mutex.
+        if !is_refusal || !self.context().is_here() || !self.inner.registry.is_closed() {
+            return error;
+        }
+        let closed = context::shut_down();
+        match error.key() {
+            Some(key) => closed.about(key),
+            None => closed,
+        }
+    }
+
+    /// Checks a key that is about to be locked.
+    fn check_key(&self, key: &LockKey) -> Result<(), LockError> {
+        telemetry::check_literal(key);
+        check_key(&self.inner.registry.prefix, key)
     }
 
     /// Refuses a call outside a tokio runtime, if the backend has no thread of its own.

@@ -18,7 +18,7 @@ use crate::{
     },
     manager::{LockManager, acquire::AcquireFuture, run::release_now},
     mode::Mode,
-    options::{AutoRenew, LockOptions, MOST_KEYS, Wait, check_key},
+    options::{AutoRenew, LockOptions, MOST_KEYS, Wait},
     runtime::clock::Moment,
 };
 
@@ -164,7 +164,7 @@ impl LockManager {
         keys: impl IntoIterator<Item: IntoLockKey>,
         options: &LockOptions,
     ) -> Result<(Vec<(LockKey, Mode)>, Terms), LockError> {
-        let keys = distinct(keys, options.mode())?;
+        let keys = distinct(keys, options.mode()).map_err(|error| self.or_closed(error))?;
         let of_key = |(key, mode): &(LockKey, Mode)| {
             let options = options.clone().in_mode(Some(*mode));
             self.terms(key, &options)
@@ -181,10 +181,22 @@ impl LockManager {
         keys: &[(LockKey, Mode)],
         terms: Terms,
     ) -> Result<LockGuard, LockError> {
-        let (first, _) = &keys[0];
-        if keys.len() == 1 {
-            return AcquireFuture::new(self, first.clone(), Ok(terms)).await;
+        if let [(key, _)] = keys {
+            return AcquireFuture::new(self, key.clone(), Ok(terms)).await;
         }
+        let is_wanted = |other: &LockKey| keys.iter().any(|(key, _)| key == other);
+        self.take_several(keys, terms).await.map_err(|error| {
+            let beside = |_: &LockKey| self.inner.registry.held_beside(is_wanted);
+            self.or_closed(error).beside(beside)
+        })
+    }
+
+    async fn take_several(
+        &self,
+        keys: &[(LockKey, Mode)],
+        terms: Terms,
+    ) -> Result<LockGuard, LockError> {
+        let (first, _) = &keys[0];
         let now = self.context().now_in_this_process();
         let now = now.map_err(|error| error.about(first))?;
         let deadline = deadline(terms.wait, now);
@@ -193,7 +205,7 @@ impl LockManager {
         }
         self.require_runtime()?;
         for (key, _) in keys {
-            check_key(&self.inner.registry.prefix, key)?;
+            self.check_key(key)?;
         }
         // While the others are waited for, the leases already acquired must not run out.
         let mut each = Terms {

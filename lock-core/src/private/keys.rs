@@ -23,44 +23,6 @@ pub fn exclusive(key: impl IntoLockKey) -> KeyInMode {
     key.into_key_in_mode().or(Mode::Exclusive)
 }
 
-#[doc(hidden)]
-pub use crate::__key_of_literal as key_of_literal;
-
-/// A literal, which is a template everywhere.
-#[cfg(feature = "macros")]
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __key_of_literal {
-    ($template:literal) => {
-        $crate::key!(crate = $crate, $template)
-    };
-}
-
-/// Without the macro that reads templates, a literal is a text without braces.
-#[cfg(not(feature = "macros"))]
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __key_of_literal {
-    ($text:literal) => {
-        const { $crate::__private::without_braces($text) }
-    };
-}
-
-/// Refuses a template when it is compiled.
-#[cfg(not(feature = "macros"))]
-#[must_use]
-pub const fn without_braces(text: &'static str) -> &'static str {
-    let (bytes, mut at) = (text.as_bytes(), 0);
-    while at < bytes.len() {
-        assert!(
-            !matches!(bytes[at], b'{' | b'}'),
-            "a literal with braces is a template, which needs the feature `macros` of lock-core"
-        );
-        at += 1;
-    }
-    text
-}
-
 /// A key template, taken apart.
 #[must_use]
 pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {

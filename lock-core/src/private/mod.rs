@@ -22,9 +22,11 @@ use crate::{
 };
 
 mod answers;
+mod assert_held;
 mod keys;
 
 pub use answers::*;
+pub use assert_held::*;
 pub use keys::*;
 
 pub use crate::{

@@ -24,6 +24,7 @@ use crate::{
 
 #[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
 mod figures;
+mod literal_keys;
 mod refusals;
 
 pub(crate) use refusals::Refusals;
@@ -71,7 +72,7 @@ fn span(watched: &Watched) -> Span {
 
 /// Whether a subscriber listens to waits and holds.
 fn listened_to() -> bool {
-    figures::ARE_KEPT || tracing::enabled!(Level::DEBUG)
+    figures::ARE_KEPT || hears_details()
 }
 
 impl WatchedWait {
@@ -182,6 +183,36 @@ pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
     catch_panic(|| {
         tracing::warn!(key = %key.shown(), %reason, "lease lost");
         figures::lost(key, mode, reason);
+    });
+}
+
+/// Warns of a key by hand that looks like a template, once for each text. Does nothing in a release build.
+///
+/// Not to be called in a forked child, in which a mutex may stay locked.
+pub(crate) fn check_literal(key: &LockKey) {
+    if cfg!(debug_assertions) && literal_keys::is_news(key) {
+        catch_panic(|| {
+            tracing::warn!(
+                key = %key.shown(),
+                "the key has braces, and a text that is passed by hand is no template: every call takes this one key. Write \
+                 `key!(\"…\")` around it. If the braces are meant, double them there"
+            );
+        });
+    }
+}
+
+/// Whether a subscriber hears the events of single locks.
+pub(crate) fn hears_details() -> bool {
+    tracing::enabled!(Level::DEBUG)
+}
+
+/// A guard was dropped as soon as it was made.
+pub(crate) fn released_at_once(key: &LockKey) {
+    catch_panic(|| {
+        tracing::debug!(
+            key = %key.shown(),
+            "released at once: if the lock was to be held, bind its guard, as in `let guard = …`, not `let _ = …`"
+        );
     });
 }
 

@@ -210,6 +210,10 @@ impl Drop for Context {
     }
 }
 
+pub(crate) fn shut_down() -> LockError {
+    LockError::unavailable("this lock manager was shut down")
+}
+
 pub(crate) fn forked() -> LockError {
     LockError::unavailable(
         "this process was forked after its lock manager was made, and a manager works only in the process that made it: make another one after the fork",

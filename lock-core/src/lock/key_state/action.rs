@@ -6,6 +6,7 @@ use crate::{
     error::{HeldBy, LeaseLost, LockError},
     fencing::FencingToken,
     key::{ErrorDetails, LockKey},
+    lock::context,
     mode::Mode,
     runtime::clock::Moment,
     store::{Failure, QueueMode},
@@ -193,7 +194,7 @@ impl Refusal {
                 "a round trip to the backend took {took:?}, more than half of the ttl of {ttl:?}: choose a longer ttl"
             ))
             .about(key),
-            Self::Closed => LockError::unavailable("this lock manager was shut down").about(key),
+            Self::Closed => context::shut_down().about(key),
         }
     }
 }

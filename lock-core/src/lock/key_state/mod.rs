@@ -315,8 +315,11 @@ where
 
     /// The leases of the tasks that hold the lock.
     pub(crate) fn leases(&self) -> Vec<L> {
-        let each = self.leases.iter().flat_map(ServerLease::leases);
-        each.cloned().collect()
+        self.each_lease().cloned().collect()
+    }
+
+    pub(crate) fn each_lease(&self) -> impl Iterator<Item = &L> {
+        self.leases.iter().flat_map(ServerLease::leases)
     }
 
     /// Takes the wakers of all waiters, which are to poll.

@@ -30,8 +30,8 @@ use crate::{
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
                 permissions::capabilities,
                 reconnecting::ReconnectingConnection,
-                shared_driver::SharedDriver,
                 sentinel::Need,
+                shared_driver::SharedDriver,
                 wire::{
                     command::Arg,
                     stream::{self, Watched},

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::Value;
+use redis::{ServerError, Value};
 use tokio::{
     sync::Notify,
     task::JoinSet,
@@ -161,10 +161,22 @@ async fn ask(
                 connection.address().shown()
             )))
         }
+        (_, Value::ServerError(error)) if is_unknown_command(&error) => {
+            Err(Failure::invalid(format!(
+                "{} is no sentinel: it does not know the command SENTINEL. Name the sentinels (port 26379 by default), or write a \
+                 `redis://` url for a server without sentinels",
+                connection.address().shown()
+            )))
+        }
         (_, Value::ServerError(error)) => Err(errors::refused(&error, connection.address())),
         (_, fields) => {
             let named = SentinelReply::read(&fields);
             named.ok_or_else(|| errors::nonsense("the question for the primary"))
         }
     }
+}
+
+fn is_unknown_command(error: &ServerError) -> bool {
+    let details = errors::details_of(error);
+    details.to_lowercase().contains("unknown command")
 }

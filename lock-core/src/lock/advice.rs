@@ -1,0 +1,31 @@
+//! What the error of a busy lock advises a task that holds another lock.
+
+use std::sync::Arc;
+
+use crate::{
+    key::LockKey,
+    lock::{reentry, registry::Registry},
+};
+
+/// The most leases that are looked at. Few processes that take locks inside locks hold more, and it is only advice.
+const MOST: usize = 64;
+
+impl Registry {
+    /// Another key that the running task holds: by a body, or by a guard.
+    pub(crate) fn held_beside(
+        self: &Arc<Self>,
+        is_wanted: impl Fn(&LockKey) -> bool,
+    ) -> Option<LockKey> {
+        if let Some(key) = reentry::another_key(self, &is_wanted) {
+            return Some(key);
+        }
+        let mut keys = self.keys.lock();
+        let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());
+        let mut others = leases.take(MOST).filter(|lease| lease.is_of_this_task());
+        let found = others.find(|lease| !is_wanted(&lease.key));
+        let found = found.map(|lease| lease.key.clone());
+        drop(others);
+        drop(keys);
+        found
+    }
+}

@@ -1,0 +1,77 @@
+//! The macro `assert_held!`, and how it reads a literal. It is here since its output calls what is private.
+
+/// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
+///
+/// A string literal is a template, as in the attribute and in `key!`: it may use each variable in scope. Any other expression is
+/// the exact key, as for [`LockManager::acquire`](crate::LockManager::acquire). A guard without a body does not count, and a lease
+/// that is lost does not either.
+///
+/// Templates need the feature `macros`. Without it, a literal with braces does not compile.
+///
+/// # Panics
+///
+/// If the key is not held.
+///
+/// ```
+/// # #[cfg(feature = "macros")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// # let manager = lock_core::LockManager::in_memory();
+/// async fn write_balance(account: u64) {
+///     lock_core::assert_held!("account:{account}");
+///     // …
+/// }
+///
+/// manager.run("account:7", lock_core::LockOptions::default(), |_| write_balance(7)).await?;
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "macros"))]
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! assert_held {
+    ($template:literal $(,)?) => {
+        $crate::__private::assert_holds($crate::__private::key_of_literal!($template))
+    };
+    ($key:expr $(,)?) => {
+        $crate::__private::assert_holds($key)
+    };
+}
+
+#[doc(hidden)]
+pub use crate::__key_of_literal as key_of_literal;
+
+/// A literal, which is a template everywhere.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __key_of_literal {
+    ($template:literal) => {
+        $crate::key!(crate = $crate, $template)
+    };
+}
+
+/// Without the macro that reads templates, a literal is a text without braces.
+#[cfg(not(feature = "macros"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __key_of_literal {
+    ($text:literal) => {
+        const { $crate::__private::without_braces($text) }
+    };
+}
+
+/// Refuses a template when it is compiled.
+#[cfg(not(feature = "macros"))]
+#[must_use]
+pub const fn without_braces(text: &'static str) -> &'static str {
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    while at < bytes.len() {
+        assert!(
+            !matches!(bytes[at], b'{' | b'}'),
+            "a literal with braces is a template, which needs the feature `macros` of lock-core"
+        );
+        at += 1;
+    }
+    text
+}

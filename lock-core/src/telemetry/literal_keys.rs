@@ -1,0 +1,66 @@
+//! Templates that were passed by hand as exact keys. The call cannot tell them from keys with braces.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::key::LockKey;
+
+/// The most texts that are warned of. After these, a program makes such keys of its data.
+const MOST: usize = 32;
+
+static WARNED_OF: Mutex<Vec<Box<str>>> = Mutex::new(Vec::new());
+
+/// Whether this is a key by hand that looks like a template, for the first time.
+pub(super) fn is_news(key: &LockKey) -> bool {
+    key.template().is_none() && looks_like_a_template(key.as_str()) && is_new(key.as_str())
+}
+
+/// Notes the text. Returns whether it was not noted before, and there is room.
+fn is_new(text: &str) -> bool {
+    let mut known = WARNED_OF.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = known.len() < MOST && !known.iter().any(|known| **known == *text);
+    if is_new {
+        known.push(text.into());
+    }
+    is_new
+}
+
+/// Whether the text has a name in braces, as `{id}`, `{order.id}` or `{id:04}`.
+fn looks_like_a_template(text: &str) -> bool {
+    text.split('{').skip(1).any(|rest| {
+        let inner = rest.split_once('}').map(|(inner, _)| inner);
+        let name = inner.and_then(|inner| inner.split(':').next());
+        name.is_some_and(is_path)
+    })
+}
+
+fn is_path(name: &str) -> bool {
+    name.split('.').enumerate().all(|(place, part)| {
+        // A field of a tuple is a number.
+        let begins = |c: char| c.is_alphabetic() || c == '_' || place > 0;
+        part.starts_with(begins) && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_braces_look_like_a_template() {
+        for text in [
+            "order:{id}",
+            "{a.b}:x",
+            "k:{id:04}",
+            "{{a}b",
+            "{pair.0}",
+            "é{é}",
+        ] {
+            assert!(looks_like_a_template(text), "{text}");
+        }
+        for text in [
+            "", "order", "{}", "{42}", "{a b}", "}a{", "{a", "{a-b}", "{a.}", "{:x}",
+        ] {
+            assert!(!looks_like_a_template(text), "{text}");
+        }
+    }
+}
