@@ -87,16 +87,16 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                 if in_on_error {
                     all.moves.extend(quote!(#attrs let #name = #name;));
                 }
-                if !name.to_string().starts_with('_') {
-                    let is_used = in_on_error || has_word(&below, &name.to_string());
-                    let used = is_used.then(|| quote!(#attrs let _ = &#name;));
-                    quote!(#attrs let #pat = #name; #used)
-                } else {
+                if name.to_string().starts_with('_') {
                     if !in_on_error {
                         named.ident.set_span(underscored(&name, others_read));
                     }
                     let name = &named.ident;
                     quote!(#attrs let #pat = ::core::convert::identity(#name);)
+                } else {
+                    let is_used = in_on_error || has_word(&below, &name.to_string());
+                    let used = is_used.then(|| quote!(#attrs let _ = &#name;));
+                    quote!(#attrs let #pat = #name; #used)
                 }
             }
             _ if others_read => continue,

@@ -32,7 +32,7 @@ async fn a_manager_that_was_shut_down_says_so_before_anything_else() {
             shut_down(ran.expect_err("shut down"));
         }
     }
-    let no_keys = locks.acquire_all([LockKey::new("k"); 0], options()).await;
+    let no_keys = locks.acquire_all(Vec::<LockKey>::new(), options()).await;
     shut_down(no_keys.expect_err("shut down"));
 }
 
