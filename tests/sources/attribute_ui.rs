@@ -9,7 +9,7 @@
 //! `BLESS=1` writes it.
 //!
 //! Directives anywhere in a file: `// edition: 2021`, `// flag: --cfg=name`, `// features: macros` for a `lock-core` with no
-//! other feature. Each file is compiled by one `rustc`, with the libraries that cargo
+//! other feature, `// features: none` for one without any. Each file is compiled by one `rustc`, with the libraries that cargo
 //! has built for this test. `UI=part-of-a-path` runs the files that match.
 
 use std::{
@@ -215,10 +215,12 @@ impl Case {
     fn compile(&self, tool: Tool, flags: &[&str]) -> Result<Vec<Diagnostic>, String> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let built = match tool {
-            Tool::Rustc | Tool::Clippy if self.directives("features").next().is_some() => {
-                built_with_macros_only()
-            }
-            Tool::Rustc | Tool::Clippy => built(),
+            Tool::Rustc | Tool::Clippy => match self.directives("features").next() {
+                Some("macros") => built_with_macros_only(),
+                Some("none") => built_without_features(),
+                Some(other) => return Err(format!("no `lock-core` is built with {other}")),
+                None => built(),
+            },
             Tool::Editor => built_for_an_editor(),
         };
         let output = built.scratch.join(format!(
@@ -317,6 +319,13 @@ fn built_with_macros_only() -> &'static Built {
         "--no-default-features",
         "--features=macros",
     ];
+    BUILT.get_or_init(|| build(&target(), "", &package, &["lock_core"]))
+}
+
+/// `lock-core` without the attribute, for messages about that.
+fn built_without_features() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    let package = ["check", "--package=lock-core", "--no-default-features"];
     BUILT.get_or_init(|| build(&target(), "", &package, &["lock_core"]))
 }
 
@@ -504,7 +513,11 @@ fn diagnostic(line: &str) -> Option<Diagnostic> {
         return None;
     }
     let spans = message["spans"].as_array().map_or(&[][..], Vec::as_slice);
-    let primary = spans.iter().find(|span| span["is_primary"] == true)?;
+    let mut primary = spans.iter().find(|span| span["is_primary"] == true)?;
+    // The text of a macro in another crate is not shown, but the user's call of the macro.
+    while primary["text"].as_array().is_none_or(Vec::is_empty) && primary["expansion"].is_object() {
+        primary = &primary["expansion"]["span"];
+    }
     let labels = spans.iter().map(|span| text(&span["label"]));
     let children = message["children"]
         .as_array()

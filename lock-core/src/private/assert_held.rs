@@ -56,22 +56,26 @@ macro_rules! __key_of_literal {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __key_of_literal {
-    ($text:literal) => {
-        const { $crate::__private::without_braces($text) }
-    };
-}
-
-/// Refuses a template when it is compiled.
-#[cfg(not(feature = "macros"))]
-#[must_use]
-pub const fn without_braces(text: &'static str) -> &'static str {
-    let (bytes, mut at) = (text.as_bytes(), 0);
-    while at < bytes.len() {
-        assert!(
-            !matches!(bytes[at], b'{' | b'}'),
+    ($text:literal) => {{
+        // The panic is here, so that the compiler points at the user's call.
+        const _: () = assert!(
+            $crate::__private::has_no_braces($text),
             "a literal with braces is a template, which needs the feature `macros` of lock-core"
         );
+        $text
+    }};
+}
+
+/// Whether a literal is no template.
+#[cfg(not(feature = "macros"))]
+#[must_use]
+pub const fn has_no_braces(text: &str) -> bool {
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    while at < bytes.len() {
+        if matches!(bytes[at], b'{' | b'}') {
+            return false;
+        }
         at += 1;
     }
-    text
+    true
 }

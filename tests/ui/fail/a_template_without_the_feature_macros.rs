@@ -1,0 +1,9 @@
+//! A template in `assert_held!`, of a `lock-core` without the feature that reads it.
+// features: none
+// error: evaluation panicked: a literal with braces is a template, which needs the feature `macros` of lock-core
+// at: lock_core::assert_held!("order:{id}")
+
+fn f() {
+    lock_core::assert_held!("order");
+    lock_core::assert_held!("order:{id}");
+}
