@@ -200,6 +200,10 @@ async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
 
 /// A guard that nothing looked at, and that was dropped in the millisecond in which it was made.
 #[tokio::test(start_paused = true)]
+#[expect(
+    clippy::let_underscore_must_use,
+    reason = "the mistake that the event is about"
+)]
 async fn a_guard_that_is_dropped_in_its_statement_is_told() {
     let log = Log::default();
     let _listens = listens(&log);
