@@ -1,5 +1,7 @@
 //! The key, or several: from the option's value to [`Keys`].
 
+use std::collections::HashMap;
+
 use proc_macro2::TokenStream;
 use quote::{ToTokens as _, quote};
 use syn::{Error, Expr, ExprArray, Ident, LitStr};
@@ -43,7 +45,24 @@ impl Keys {
             all.combine(error);
             all
         });
+        report_values_once(&mut keys);
         all.map_or(Ok(Self::List(keys)), Err)
+    }
+}
+
+/// Gives a value that is in several keys of a list the place of the first one. So the compiler reports once what the value lacks.
+fn report_values_once(keys: &mut [Key]) {
+    let mut first = HashMap::new();
+    for key in keys {
+        let Key::Template { parts, .. } = key else {
+            continue;
+        };
+        for part in parts {
+            if let Part::Value { value, at, .. } = part {
+                let known = first.entry(value.to_string());
+                (*value, *at) = known.or_insert((value.clone(), *at)).clone();
+            }
+        }
     }
 }
 
