@@ -19,6 +19,9 @@ use crate::key::{ErrorDetails, LockKey};
 #[non_exhaustive]
 pub enum LockError {
     /// Another holder has the lock, or other waiters are before this one.
+    ///
+    /// If the task holds another key already, the text proposes to take both in one list: two tasks that take locks inside locks may
+    /// wait for each other.
     Busy {
         /// What is locked.
         key: LockKey,

@@ -77,7 +77,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
             continue;
         };
         let unseen = typed.pat.span().resolved_at(Span::mixed_site());
-        let attrs = attributes_of_a_variable(&mut typed.attrs);
+        let (conditions, attrs) = attributes_of_a_variable(&mut typed.attrs);
         let pat = typed.pat.to_token_stream();
         all.bindings.extend(match &mut *typed.pat {
             Pat::Ident(named) if named.by_ref.is_none() && named.subpat.is_none() => {
@@ -85,7 +85,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                 named.mutability = None;
                 let in_on_error = mentions(on_error.clone(), &name);
                 if in_on_error {
-                    all.moves.extend(quote!(#attrs let #name = #name;));
+                    all.moves.extend(quote!(#conditions let #name = #name;));
                 }
                 if name.to_string().starts_with('_') {
                     if !in_on_error {
@@ -105,7 +105,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                 let (copies, used) = copies(other.clone(), &name, &attrs, &variables);
                 if !used.is_empty() {
                     all.copies.extend(copies);
-                    all.moves.extend(quote!(#attrs let #name = #name;));
+                    all.moves.extend(quote!(#conditions let #name = #name;));
                 }
                 *other = parse_quote!(#name);
                 quote!(#attrs let #name = #name; #attrs let #pat = #name; #used)
@@ -115,15 +115,17 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
     all
 }
 
-/// The attributes that a variable in the place of an argument needs: its conditions and its lints. The lints leave the argument.
-fn attributes_of_a_variable(of_argument: &mut Vec<Attribute>) -> TokenStream {
+/// The attributes that a variable in the place of an argument needs: its conditions, and these with its lints. The lints leave the
+/// argument.
+fn attributes_of_a_variable(of_argument: &mut Vec<Attribute>) -> (TokenStream, TokenStream) {
     let conditions = of_argument
         .iter()
         .filter(|attr| begins(attr, &["cfg", "cfg_attr"]));
+    let conditions = quote!(#(#conditions)*);
     let lints = of_argument.iter().filter(|attr| begins(attr, LINTS));
-    let attrs = quote!(#(#conditions)* #(#lints)*);
+    let attrs = quote!(#conditions #(#lints)*);
     of_argument.retain(|attr| !begins(attr, LINTS));
-    attrs
+    (conditions, attrs)
 }
 
 /// The span of an argument `_x` that only the body uses. Clippy accepts such a name for an argument, but not for a variable that is

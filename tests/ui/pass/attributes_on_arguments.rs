@@ -14,3 +14,13 @@ async fn f(
 ) -> Result<u64, LockError> {
     Ok(n + u64::from(d + e))
 }
+
+struct Path<T>(T);
+#[distributed_lock(key = "n", on_error = |error| Err(format!("{n} {m}: {error}")))]
+async fn seen_by_on_error(
+    #[cfg(not(any()))] n: u64,
+    #[cfg(not(any()))] Path(m): Path<u8>,
+    #[cfg(any())] n: u8,
+) -> Result<u64, String> {
+    Ok(n)
+}
