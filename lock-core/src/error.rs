@@ -20,7 +20,7 @@ use crate::key::{ErrorDetails, LockKey};
 pub enum LockError {
     /// Another holder has the lock, or other waiters are before this one.
     ///
-    /// If the task holds another key already, the text proposes to take both in one list: two tasks that take locks inside locks may
+    /// If the task holds another key already, the text proposes to take both in one list. Tasks that take locks inside locks may
     /// wait for each other.
     Busy {
         /// What is locked.
