@@ -81,13 +81,13 @@ impl Shop {
         }
     }
 
-    /// Sends a payment to the first instance and waits until a lock was granted. The fencing counter shows the grant, also after a
+    /// Sends a payment to the first instance and waits until a lock was granted. The fencing clock shows the grant, also after a
     /// short payment.
     async fn begin_payment(&self) -> HttpRequest {
         let url = format!("{}/orders/1/pay", self.first.url);
         let payment = HttpRequest::send("POST", &url, "").await.expect("sent");
         eventually(SOON, "the payment got the lock", async || {
-            self.redis.get("__lock_core__:fence").is_some()
+            self.redis.fencing_clock("__lock_core__:clock").is_some()
         })
         .await;
         // The server grants the lock before the shop knows it. When the shop has answered the next request, it has read the grant.

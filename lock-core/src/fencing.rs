@@ -1,6 +1,6 @@
 //! The number that grows from one holder of a key to the next, and guards a store.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
 ///
@@ -11,7 +11,8 @@ use std::fmt;
 /// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if the
 /// store remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
 ///
-/// A token fits in 53 bits until the year 2255, so JavaScript and JSON keep it exactly.
+/// A token is 2048 for each millisecond since 1970, and a number below 2048. It fits in 53 bits until the year 2109, so JavaScript
+/// and JSON keep it exactly.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -27,6 +28,19 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
+
+/// How many tokens there are for each millisecond.
+pub(crate) const PER_MILLI: u64 = 2048;
+
+/// Beyond it, a script cannot tell a number from the next one.
+#[cfg(feature = "redis")]
+pub(crate) const LARGEST_TOKEN: u64 = 1 << 53;
+
+/// A span of time, or a time since 1970, in tokens.
+pub(crate) fn in_tokens(span: Duration) -> u64 {
+    let tokens = span.as_micros() * u128::from(PER_MILLI) / 1000;
+    u64::try_from(tokens).unwrap_or(u64::MAX)
+}
 
 impl FencingToken {
     /// Returns the number, for a store: the same as `u64::from(token)`.

@@ -29,7 +29,7 @@ pub(crate) const MOST_KEYS: usize = 64;
 /// The most bytes in a manager's prefix.
 const LONGEST_PREFIX: usize = 256;
 
-/// The prefix of keys that belong to no single lock, such as the fencing counter.
+/// The prefix of keys that belong to no single lock, such as the fencing clock.
 pub(crate) const RESERVED: &str = "__lock_core__:";
 
 /// How one lock is to be taken.
@@ -355,8 +355,8 @@ mod tests {
         };
         assert!(reason("lock:", String::new()).contains("empty"));
         assert!(reason("lock:", "é".repeat(257)).contains("514 bytes"));
-        assert!(reason("", "__lock_core__:fence".to_owned()).contains("reserved"));
-        assert!(reason("__lock_", "core__:fence".to_owned()).contains("reserved"));
+        assert!(reason("", "__lock_core__:clock".to_owned()).contains("reserved"));
+        assert!(reason("__lock_", "core__:clock".to_owned()).contains("reserved"));
         check_key("lock:", &LockKey::new("a")).expect("valid");
         check_key("", &LockKey::new("k".repeat(512))).expect("valid");
         check_key("__lock_core_", &LockKey::new("_")).expect("valid");

@@ -44,12 +44,6 @@ impl LockCore {
         Self(LockManager::connect(url).await.expect("a running server"))
     }
 
-    /// Connects with the promise that the address stays with its server, so that fencing tokens are counted up.
-    pub(crate) async fn at_a_fixed_address(url: &str) -> Self {
-        let manager = LockManager::builder().fixed_address().connect(url).await;
-        Self(manager.expect("a running server"))
-    }
-
     fn options() -> LockOptions {
         LockOptions::new(TTL).wait(WAIT)
     }
@@ -120,13 +114,13 @@ impl Locker for TokioRwLock {
     }
 }
 
-/// A whole `run` at a fixed address, which returns when the release is sent.
+/// A whole `run`, which returns when the release is sent.
 #[derive(Clone)]
 pub(crate) struct InBackground(LockManager);
 
 impl InBackground {
     pub(crate) async fn connect(url: &str) -> Self {
-        let LockCore(manager) = LockCore::at_a_fixed_address(url).await;
+        let LockCore(manager) = LockCore::connect(url).await;
         Self(manager)
     }
 }

@@ -40,17 +40,7 @@ pub(crate) fn run() {
                 samples.push(contender.run(load, &mut watch));
             }
         }
-        let [
-            own,
-            fixed,
-            background,
-            floor,
-            unawaited,
-            pings,
-            _,
-            rslock,
-            peer,
-        ] = &all;
+        let [own, background, floor, unawaited, pings, _, rslock, peer] = &all;
         report::title(&format!(
             "pairs, {tasks} tasks, a key each; ratio to SET NX PX, compare and delete"
         ));
@@ -62,14 +52,14 @@ pub(crate) fn run() {
             1 => {
                 let name = "time in the background against the floor";
                 report::target(name, floor.ratio_to(background), AtMost(0.75));
-                let name = "time at a fixed address against 2 PINGs";
-                report::target(name, pings.ratio_to(fixed), AtMost(1.25));
+                let name = "time against 2 PINGs";
+                report::target(name, pings.ratio_to(own), AtMost(1.25));
             }
             64 => {
-                let name = "rate at a fixed address against the floor";
-                report::target(name, fixed.ratio_to(floor), AtLeast(1.0));
-                let name = "client CPU at a fixed address against the floor's";
-                report::target(name, fixed.client_cpu() / floor.client_cpu(), AtMost(1.2));
+                let name = "rate against the floor";
+                report::target(name, own.ratio_to(floor), AtLeast(1.0));
+                let name = "client CPU against the floor's";
+                report::target(name, own.client_cpu() / floor.client_cpu(), AtMost(1.2));
                 let name = "rate against distributed-lock-redis";
                 report::target(name, own.ratio_to(peer), AtLeast(1.0));
             }
@@ -88,17 +78,12 @@ pub(crate) fn run() {
     }
 }
 
-fn contenders(url: &str, runtime: &Arc<Runtime>) -> [Contender; 9] {
+fn contenders(url: &str, runtime: &Arc<Runtime>) -> [Contender; 8] {
     [
         Contender::new(
             "lock-core",
             runtime,
             runtime.block_on(LockCore::connect(url)),
-        ),
-        Contender::new(
-            "lock-core, fixed address",
-            runtime,
-            runtime.block_on(LockCore::at_a_fixed_address(url)),
         ),
         Contender::new(
             "the same, in the background",

@@ -57,9 +57,7 @@ pub use fake::{Answer, FakeServer};
 pub use fork::{Child, Forks, TOUCHED, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpAnswer, HttpRequest};
-pub use locking::{
-    AcquireFree, ReleaseHeld, connect, connect_to_fixed_address, options, patient, run_in_a_row,
-};
+pub use locking::{AcquireFree, ReleaseHeld, connect, options, patient, run_in_a_row};
 pub use log::Log;
 pub use mode::Mode;
 pub use monitor::{Monitor, ServerHold};

@@ -16,16 +16,6 @@ pub fn connect(url: &str) -> impl Future<Output = LockManager> + Send {
     }
 }
 
-/// Connects in the same way, and promises that the address stays with its server, so that fencing tokens may be counted up.
-#[track_caller]
-pub fn connect_to_fixed_address(url: &str) -> impl Future<Output = LockManager> + Send {
-    let caller = Location::caller();
-    async move {
-        let connected = LockManager::builder().fixed_address().connect(url).await;
-        connected.unwrap_or_else(|error| panic!("{url} is not up ({caller}): {error:?}"))
-    }
-}
-
 /// Options with a ttl of ten seconds, which is longer than most tests hold a lock, and the default wait.
 pub fn options() -> LockOptions {
     LockOptions::new(SECOND * 10)

@@ -1,6 +1,7 @@
 //! Starts a real server for one test: Redis, of several versions, and Valkey.
 
 use std::{
+    collections::HashMap,
     fs::{self, File},
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -268,6 +269,23 @@ impl RedisServer {
     /// Reads a string key.
     pub fn get(&self, key: &str) -> Option<String> {
         redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")
+    }
+
+    /// The last fencing token or stamp that this fencing clock gave, if the clock exists.
+    pub fn fencing_clock(&self, clock: &str) -> Option<u64> {
+        let info = self.try_cli(&["XINFO", "STREAM", clock]).ok()?;
+        let info: HashMap<String, Value> = redis::from_redis_value(info).expect("names and values");
+        let id: String = redis::from_redis_value(info["last-generated-id"].clone()).expect("an id");
+        let (millis, sequence) = id.split_once('-').expect("an id");
+        let number = |text: &str| text.parse::<u64>().expect("a number");
+        Some(number(millis) * 2048 + number(sequence))
+    }
+
+    /// Makes a fencing clock anew, which has just given this token.
+    pub fn set_fencing_clock(&self, clock: &str, token: u64) {
+        let id = format!("{}-{}", token / 2048, token % 2048);
+        self.cli(&["DEL", clock]);
+        self.cli(&["XADD", clock, "MAXLEN", "0", &id, "", ""]);
     }
 
     /// Sets strings without an expiry, some hundreds with each command.

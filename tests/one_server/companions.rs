@@ -13,7 +13,7 @@ use lock_tests::{
 use redis::Value;
 
 const LOCK: &str = "lock:k";
-const FENCE: &str = "__lock_core__:fence";
+const CLOCK: &str = "__lock_core__:clock";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
@@ -80,15 +80,15 @@ async fn a_lock_is_released_though_its_fencing_counter_is_none() {
         !server.queue(QUEUE).is_empty()
     })
     .await;
-    server.cli(&["DEL", FENCE]);
-    server.cli(&["RPUSH", FENCE, "no counter"]);
+    server.cli(&["DEL", CLOCK]);
+    server.cli(&["RPUSH", CLOCK, "no counter"]);
     guard.release_held().await;
     // The ttl is a minute.
     assert_eq!(server.get(LOCK), None, "it is free at once");
     let error = waiting.await.expect("no panic").expect_err("no token");
-    let advice = format!("DEL {FENCE}");
+    let advice = format!("DEL {CLOCK}");
     assert!(format!("{error:?}").contains(&advice), "{error:?}");
-    server.cli(&["DEL", FENCE]);
+    server.cli(&["DEL", CLOCK]);
     locks
         .acquire_free("k", patient())
         .await

@@ -7,6 +7,7 @@ mod companions;
 mod credentials;
 mod faults;
 mod fencing;
+mod fencing_clock;
 mod listing;
 mod migrating;
 mod nothing_stays;

@@ -71,7 +71,7 @@ async fn as_many_hold_as_there_are_permits_and_each_has_the_lowest_free_number()
         guard.release_held().await;
     }
     eventually(HANG, "nothing is left", async || {
-        server.keys("*") == ["__lock_core__:fence"]
+        server.keys("*") == ["__lock_core__:clock"]
     })
     .await;
 }
@@ -155,7 +155,7 @@ async fn a_holder_that_is_gone_blocks_its_own_permit_for_its_own_ttl() {
     next.release_held().await;
     other.release_held().await;
     eventually(HANG, "nothing is left", async || {
-        server.keys("*") == ["__lock_core__:fence"]
+        server.keys("*") == ["__lock_core__:clock"]
     })
     .await;
 }

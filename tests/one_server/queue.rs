@@ -16,7 +16,7 @@ use lock_tests::{
 };
 use redis::Value;
 
-const FENCE: &str = "__lock_core__:fence";
+const CLOCK: &str = "__lock_core__:clock";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
@@ -49,7 +49,7 @@ fn add(server: &RedisServer, place: &str, entry: &str) {
 /// Sends a request that waits; returns its place.
 fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     let reply = server.cli(&[
-        "EVAL", ACQUIRE, "6", "lock:k", FENCE, QUEUE, BEATS, HOLDERS, SEATS, token, "60000", "0",
+        "EVAL", ACQUIRE, "6", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, SEATS, token, "60000", "0",
         "1", place, entry,
     ]);
     let Value::Array(reply) = reply else {
@@ -219,7 +219,7 @@ impl Earlier {
         let mut eval = redis::cmd("EVAL");
         eval.arg(script).arg(3);
         eval.arg("lock:k")
-            .arg(FENCE)
+            .arg("__lock_core__:fence")
             .arg("__lock_core__:queue:lock:k");
         eval.arg(arguments);
         eval.query(&mut self.connection).expect("it is up")

@@ -422,7 +422,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
     let [locks, writer] = connect_all(&server).await;
     let keys = [
         LOCK,
-        "__lock_core__:fence",
+        "__lock_core__:clock",
         "__lock_core__:waiters:lock:k",
         "__lock_core__:beats:lock:k",
         HOLDERS,

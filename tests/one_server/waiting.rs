@@ -13,7 +13,7 @@ use std::{
 use lock_core::{HeldBy, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Scope, connect, connect_to_fixed_address, eventually, patient,
+    ReleaseHeld as _, SECOND, Scope, connect, eventually, patient,
 };
 use redis::Value;
 use tokio::{
@@ -94,7 +94,7 @@ async fn nothing_stays(server: &RedisServer) {
     .await;
     let others = server.keys("*");
     assert!(
-        others.iter().all(|key| key == "__lock_core__:fence"),
+        others.iter().all(|key| key == "__lock_core__:clock"),
         "{others:?}"
     );
 }
@@ -878,12 +878,14 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
 async fn nobody_barges_in_before_those_who_wait() {
     let server = RedisServer::start();
     let holder = connect(&server.url()).await;
-    // One newcomer acquires with a script, the other with plain commands.
-    for newcomer in [
-        connect(&server.url()).await,
-        connect_to_fixed_address(&server.url()).await,
-    ] {
+    // One newcomer acquires with plain commands, the other with a script, since it has found the key busy.
+    for has_tried in [false, true] {
+        let newcomer = connect(&server.url()).await;
         let guard = holder.acquire_free("k", patient()).await;
+        if has_tried {
+            let tried = newcomer.try_acquire("k", patient()).await;
+            assert!(tried.expect("an answer").is_none());
+        }
         let waiting = in_line(&server, &server.url(), patient()).await;
         let other = newcomer.acquire_free("other", patient()).await;
         // The key is free, and the first process to notice is the newcomer.

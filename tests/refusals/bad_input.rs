@@ -350,7 +350,7 @@ async fn a_bad_key_or_option_is_refused_without_a_message_to_the_server() {
         .await
         .expect("the server is up");
     let error = unprefixed
-        .acquire("__lock_core__:fence", good())
+        .acquire("__lock_core__:clock", good())
         .await
         .expect_err("must be refused");
     invalid(&error, "reserved");

@@ -233,16 +233,12 @@ fn allow(server: &RedisServer, user: &str, rights: &[String]) {
 
 /// Does everything that a manager does, as far as this user can.
 async fn suite(server: &RedisServer, user: &str, by: By) -> Outcome {
-    // One manager counts fencing tokens up, and the other takes each from the time.
-    let builder = LockManager::builder().fixed_address();
-    let one = builder.connect(&server.url_as(user, "word")).await;
-    let one = one.map_err(told("cannot connect"))?;
+    let one = connect(server, user).await?;
     let other = connect(server, user).await?;
     a_lock_is_taken_again_and_again(&one, &other).await?;
     a_lock_is_waited_for(server, &one, &other, by).await?;
     if by == By::Scripts {
         a_lock_is_held_by_several(server, &one, &other).await?;
-        a_token_is_counted_up_for_a_key_that_was_contended(server, &one, &other).await?;
     }
     a_lease_is_renewed_kept_and_lost(server, &one).await?;
     operators_look_and_take_away(&one, by).await?;
@@ -341,28 +337,6 @@ async fn a_lock_is_waited_for(
     until("it asks again", async || !waiting.is_finished()).await?;
     release(guard).await?;
     release(joined(waiting).await?).await
-}
-
-/// A token is counted up only for a second after a token from the time, so the step is retried until it is quick enough.
-async fn a_token_is_counted_up_for_a_key_that_was_contended(
-    server: &RedisServer,
-    one: &LockManager,
-    other: &LockManager,
-) -> Outcome {
-    let (started, before) = (Instant::now(), server.calls("psetex"));
-    while server.calls("psetex") == before {
-        if started.elapsed() > STEP {
-            return Err("not in time: it is counted up".to_owned());
-        }
-        let guard = acquire(other, "k").await?;
-        let waiting = wait_for(one, "k");
-        until("it is in the wait queue", async || in_line(server) == 1).await?;
-        release(guard).await?;
-        release(joined(waiting).await?).await?;
-        release(acquire(one, "fresh").await?).await?;
-        release(acquire(one, "k").await?).await?;
-    }
-    Ok(())
 }
 
 /// Checks shared locks and permits.
@@ -547,7 +521,7 @@ async fn tokens_grow_across_losses(
 async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisServer) {
     let rights = rights_of("locks");
     // The commands that an acquire of a free key calls.
-    for command in ["evalsha", "exists", "get", "set", "time"] {
+    for command in ["exists", "set", "xadd"] {
         server.cli(&["FLUSHALL"]);
         allow(server, command, &rights);
         let locks = connect(server, command).await.expect("all rights");
@@ -935,7 +909,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
         assert_eq!(health.expect("all rights").warnings, []);
     }
     // The key was released, and not left to expire.
-    assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
+    assert_eq!(server.keys("*"), ["__lock_core__:clock"]);
     // The key of a check that is dropped half-way ends by its expiry.
     let proxy = Proxy::start(server.port());
     let slow = LockManager::connect(&proxy.url_as("user", "word"))
@@ -945,7 +919,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
     let check = timeout(Duration::from_millis(100), slow.check()).await;
     check.expect_err("no answer");
     eventually(HANG, "no key is left", async || {
-        server.keys("*") == ["__lock_core__:fence"]
+        server.keys("*") == ["__lock_core__:clock"]
     })
     .await;
 }
@@ -969,7 +943,7 @@ async fn a_check_key_stands_for_the_keys_that_a_user_may_use() {
         .await
         .expect("its own key");
     assert_eq!(locks.check().await.expect("its own").warnings, []);
-    assert_eq!(server.keys("*"), ["__lock_core__:fence"]);
+    assert_eq!(server.keys("*"), ["__lock_core__:clock"]);
     // The key may be busy with a lock of this library, or with any other value.
     let guard = locks.acquire_free("order:1", LockOptions::new(TTL)).await;
     locks.check().await.expect("nothing but busy");
@@ -1032,7 +1006,7 @@ async fn an_odd_check_key_is_a_clear_error() {
     }
     let reserved = LockManager::builder()
         .key_prefix("")
-        .check_key("__lock_core__:fence");
+        .check_key("__lock_core__:clock");
     assert!(invalid(reserved.connect(&server.url()).await).contains("reserved"));
     assert_eq!(server.cli(&["LLEN", "lock:list"]), redis::Value::Int(1));
     let locks = LockManager::builder()
@@ -1178,7 +1152,7 @@ async fn each_node_of_a_cluster_is_tried() {
         }
         for node in cluster.masters() {
             let left = node.keys("*");
-            assert!(left.iter().all(|key| key.ends_with(":fence")), "{left:?}");
+            assert!(left.iter().all(|key| key.ends_with(":clock")), "{left:?}");
         }
     }
 }

@@ -29,8 +29,8 @@ const ANY: &str = "return redis.call(unpack(ARGV))";
 /// The first two clients speak RESP3, and subscribe to a channel each.
 const CLIENTS: usize = 3;
 
-const PROPOSE: &str = scripts!("propose.lua");
-const MARK: &str = scripts!("mark.lua");
+const PROPOSE: &str = scripts!("counter.lua", "propose.lua");
+const MARK: &str = scripts!("counter.lua", "mark.lua");
 
 #[test]
 fn the_modelled_server_answers_as_a_real_one() {
@@ -98,7 +98,7 @@ impl Command {
         let key = match chance.below(20) {
             0 => any_key(chance),
             _ if is_sorted => chance.pick(&["queue", "queue", "beats"]),
-            _ => chance.pick(&["lock", "lock", "lock", "fence", "mark", "other"]),
+            _ => chance.pick(&["lock", "lock", "lock", "clock", "fence", "mark", "other"]),
         };
         let value = any_value(chance);
         let (ttl, ends_soon) = any_ttl(chance);
@@ -111,7 +111,7 @@ impl Command {
             4 | 5 => &["GET", key],
             6 => &["DEL", key],
             7 => &["EXISTS", key, "lock"],
-            8 => &["INCR", key],
+            8 => &["XADD", key, "MAXLEN", "0", "*", "", ""],
             9 => &["PTTL", key],
             10 => &["PEXPIRE", key, ttl],
             11 => &["ZPOPMIN", key],
@@ -122,7 +122,15 @@ impl Command {
             16 => &["ZADD", key, "NX", score, &value],
             17 => &["ZREM", key, &value],
             18 => &["ZREMRANGEBYSCORE", key, "-inf", score],
-            19 => &["PSETEX", key, ttl, &value],
+            19 => &[
+                "XADD",
+                key,
+                "MAXLEN",
+                "0",
+                chance.pick(&["1700000000000-5", "1700000000000-2050", "9000000000000-7"]),
+                "",
+                "",
+            ],
             20 => &["PING"],
             21 => &[
                 "PUBLISH",
@@ -131,7 +139,7 @@ impl Command {
             ],
             22 => &["SET", key, &value, "PX", "0"],
             25 => &["SET", key, &value, "KEEPTTL"],
-            23 => &["DEL", "lock", "queue", "fence"],
+            23 => &["DEL", "lock", "queue", "clock"],
             24 => &["DEL", "queue", "lock"],
             _ => &["DELIFEQ", key],
         };
@@ -219,13 +227,12 @@ impl Command {
         let token = any_token(chance);
         let (ttl, ends_soon) = any_ttl(chance);
         let known = chance.pick(&["0", "0", "1", "9000000000000000"]);
-        // No larger counts: the number of tokens that the server adds depends on the microseconds that have passed.
-        let count = chance.pick(&["0", "1"]);
+        let count = chance.pick(&["1", "1", "64"]);
         let mode = chance.pick(&["try", "wait", "wait", "0", "1700000000000000"]);
         let entry = any_entry(chance);
         let lock = if chance.permille(50) { "queue" } else { "lock" };
         let keep = chance.pick(&["0", "0", ttl]);
-        let all = ["6", lock, "fence", "queue", "beats", "holders", "seats"];
+        let all = ["6", lock, "clock", "queue", "beats", "holders", "seats"];
         let kind = chance.pick(&["s", "s", "s", "2", "3"]);
         let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
@@ -246,7 +253,7 @@ impl Command {
             21 => (RENEW_BESIDE, &all, &[token, "70000", known, &beside]),
             12 => (
                 MARK,
-                &["1", "marker"],
+                &["2", "marker", "fence"],
                 &[
                     chance.pick(&["run", "run", "run", "other"]),
                     "name",
@@ -261,7 +268,7 @@ impl Command {
 
     fn proposal(chance: &mut Chance, token: &str, ttl: &str, ends_soon: bool) -> Self {
         let ahead = chance.pick(&[-5_000_000, -300_000, 300_000, 300_000, 5_000_000]);
-        let number = (since_epoch_us() + ahead).to_string();
+        let number = ((since_epoch_us() + ahead) * 2048 / 1000).to_string();
         let count = chance.pick(&["1", "64"]);
         let must = chance.pick(&["free", "own"]);
         let asker = chance.pick(&["one", "other"]);
@@ -306,7 +313,7 @@ impl Command {
 
 fn any_key(chance: &mut Chance) -> &'static str {
     chance.pick(&[
-        "lock", "lock", "fence", "queue", "queue", "beats", "holders", "seats", "mark", "other",
+        "lock", "lock", "clock", "queue", "queue", "beats", "holders", "seats", "mark", "other",
     ])
 }
 
@@ -486,6 +493,11 @@ fn is_near(one: i64, other: i64) -> bool {
 /// Whether two texts agree, with numbers among their words compared by `is_near`.
 fn are_near(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (String::from_utf8_lossy(one), String::from_utf8_lossy(other));
+    // Of ids of a clock only the milliseconds are compared.
+    let millis = |text: &str| text.split_once('-')?.0.parse().ok();
+    if let (Some(one), Some(other)) = (millis(&one), millis(&other)) {
+        return is_near(one, other);
+    }
     // The marker of a shared phase has the phase's number between colons.
     let words = |text: &str| {
         text.split([' ', ':'])

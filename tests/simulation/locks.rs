@@ -86,7 +86,7 @@ impl Host {
         let now_us = self.clock_us(now);
         match &self.server.store.entry(key.as_bytes(), now_us)?.value {
             Value::Text(text) => Some(std::str::from_utf8(text).expect("an owner token")),
-            Value::Sorted(_) => panic!("{key} is no lock"),
+            _ => panic!("{key} is no lock"),
         }
     }
 
@@ -101,7 +101,7 @@ impl Host {
             match self.server.store.entry(name.as_bytes(), now_us) {
                 Some(entry) => match &entry.value {
                     Value::Sorted(all) => all.clone(),
-                    Value::Text(_) => panic!("{name} is no set"),
+                    _ => panic!("{name} is no set"),
                 },
                 None => Vec::new(),
             }

@@ -28,8 +28,6 @@ pub(crate) struct Plan {
     /// The longest ttl of all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
-    /// Whether the managers are told that each url always leads to the same server, which is true.
-    pub(crate) fixed_address: bool,
     pub(crate) faults: Vec<(Nanos, Fault)>,
     /// From this time on nothing is broken, and no user begins an operation.
     pub(crate) healed_at: Nanos,
@@ -191,14 +189,12 @@ impl Plan {
             command_timeout: Duration::from_millis(chance.pick(&[200, 500, 1000])),
             faults: Vec::new(),
             healed_at: chance.between(3, 12) * SECOND,
-            fixed_address: false,
             seed_of_modes: 0,
             seed_of_permits: 0,
             shares: 0,
             hurries: false,
         };
         plan.add_faults(chance, promise);
-        plan.fixed_address = chance.permille(500);
         plan.seed_of_modes = chance.below(3);
         plan.seed_of_permits = chance.index(3);
         plan.shares = chance.pick(&[600, 600, 900]);

@@ -306,6 +306,9 @@ impl Scene {
                     .until
                     .is_some_and(|until| until * 1000 - now_us <= 30_000_000);
                 let is_right = match name.strip_prefix("__lock_core__:") {
+                    Some("clock") => {
+                        matches!(entry.value, Value::Stream(_)) && entry.until.is_none()
+                    }
                     Some("fence" | "watched") => {
                         matches!(entry.value, Value::Text(_)) && entry.until.is_none()
                     }

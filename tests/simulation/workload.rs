@@ -71,12 +71,9 @@ pub(crate) async fn connect(plan: &Plan) -> LockManager {
         .map(|host| format!("redis://s{host}/"))
         .collect();
     loop {
-        let mut builder = LockManager::builder()
+        let builder = LockManager::builder()
             .command_timeout(plan.command_timeout)
             .connect_timeout(plan.command_timeout * 2);
-        if plan.fixed_address {
-            builder = builder.fixed_address();
-        }
         let made = match &urls[..] {
             [one] => builder.connect(one).await,
             _ => {

@@ -9,7 +9,7 @@ use lock_tests::RedisServer;
 
 use crate::topology::Servers;
 
-/// Returns the keys that should not exist after this time: locks, and all keys without an expiry, except the counters of
+/// Returns the keys that should not exist after this time: locks, and all keys without an expiry, except the clocks of
 /// fencing tokens.
 pub(crate) fn leftovers(servers: &Servers, within: Duration) -> Vec<String> {
     let deadline = Instant::now() + within;
@@ -29,12 +29,13 @@ fn on_one(server: &RedisServer) -> Vec<String> {
     let wrong = keys.filter_map(|key| {
         let left = server.pttl(&key);
         // There is one such key for each database, or for each slot: their number does not grow with the number of locks.
-        let is_counter = key == "__lock_core__:watched"
-            || key.starts_with("__lock_core__:") && key.ends_with("fence");
+        let is_clock = key == "__lock_core__:watched"
+            || key.starts_with("__lock_core__:")
+                && (key.ends_with("clock") || key.ends_with("fence"));
         let is_companion = key.starts_with("__lock_core__:") && left.is_some();
         // The key may have expired between the two commands.
         let is_there = left.is_some() || server.keys(&key) == [key.as_str()];
-        let is_wrong = is_there && !is_counter && !is_companion;
+        let is_wrong = is_there && !is_clock && !is_companion;
         is_wrong.then(|| {
             format!(
                 "{key} is left on port {}, and expires in {left:?}",
@@ -50,9 +51,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_and_what_never_goes_are_left_over_and_counters_and_companions_are_not() {
+    fn locks_and_what_never_goes_are_left_over_and_clocks_and_companions_are_not() {
         let server = RedisServer::start();
-        server.cli(&["SET", "__lock_core__:fence", "7"]);
+        server.set_fencing_clock("__lock_core__:clock", 7);
         server.cli(&["SET", "__lock_core__:waiters:lock:k", "x", "PX", "60000"]);
         assert!(on_one(&server).is_empty());
         server.cli(&["SET", "lock:k", "x", "PX", "60000"]);

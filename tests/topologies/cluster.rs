@@ -50,9 +50,9 @@ fn queue_of(key: &str) -> String {
     format!("__lock_core__:{{{tag}}}:waiters:lock:{key}")
 }
 
-fn fence_of(key: &str) -> String {
+fn clock_of(key: &str) -> String {
     let tag = tag_of_slot(slot_of(&format!("lock:{key}")));
-    format!("__lock_core__:{{{tag}}}:fence")
+    format!("__lock_core__:{{{tag}}}:clock")
 }
 
 /// The number of processes that wait, as a node that serves the slot counts them.
@@ -224,7 +224,7 @@ async fn every_key_has_its_companions_in_its_slot() {
         let guard = one.acquire(key, options()).await.expect(key);
         let waiting = in_line(&cluster, &other, key).await;
         let slot = |name: &str| node.cli(&["CLUSTER", "KEYSLOT", name]);
-        for companion in [queue_of(key), fence_of(key)] {
+        for companion in [queue_of(key), clock_of(key)] {
             assert_eq!(slot(&companion), slot(&full_key), "{companion}");
             assert_eq!(
                 node.cli(&["EXISTS", &companion]),
@@ -1008,4 +1008,63 @@ async fn a_list_has_the_locks_of_all_masters() {
     for guard in guards {
         guard.release_held().await;
     }
+}
+
+/// The clock of one slot is ahead, as that of a node with a fast clock is. It says nothing about the other slots.
+#[tokio::test]
+async fn what_is_known_of_one_clock_sends_no_acquire_of_another_slot_to_the_script() {
+    let cluster = Cluster::builder().masters_alone(3).start();
+    let locks = connect(&cluster.url()).await;
+    let [ahead, other] = ["ahead", "other{1}"];
+    let node_of = |key: &str| cluster.node_of(&format!("lock:{key}"));
+    let token = async |key: &str| {
+        let guard = locks.acquire_free(key, options()).await;
+        let token = guard.lease().fencing_token();
+        guard.release_held().await;
+        u64::from(token)
+    };
+    let first = token(ahead).await;
+    node_of(ahead).set_fencing_clock(&clock_of(ahead), first + 600_000 * 2048);
+    let far = token(ahead).await;
+    let scripts = node_of(other).calls("evalsha");
+    let before = node_of(other).calls("xadd");
+    for _ in 0..5 {
+        assert!(token(other).await < far, "it was not dragged along");
+    }
+    assert!(node_of(other).calls("xadd") >= before + 5);
+    let scripts = node_of(other).calls("evalsha") - scripts;
+    assert_eq!(scripts, 5, "a release each");
+}
+
+/// A node that is being given a slot has its clock once the key has moved there, and makes none of its own.
+#[tokio::test]
+async fn while_a_slot_moves_no_second_clock_comes_to_be() {
+    let cluster = shared();
+    let locks = connect(&cluster.url()).await;
+    let key = "one{clock}";
+    let full_key = format!("lock:{key}");
+    let guard = locks.acquire_free(key, options()).await;
+    let before = guard.lease().fencing_token();
+    guard.release_held().await;
+    let source = cluster.node_of(&full_key);
+    let target = node_at(&cluster, another(&cluster, source));
+    let migration = cluster.migration(slot_of(&full_key), target);
+    migration.open();
+    // The lock is free, so both nodes lack its key.
+    for _ in 0..3 {
+        let refused = locks.acquire(key, options().wait(SECOND / 2)).await;
+        drop(refused);
+        let count = |node: &RedisServer| {
+            let words = ["CLUSTER", "COUNTKEYSINSLOT"];
+            let slot = slot_of(&full_key).to_string();
+            node.cli(&[words[0], words[1], &slot])
+        };
+        assert_eq!(count(target), Value::Int(0), "no key was made there");
+    }
+    migration.move_keys();
+    migration.close();
+    let guard = locks.acquire_free(key, options()).await;
+    assert!(guard.lease().fencing_token() > before);
+    assert!(target.get(&full_key).is_some());
+    guard.release_held().await;
 }

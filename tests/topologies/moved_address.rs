@@ -1,12 +1,13 @@
 //! An address that leads to a new primary, while connections to the old primary stay, which still takes writes.
 //! Fencing tokens still grow, in the order in which the locks are acquired.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use lock_core::{FencingToken, LockManager};
 use lock_tests::{
     AcquireFree, HANG, Proxy, RedisServer, ReleaseHeld, connect, eventually, options, patient,
 };
 
-/// Most rounds are within the second for which a token could be counted up.
 const ROUNDS: usize = 100;
 
 struct MovedAddress {
@@ -39,10 +40,22 @@ impl MovedAddress {
     }
 }
 
+/// The servers do not know of each other, and tell two moments apart by milliseconds.
+async fn later(token: FencingToken) {
+    eventually(HANG, "the millisecond is over", async || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let millis = since.expect("after 1970").as_millis();
+        millis > u128::from(u64::from(token) / 2048)
+    })
+    .await;
+}
+
+/// Takes the lock and releases it; another server gives a larger token when this returns.
 async fn token(locks: &LockManager) -> FencingToken {
     let guard = locks.acquire_free("k", options()).await;
     let token = guard.lease().fencing_token();
     guard.release_held().await;
+    later(token).await;
     token
 }
 

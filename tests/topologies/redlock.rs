@@ -27,8 +27,12 @@ struct Servers {
 }
 
 impl Servers {
+    /// They are not new: a server without a counter accepts nothing for up to a second.
     fn start(count: usize) -> Self {
         let all: Vec<_> = (0..count).map(|_| RedisServer::start()).collect();
+        for server in &all {
+            server.cli(&["SET", FENCE, "1"]);
+        }
         let proxies = all
             .iter()
             .map(|server| Proxy::start(server.port()))
@@ -710,7 +714,7 @@ async fn a_counter_that_is_ahead_leads_to_a_higher_proposal() {
     let servers = Servers::start(3);
     let locks = servers.manager().await;
     let guard = locks.acquire_free("k", options()).await;
-    let ahead = fencing(&guard) + 700_000;
+    let ahead = fencing(&guard) + 1_400_000;
     guard.release_held().await;
     for server in &servers.all[1..] {
         server.cli(&["SET", FENCE, &ahead.to_string()]);
@@ -769,7 +773,7 @@ async fn a_server_whose_clock_is_astray_has_no_vote_and_moves_nobody() {
         .await
         .expect("the others agree");
     assert!(
-        fencing(&guard) > last && fencing(&guard) < last + 60_000_000,
+        fencing(&guard) > last && fencing(&guard) < last + 120_000_000,
         "nobody was dragged"
     );
     guard.release_held().await;
@@ -1128,13 +1132,17 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
 #[test]
 fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_that_is_free_or_ours()
 {
-    const PROPOSE: &str = include_str!("../../lock-core/src/store/redis/scripts/propose.lua");
-    const SECOND: u64 = 1_000_000;
+    const PROPOSE: &str = concat!(
+        include_str!("../../lock-core/src/store/redis/scripts/counter.lua"),
+        include_str!("../../lock-core/src/store/redis/scripts/propose.lua"),
+    );
+    /// In fencing tokens.
+    const SECOND: u64 = 2_048_000;
     let server = RedisServer::start();
     let now = || -> u64 {
         let (seconds, micros): (u64, u64) =
             redis::from_redis_value(server.cli(&["TIME"])).expect("two numbers");
-        seconds * SECOND + micros
+        seconds * SECOND + micros * 2048 / 1000
     };
     let propose = |token: &str, number: u64, count: &str, lock: &str| -> Vec<i64> {
         let number = number.to_string();

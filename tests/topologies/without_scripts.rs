@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 on_every_kind! { server:
     a_lock_is_taken_waited_for_and_let_go
-    whoever_asks_again_leaves_the_fencing_counter_alone
+    whoever_asks_again_leaves_the_fencing_clock_alone
     tasks_of_several_managers_exclude_each_other
     a_lease_is_renewed_and_lost_when_its_key_goes
     a_check_of_a_lease_never_shortens_it
@@ -31,10 +31,11 @@ on_every_kind! { server:
     many_locks_are_let_go_without_a_loss_of_another
     a_minimal_hold_keeps_the_key
     tokens_grow_across_a_loss_of_data
-    a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none
     operators_look_and_take_away
     waiters_with_scripts_poll_for_a_lock_that_is_held_without
 }
+
+const CLOCK: &str = "__lock_core__:clock";
 
 /// A server on which the user `plain` may do everything except run scripts.
 fn server(kind: Kind) -> RedisServer {
@@ -81,19 +82,19 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     assert_eq!(server.calls("evalsha"), 0);
 }
 
-/// The counter can move to the server's time only if it stands still for a moment, for any number of waiters.
-async fn whoever_asks_again_leaves_the_fencing_counter_alone(server: &RedisServer) {
+/// Each move of the clock is a write, which goes to replicas and files.
+async fn whoever_asks_again_leaves_the_fencing_clock_alone(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
     let guard = one.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     let asked = server.calls("set");
     eventually(HANG, "it asks", async || server.calls("set") > asked).await;
-    let (asked, counter) = (server.calls("set"), server.get("__lock_core__:fence"));
+    let (asked, given) = (server.calls("set"), server.fencing_clock(CLOCK));
     eventually(HANG, "it asks again and again", async || {
         server.calls("set") >= asked + 5
     })
     .await;
-    assert_eq!(server.get("__lock_core__:fence"), counter);
+    assert_eq!(server.fencing_clock(CLOCK), given);
     guard.release_held().await;
     let granted = timeout(HANG, waiting).await.expect("no missed chance");
     drop(granted.expect("no panic").expect("free"));
@@ -282,29 +283,9 @@ async fn tokens_grow_across_a_loss_of_data(server: &RedisServer) {
         server.cli(if round % 2 == 0 {
             &["FLUSHALL"]
         } else {
-            &["SET", "__lock_core__:fence", "7"]
+            &["DEL", CLOCK]
         });
     }
-}
-
-async fn a_counter_that_is_of_no_use_costs_the_lock_and_leaves_none(server: &RedisServer) {
-    let locks = connect(server).await;
-    server.cli(&["SET", "__lock_core__:fence", "9007199254740992"]);
-    let error = locks
-        .acquire("k", patient().wait(Duration::from_millis(200)))
-        .await
-        .expect_err("no fencing token");
-    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
-    eventually(Duration::from_secs(8), "it was taken back", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
-    // As with scripts, a counter that is not a number is replaced by the time.
-    server.cli(&["SET", "__lock_core__:fence", "x"]);
-    let guard = locks.acquire_free("k", patient()).await;
-    let token = u64::from(guard.lease().fencing_token());
-    assert_eq!(server.get("__lock_core__:fence"), Some(token.to_string()));
-    guard.release_held().await;
 }
 
 /// Transactions run in sequence, and the renewal of a held lock cannot wait for all of them.
@@ -461,25 +442,6 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
         assert!(left > Duration::from_secs(30), "{left:?}");
         server.cli(&["DEL", "lock:k"]);
     }
-}
-
-#[tokio::test]
-async fn a_counter_that_others_moved_while_a_connection_was_lost_does_not_go_back() {
-    let server = Arc::new(server(Kind::Distribution));
-    let way = Cut::start(server.port());
-    let locks = LockManager::connect(&way.url()).await.expect("up");
-    let other = connect(&server).await.acquire("other", patient()).await;
-    let token = other.expect("free").lease().fencing_token();
-    // The counter is as far ahead as after many tokens that were given out meanwhile.
-    let ahead = u64::from(token) + 60_000_000;
-    let next = server.clone();
-    // The counter is smaller than the time, so that the acquire has to read and move it.
-    server.cli(&["SET", "__lock_core__:fence", "7"]);
-    way.arm(move || drop(next.cli(&["SET", "__lock_core__:fence", &ahead.to_string()])));
-    let guard = locks.acquire_free("k", patient()).await;
-    assert!(way.has_cut());
-    let token = u64::from(guard.lease().fencing_token());
-    assert!(token > ahead, "{token} after {ahead}");
 }
 
 async fn operators_look_and_take_away(server: &RedisServer) {

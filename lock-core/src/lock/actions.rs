@@ -90,7 +90,7 @@ impl Registry {
                 Action::Release(action) => {
                     drop(release::release(&self.context, key, action, None, None));
                 }
-                Action::Learn(fencing) => self.context.learn_fencing(fencing),
+                Action::Learn(owner, token) => self.context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => lease.extend(valid_until),
                 Action::End { lease, reason } => {
                     lease.end(reason);
@@ -186,7 +186,7 @@ impl Registry {
             full_key: owner.full_key.clone(),
             token: owner.token.clone(),
             ttl,
-            known_fencing: self.context.known_fencing(),
+            known_fencing: self.context.known_tokens.of(owner.clock),
             tokens,
         });
         let (registry, key) = (self.clone(), key.clone());

@@ -70,17 +70,20 @@ impl Registry {
         transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
     ) -> (T, Todo) {
         let new_owner = |mode: Mode| {
+            let full_key = self.full_key(key);
+            let clock = self.context.store.clock_of(&full_key);
             Arc::new(Owner::new(
                 &self.context.owner_tokens,
                 &self.context.grants,
                 key,
                 mode,
-                self.full_key(key),
+                full_key,
+                clock,
             ))
         };
         let mut cx = Transition {
             now,
-            known_fencing: self.context.known_fencing(),
+            known_fencing: &|owner: &Arc<Owner>| self.context.known_tokens.of(owner.clock),
             limits: self.limits,
             polling_pause: self.context.timing.polling_pause,
             jitter: &jittered,

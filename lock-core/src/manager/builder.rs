@@ -11,7 +11,7 @@ use crate::tls::Tls;
 #[cfg(feature = "redis")]
 use crate::{
     credentials::CredentialsProvider,
-    store::redis::{Access, AddressPromise, OwnClient, Replicas},
+    store::redis::{Access, OwnClient, Replicas},
 };
 use crate::{
     error::LockError,
@@ -59,7 +59,6 @@ pub struct LockManagerBuilder {
     #[cfg(feature = "redis")]
     pub(super) replicas: Option<Replicas>,
     #[cfg(feature = "redis")]
-    pub(super) address_promise: AddressPromise,
     /// Opens the connections to the servers of urls.
     #[cfg(feature = "redis")]
     pub(super) through: Option<OwnClient>,
@@ -94,7 +93,6 @@ impl Default for LockManagerBuilder {
             #[cfg(feature = "redis")]
             replicas: None,
             #[cfg(feature = "redis")]
-            address_promise: AddressPromise::default(),
             #[cfg(feature = "redis")]
             through: None,
             #[cfg(feature = "tls")]
@@ -326,27 +324,6 @@ impl LockManagerBuilder {
             least: replicas,
             within,
         });
-        self
-    }
-
-    /// Promises that the address in the url leads to the same server for as long as that server lives. Defaults to no promise.
-    ///
-    /// The promise is true of a server that clients reach directly, by an IP address or a name. That address must never be given to
-    /// another server while the first one may run. The promise is false with a fail-over behind the address, a DNS record that
-    /// changes, or a proxy or load balancer for several servers. Managed services usually have one of these, and so do services of
-    /// Kubernetes.
-    ///
-    /// With the promise, a fencing token may be the last one plus one, within a second of a token from the server's time. An
-    /// uncontended lock then costs the server less, and is acquired without a script. If the promise is broken, an old primary that
-    /// still takes writes gives out smaller tokens than the new primary gave before. A store that checks tokens then refuses the
-    /// holder of the lock, or accepts a late write of an earlier holder. Without the promise, each token comes from the server's
-    /// time. Tokens then grow across both servers, as far as the clocks of both agree.
-    ///
-    /// It has no effect with sentinels, a cluster, several servers or locks in memory. A unix socket needs no promise: it is
-    /// taken to be the server's own.
-    #[cfg(feature = "redis")]
-    pub fn fixed_address(mut self) -> Self {
-        self.address_promise = AddressPromise::Fixed;
         self
     }
 

@@ -193,7 +193,6 @@ impl LockManagerBuilder {
             },
             access: self.access.clone(),
             replicas: self.replicas,
-            address_promise: self.address_promise,
             scope: Scope {
                 prefix: self.prefix.clone(),
                 check_key: self

@@ -70,7 +70,10 @@ impl LockManager {
         // A share that is kept here would go on to serve tasks until its next renewal.
         self.inner.registry.close_shares(&key);
         context
-            .ask(|store| store.force_release(full_key, context.known_fencing()))
+            .ask(|store| {
+                let known = context.known_tokens.of(store.clock_of(&full_key));
+                store.force_release(full_key, known)
+            })
             .await
             .map_err(|error| error.about(&key))
     }
@@ -95,7 +98,7 @@ impl LockManager {
     pub async fn check(&self) -> Result<Health, LockError> {
         let context = self.context();
         context
-            .ask(|store| store.check(context.known_fencing()))
+            .ask(|store| store.check(context.known_tokens.clone()))
             .await
     }
 

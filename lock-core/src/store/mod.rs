@@ -16,14 +16,14 @@ use crate::{
     store::{
         grants::EntryNumber,
         in_flight::{ConnectionId, InFlight},
+        known_tokens::{ClockIndex, KnownTokens},
         owner_token::OwnerToken,
     },
 };
 
-#[cfg(feature = "redis")]
-pub(crate) mod fencing_counter;
 pub(crate) mod grants;
 pub(crate) mod in_flight;
+pub(crate) mod known_tokens;
 pub(crate) mod memory;
 pub(crate) mod owner;
 pub(crate) mod owner_token;
@@ -72,7 +72,17 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
 
     /// Tries everything that the manager needs from the backend.
-    fn check(&self, known_fencing: u64) -> StoreFuture<Health>;
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health>;
+
+    /// How many fencing clocks there are.
+    fn clocks(&self) -> u16 {
+        1
+    }
+
+    /// The fencing clock from which the tokens of a key come.
+    fn clock_of(&self, _full_key: &str) -> ClockIndex {
+        0
+    }
 
     /// How long a request and its reply take, as measured lately; zero if not known.
     fn round_trip(&self) -> Duration;
@@ -117,7 +127,7 @@ pub(crate) struct Acquire {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
-    /// The largest fencing token that this process knows: the new ones are larger.
+    /// The largest fencing token of the key's clock that this process knows: the new ones are larger.
     pub(crate) known_fencing: u64,
     /// How many fencing tokens are wanted.
     pub(crate) tokens: u32,
@@ -210,8 +220,8 @@ pub(crate) struct Busy {
     pub(crate) wake_up: WakeUpMode,
     /// Whether the entry is the first of the queue, as far as known. Any other entry gets the lock after the one before it.
     pub(crate) is_next: bool,
-    /// If the reply had it: every earlier grant of this request has a stamp up to it, and every later grant a larger one. It is the
-    /// fencing counter. For a shared request it is the server's time in microseconds, since all holders of a phase have one token.
+    /// If the reply had it: every earlier grant of this request has a stamp up to it, and every later grant a larger one. Stamps come
+    /// from the fencing clock, as tokens do. All holders of a shared phase have one token, and stamps of their own.
     pub(crate) stamp: Option<u64>,
     /// The label of the holder, if the reply had it.
     pub(crate) holder: Option<Arc<str>>,

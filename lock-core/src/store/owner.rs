@@ -9,12 +9,15 @@ use crate::{
         Acquired, Failure, Renew,
         grants::{Grants, QueueEntry},
         in_flight::InFlight,
+        known_tokens::ClockIndex,
         owner_token::{OwnerToken, OwnerTokens},
     },
 };
 
 pub(crate) struct Owner {
     pub(crate) full_key: Arc<str>,
+    /// The fencing clock of the key.
+    pub(crate) clock: ClockIndex,
     pub(crate) mode: Mode,
     pub(crate) token: OwnerToken,
     /// Assigns a message to the request.
@@ -29,10 +32,12 @@ impl Owner {
         key: &LockKey,
         mode: Mode,
         full_key: Arc<str>,
+        clock: ClockIndex,
     ) -> Self {
         let token = tokens.next(grants.scheme());
         Self {
             full_key,
+            clock,
             mode,
             entry: grants.entry(key, mode, &token),
             token,

@@ -19,7 +19,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Page, PagePosition, Prefetch,
         Prefetched, Release, Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode,
-        grants::Grants, in_flight::ConnectionId, memory::MemoryStore,
+        grants::Grants, in_flight::ConnectionId, known_tokens::KnownTokens, memory::MemoryStore,
     },
 };
 
@@ -238,8 +238,8 @@ impl Store for FaultyStore {
         })
     }
 
-    fn check(&self, known_fencing: u64) -> StoreFuture<Health> {
-        self.answer(self.command_timeout, || self.memory.check(known_fencing))
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
+        self.answer(self.command_timeout, || self.memory.check(known_tokens))
     }
 
     fn round_trip(&self) -> Duration {

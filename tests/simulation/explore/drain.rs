@@ -1,7 +1,7 @@
 //! Checks that from any state, without faults, all requests get the lock and only the counter is left on the server.
 
 use super::{
-    server_view::FENCE,
+    server_view::CLOCK,
     state::{At, Scripts, State, Step},
 };
 
@@ -66,7 +66,7 @@ fn is_empty(state: &mut State) -> Result<(), String> {
         .store
         .alive(state.now)
         .map(|(key, _)| String::from_utf8_lossy(key).into_owned())
-        .filter(|key| key != FENCE)
+        .filter(|key| key != CLOCK)
         .collect();
     if left.is_empty() {
         Ok(())

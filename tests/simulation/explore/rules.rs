@@ -326,14 +326,10 @@ fn tokens(
         }
         Lock::Free | Lock::Foreign(_) => {}
         Lock::Exclusive(_) | Lock::Permits => {
-            match reply {
-                Reply::Array(words) => {
-                    if let [Reply::Int(1), Reply::Int(token), Reply::Int(_), ..] = &words[..] {
-                        given.push(*token);
-                    }
-                }
-                Reply::Int(token) if *token > 1 => given.push(*token),
-                _ => {}
+            if let Reply::Array(words) = reply
+                && let [Reply::Int(1), Reply::Int(token), Reply::Int(_), ..] = &words[..]
+            {
+                given.push(*token);
             }
             given.extend(&told.tokens);
         }

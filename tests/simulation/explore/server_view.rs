@@ -3,12 +3,12 @@
 use crate::model::{Server, Value};
 
 pub(super) const LOCK: &str = "lock";
-pub(super) const FENCE: &str = "fence";
+pub(super) const CLOCK: &str = "clock";
 pub(super) const QUEUE: &str = "queue";
 pub(super) const BEATS: &str = "beats";
 pub(super) const HOLDERS: &str = "holders";
 pub(super) const SEATS: &str = "seats";
-pub(super) const KEYS: [&str; 6] = [LOCK, FENCE, QUEUE, BEATS, HOLDERS, SEATS];
+pub(super) const KEYS: [&str; 6] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, SEATS];
 
 pub(super) const BAND: i64 = 4_500_000_000_000_000;
 pub(super) const SILENT: i64 = 2_200_000;

@@ -3,7 +3,7 @@
 use super::{
     rules::{self, Call, History},
     server_view::{
-        BEATS, FENCE, HOLDERS, KEYS, LOCK, Lock, QUEUE, Request, SEATS, SILENT, ServerView,
+        BEATS, CLOCK, HOLDERS, KEYS, LOCK, Lock, QUEUE, Request, SEATS, SILENT, ServerView,
         request_of,
     },
 };
@@ -165,8 +165,6 @@ impl State {
         for process in 0..kinds.len() {
             server.listen(process as u64, channel_of(process).as_bytes());
         }
-        let counter = (EPOCH_US - 1_000_000).to_string();
-        server.command(&["SET", FENCE, &counter], EPOCH_US);
         let process = |kind: &Kind| Process {
             kind: *kind,
             at: At::Idle,
@@ -402,7 +400,7 @@ impl State {
         Ok(())
     }
 
-    /// `SET NX`, `INCR` and `ZCARD` in one step.
+    /// `SET NX`, `XADD` and `EXISTS` in one step.
     fn take_past_the_queue(
         &mut self,
         i: usize,
@@ -416,17 +414,15 @@ impl State {
             .command(&["SET", LOCK, &token, "NX", "PX", TTL_MS], now);
         let mut at = At::Held;
         if kind == Kind::FastPath {
-            let counter = self.server.command(&["INCR", FENCE], now);
-            let Reply::Int(counter) = counter else {
-                return Err(format!("a counter that is none: {counter:?}"));
-            };
-            self.processes[i].granted = counter;
+            let next_id = ["XADD", CLOCK, "MAXLEN", "0", "*", "", ""];
+            let token = token_of(&self.server.command(&next_id, now))?;
+            self.processes[i].granted = token;
             if !before.queue.is_empty() {
                 at = At::Undoing;
-            } else if counter <= self.history.largest {
-                return Err(format!("the fencing token {counter} is not larger"));
+            } else if token <= self.history.largest {
+                return Err(format!("the fencing token {token} is not larger"));
             }
-            self.history.largest = counter;
+            self.history.largest = token;
         }
         let is_held = at == At::Held;
         self.processes[i].at = if is_answered { at } else { At::Unknown };
@@ -448,8 +444,7 @@ impl State {
         } else {
             &scripts.acquire
         };
-        let count = if mode == "wait" { "0" } else { "1" };
-        let arguments = [&self.token(i), TTL_MS, "0", count, mode, &self.entry(i)];
+        let arguments = [&self.token(i), TTL_MS, "0", "1", mode, &self.entry(i)];
         let is_newcomer = matches!(mode, "wait" | "try");
         let call = Call::Acquire { by: i, is_newcomer };
         self.call(call, script, &KEYS, &arguments, scripts)
@@ -581,7 +576,6 @@ impl State {
     fn believe_reply(&mut self, i: usize, reply: &Reply) -> Result<bool, String> {
         let process = &mut self.processes[i];
         let numbers: Vec<i64> = match reply {
-            Reply::Int(token) => vec![1, *token],
             Reply::Array(words) => words
                 .iter()
                 .filter_map(|word| match word {
@@ -596,20 +590,18 @@ impl State {
             return self.hold(i, numbers[1]).map(|()| true);
         }
         process.at = At::Waiting;
-        // A process counts a lease from its last request. So its clock no longer shows that the lease of an earlier grant is over.
-        for grant in &mut process.grants {
-            grant.is_over = false;
-        }
         if numbers[2] > 0 {
             process.place = numbers[2];
         }
-        // The first reply has only the place, which is also the time.
-        let stamp = match numbers.get(5) {
-            Some(stamp) => *stamp,
-            None if process.kind == Kind::Shared => process.place,
-            None => 0,
-        };
-        process.stamp = process.stamp.max(stamp);
+        // The first reply has no stamp.
+        if let Some(stamp) = numbers.get(5) {
+            process.stamp = process.stamp.max(*stamp);
+            // A process counts a lease from its last request with such a reply. So its clock no longer shows that the lease of an
+            // earlier grant is over.
+            for grant in &mut process.grants {
+                grant.is_over = false;
+            }
+        }
         Ok(false)
     }
 
@@ -825,6 +817,18 @@ impl State {
 
 fn channel_of(process: usize) -> String {
     format!("__lock_core__:grants:c{process}")
+}
+
+/// The fencing token of an id of the clock.
+fn token_of(id: &Reply) -> Result<i64, String> {
+    let none = || format!("no id: {id:?}");
+    let Reply::Bulk(text) = id else {
+        return Err(none());
+    };
+    let text = String::from_utf8_lossy(text);
+    let (millis, sequence) = text.split_once('-').ok_or_else(none)?;
+    let number = |text: &str| text.parse::<i64>().map_err(|_| none());
+    Ok(number(millis)? * 2048 + number(sequence)?)
 }
 
 fn owner_token(kind: Kind, process: usize, number: u32) -> String {

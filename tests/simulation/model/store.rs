@@ -17,7 +17,12 @@ pub(crate) enum Value {
     Text(Bytes),
     /// Members, sorted by score and then by member. All scores are whole numbers here.
     Sorted(Vec<(i64, Bytes)>),
+    /// An empty stream: its last id.
+    Stream(Id),
 }
+
+/// Milliseconds, and a sequence number.
+type Id = (i64, i64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -69,10 +74,10 @@ impl Store {
             self.expire(key, now_us);
         }
         let least = match name {
-            "GET" | "DEL" | "EXISTS" | "INCR" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
+            "GET" | "DEL" | "EXISTS" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
             "ZREM" | "ZSCORE" | "ZMSCORE" | "PEXPIRE" | "PEXPIREAT" | "SET" => 2,
-            "ZADD" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" | "ZCOUNT" | "ZREMRANGEBYSCORE"
-            | "PSETEX" => 3,
+            "ZADD" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" | "ZCOUNT" | "ZREMRANGEBYSCORE" => 3,
+            "XADD" => 4,
             _ => return None,
         };
         if words.len() < least {
@@ -84,13 +89,12 @@ impl Store {
         let done = match name {
             "GET" => self.get(&words[0]),
             "SET" => self.set(words, now_us),
-            "PSETEX" => self.put_for(&words[0], &words[1], &words[2], now_us),
             "DEL" => Ok(self.delete(words)),
             "EXISTS" => {
                 let there = words.iter().filter(|key| self.keys.contains_key(*key));
                 Ok(int(there.count()))
             }
-            "INCR" => self.increment(&words[0]),
+            "XADD" => self.append(words, now_us),
             "PTTL" => Ok(self.remaining(&words[0], now_us)),
             "PEXPIRE" => self.expire_in(&words[0], &words[1], now_us),
             "PEXPIREAT" => self.expire_at(&words[0], &words[1], now_us),
@@ -130,7 +134,7 @@ impl Store {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
-            Some(Value::Sorted(_)) => Err(WRONG_TYPE),
+            Some(Value::Sorted(_) | Value::Stream(_)) => Err(WRONG_TYPE),
         }
     }
 
@@ -139,7 +143,7 @@ impl Store {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(&[]),
             Some(Value::Sorted(all)) => Ok(all),
-            Some(Value::Text(_)) => Err(WRONG_TYPE),
+            Some(Value::Text(_) | Value::Stream(_)) => Err(WRONG_TYPE),
         }
     }
 
@@ -201,22 +205,6 @@ impl Store {
         Ok(Reply::Status("OK"))
     }
 
-    fn put_for(
-        &mut self,
-        key: &[u8],
-        span: &[u8],
-        value: &[u8],
-        now_us: i64,
-    ) -> Result<Reply, &'static str> {
-        let span = number(span)?;
-        if span <= 0 {
-            return Err("ERR invalid expire time in 'psetex' command");
-        }
-        let until = Some(now_us / 1000 + span);
-        self.put(key, Value::Text(value.to_vec()), until);
-        Ok(Reply::Status("OK"))
-    }
-
     fn delete(&mut self, keys: &[Bytes]) -> Reply {
         let mut deleted = 0;
         for key in keys {
@@ -228,14 +216,40 @@ impl Store {
         Reply::Int(deleted)
     }
 
-    fn increment(&mut self, key: &[u8]) -> Result<Reply, &'static str> {
-        let before = self.text(key)?.map_or(Ok(0), |text| number(text))?;
-        let after = before
-            .checked_add(1)
-            .ok_or("ERR increment or decrement would overflow")?;
+    /// Adds to a stream that is kept empty; returns the id.
+    fn append(&mut self, words: &[Bytes], now_us: i64) -> Result<Reply, &'static str> {
+        let (key, mut options) = (&words[0], &words[1..]);
+        let mut makes = true;
+        if let [option, rest @ ..] = options
+            && option.eq_ignore_ascii_case(b"NOMKSTREAM")
+        {
+            (makes, options) = (false, rest);
+        }
+        let [trim, most, id, _field, _value] = options else {
+            panic!("not modelled: XADD {words:?}");
+        };
+        assert!(trim.eq_ignore_ascii_case(b"MAXLEN") && **most == *b"0");
+        let last = match self.keys.get(key).map(|entry| &entry.value) {
+            None if !makes => return Ok(Reply::Nil),
+            None => (0, 0),
+            Some(Value::Stream(last)) => *last,
+            Some(_) => return Err(WRONG_TYPE),
+        };
+        let id = if **id == *b"*" {
+            (now_us / 1000, 0).max((last.0, last.1 + 1))
+        } else {
+            let text = std::str::from_utf8(id).expect("an id");
+            let (millis, sequence) = text.split_once('-').expect("an id");
+            (number(millis.as_bytes())?, number(sequence.as_bytes())?)
+        };
+        if id <= last {
+            return Err(
+                "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+            );
+        }
         let until = self.keys.get(key).and_then(|entry| entry.until);
-        self.put(key, Value::Text(after.to_string().into()), until);
-        Ok(Reply::Int(after))
+        self.put(key, Value::Stream(id), until);
+        Ok(Reply::text(&format!("{}-{}", id.0, id.1)))
     }
 
     fn remaining(&self, key: &[u8], now_us: i64) -> Reply {

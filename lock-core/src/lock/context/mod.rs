@@ -4,10 +4,7 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -16,7 +13,6 @@ use tokio::sync::oneshot;
 
 use crate::{
     error::LockError,
-    fencing::FencingToken,
     lock::context::outage::Outage,
     runtime::{
         clock::{Clock, Moment},
@@ -25,7 +21,10 @@ use crate::{
         tally::Tally,
         timer::Timer,
     },
-    store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
+    store::{
+        Store, StoreFuture, grants::Grants, known_tokens::KnownTokens, owner_token::OwnerTokens,
+        timing::Timing,
+    },
     telemetry::Refusals,
 };
 
@@ -49,8 +48,8 @@ pub(crate) struct Context {
     pub(crate) in_background: Arc<Tally>,
     pub(crate) outage: Outage,
     refusals: Refusals,
-    /// The largest fencing token that this manager has seen; each new one must be larger.
-    known_fencing: AtomicU64,
+    /// The fencing tokens that this manager has seen; each new one must be larger.
+    pub(crate) known_tokens: Arc<KnownTokens>,
 }
 
 impl Context {
@@ -64,6 +63,7 @@ impl Context {
         outage: Outage,
     ) -> Self {
         Self {
+            known_tokens: Arc::new(KnownTokens::of_clocks(store.clocks())),
             store,
             grants,
             executor,
@@ -77,7 +77,6 @@ impl Context {
             in_background: Arc::default(),
             outage,
             refusals: Refusals::new(),
-            known_fencing: AtomicU64::new(0),
         }
     }
 
@@ -189,14 +188,6 @@ impl Context {
     /// How long a reply may take.
     pub(crate) fn reply_within(&self) -> Duration {
         self.timing.reply_within(self.store.round_trip())
-    }
-
-    pub(crate) fn known_fencing(&self) -> u64 {
-        self.known_fencing.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn learn_fencing(&self, token: FencingToken) {
-        self.known_fencing.fetch_max(token.into(), Ordering::AcqRel);
     }
 }
 

@@ -128,14 +128,12 @@ where
             (_, Wait::For(_) | Wait::Forever) => QueueMode::JoinQueue,
         };
         let before = (request.may_hold, request.queue_mode);
+        let known_fencing = (cx.known_fencing)(&request.owner);
         if queue_mode == QueueMode::JoinQueue {
             // Only the first request that may queue puts an entry into the queue without looking for one.
             request.queue_mode = QueueMode::CheckPosition(None);
             request.waits_since = cx.now;
-            // The stamps of shared grants are times, and none is known yet.
-            if terms.mode != Mode::Shared {
-                request.known_since = cx.known_fencing;
-            }
+            request.known_since = known_fencing;
         }
         // In the other modes the entry is also the holder's.
         if queue_mode == QueueMode::JoinQueue || terms.mode != Mode::Exclusive {
@@ -158,7 +156,7 @@ where
             tokens: if waits_for_one { 1 } else { BLOCK },
             queue_mode,
             queued_ttl: request.queued_ttl,
-            known_fencing: cx.known_fencing,
+            known_fencing,
             polled_by: polling,
         }));
     }
@@ -309,7 +307,11 @@ where
     /// them. The lease of the grant may have ended, and an earlier request without a reply may have taken the lock anew, after
     /// another holder and with another permit. A renewal would only say that the owner token has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
-        cx.actions.push(Action::Learn(granted.grant.tokens.last()));
+        if let Some(request) = &self.request {
+            let owner = request.owner.clone();
+            cx.actions
+                .push(Action::Learn(owner, granted.grant.tokens.last()));
+        }
         if !granted.is_short(cx.now) {
             return self.hand_over(granted, cx);
         }
@@ -377,7 +379,7 @@ mod tests {
     fn at<T>(second: u64, event: impl FnOnce(&mut Transition<'_, (), (), u64>) -> T) -> T {
         event(&mut Transition {
             now: Moment::from_nanos(second * 1_000_000_000),
-            known_fencing: 0,
+            known_fencing: &|_| 0,
             limits: Limits::default(),
             polling_pause: Duration::from_millis(50),
             jitter: &|span| span,

@@ -72,8 +72,8 @@ impl Default for Limits {
 /// One transition: its input besides the state, and its actions.
 pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) now: Moment,
-    /// The largest fencing token that this process knows.
-    pub(crate) known_fencing: u64,
+    /// The largest fencing token that this process knows of the clock from which this owner's tokens come.
+    pub(crate) known_fencing: &'a dyn Fn(&O) -> u64,
     pub(crate) limits: Limits,
     pub(crate) polling_pause: Duration,
     /// Returns a random time, between half of the span and one and a half of it.
@@ -115,8 +115,8 @@ pub(crate) enum Action<W, L, O> {
         reason: LeaseLost,
     },
     HandedOn(HandOff),
-    /// The largest fencing token that this process knows is at least this one.
-    Learn(FencingToken),
+    /// The largest fencing token that this process knows of the owner's clock is at least this one.
+    Learn(O, FencingToken),
     /// A timer hint.
     Arm(Moment),
 }

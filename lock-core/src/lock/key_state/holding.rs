@@ -151,7 +151,7 @@ where
         {
             match result {
                 Ok(Prefetched::Tokens { tokens, contended }) => {
-                    cx.actions.push(Action::Learn(tokens.last()));
+                    cx.actions.push(Action::Learn(owner.clone(), tokens.last()));
                     held.next_tokens = *tokens;
                     held.batch.note(*contended, cx.now);
                     let valid_until = validity(sent, held.ttl);

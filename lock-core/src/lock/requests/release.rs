@@ -247,7 +247,7 @@ impl ReleaseTask {
             full_key: owner.full_key.clone(),
             token: owner.token.clone(),
             keep: keep.filter(|keep| !keep.is_zero()),
-            known_fencing: self.context.known_fencing(),
+            known_fencing: self.context.known_tokens.of(owner.clock),
             entry: owner.entry.in_queue(),
             may_be_queued: self.action.is_queued,
             in_flight: self.in_flight.clone(),
@@ -395,7 +395,7 @@ mod tests {
             unreachable!("only releases are sent")
         }
 
-        fn check(&self, _: u64) -> StoreFuture<Health> {
+        fn check(&self, _: Arc<crate::store::known_tokens::KnownTokens>) -> StoreFuture<Health> {
             unreachable!("only releases are sent")
         }
 
@@ -425,6 +425,7 @@ mod tests {
             &key,
             Mode::Exclusive,
             "lock:k".into(),
+            0,
         );
         owner.in_flight.note_sent_on(ConnectionId::new(1));
         owner.in_flight.note_sent_on(ConnectionId::new(2));

@@ -279,10 +279,7 @@ impl LockTable {
             position: place.and_then(NonZeroU64::new),
             wake_up: WakeUpMode::Push,
             is_next,
-            stamp: Some(match own.mode {
-                Mode::Shared => update.counters.last_place(),
-                Mode::Exclusive | Mode::Permits(_) => update.counters.last_token(),
-            }),
+            stamp: Some(update.counters.last_token()),
             // The holder is in this process, which knows the label.
             holder: None,
         }

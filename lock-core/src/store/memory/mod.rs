@@ -21,6 +21,7 @@ use crate::{
         Renew, Renewed, Store, StoreFuture,
         grants::{EntryNumber, Grants},
         in_flight::ConnectionId,
+        known_tokens::KnownTokens,
         memory::{
             counters::MemoryCounters,
             lock_table::{LockTable, Notice, TableUpdate},
@@ -244,7 +245,7 @@ impl Store for MemoryStore {
         at_once(Ok(()))
     }
 
-    fn check(&self, _: u64) -> StoreFuture<Health> {
+    fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {
         at_once(Ok(Health {
             round_trip: Duration::ZERO,
             warnings: Vec::new(),

@@ -31,12 +31,8 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Releases, wherever the key is. `is_plain`: no release with this token has been sent before.
-    pub(super) async fn let_go(
-        &self,
-        request: &Release,
-        is_plain: bool,
-    ) -> Result<Released, Failure> {
+    /// Releases, wherever the key is.
+    pub(super) async fn let_go(&self, request: &Release) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);
         let release = |location: KeyLocation| {
             // Requests that left for the redirecting node on the same connection have been executed or refused there.
@@ -44,7 +40,7 @@ impl RedisStore {
                 passed = passed.or_else(|| request.in_flight.only_connection());
             }
             is_first = false;
-            async move { self.release_at(&location, request, is_plain).await }
+            async move { self.release_at(&location, request).await }
         };
         let mut released = self.0.servers.ask(&request.full_key, release).await?;
         if let Some(passed) = passed
@@ -73,8 +69,11 @@ impl RedisStore {
                 return Err(needs_scripts());
             }
             Capabilities::Commands(by) => {
-                let fence = &location.names.fence;
-                server.commands.acquire(by, fence, request).await?
+                let clock = &location.names.clock;
+                let acquired = server.commands.acquire(by, clock, request).await?;
+                let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
+                self.0.contention.note(&request.full_key, is_busy);
+                acquired
             }
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
         };
@@ -126,7 +125,7 @@ impl RedisStore {
     ) -> Result<Acquired, Failure> {
         let call = Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
-            arguments: &location.acquire_arguments(request, queue_mode, None),
+            arguments: &location.acquire_arguments(request, queue_mode),
         };
         let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
         let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
@@ -142,7 +141,6 @@ impl RedisStore {
         &self,
         location: &KeyLocation,
         request: &Release,
-        is_plain: bool,
     ) -> Result<Released, Failure> {
         let capabilities = location.capabilities(self.within()).await?;
         let connection = location.server.releasing(&request.acquire_in_flight);
@@ -158,7 +156,7 @@ impl RedisStore {
         }
         let call = Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
-            arguments: &location.release_arguments(request, is_plain),
+            arguments: &location.release_arguments(request),
         };
         let (id, answer) = location
             .run(
@@ -178,8 +176,8 @@ impl RedisStore {
     ) -> Result<Prefetched, Failure> {
         if let Capabilities::Commands(by) = location.capabilities(self.within()).await? {
             let commands = &location.server.commands;
-            let fence = &location.names.fence;
-            return commands.prefetch(by, fence, request).await;
+            let clock = &location.names.clock;
+            return commands.prefetch(by, clock, request).await;
         }
         let call = Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(Mode::Exclusive)],

@@ -5,11 +5,11 @@ use redis::Value;
 use crate::mode::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
-    fencing_counter::LastToken,
     in_flight::{ConnectionId, InFlight},
     redis::{
         RedisStore, acquire_script,
         connection::{
+            capabilities::Capabilities,
             errors,
             wire::command::{Arg::Text, Outgoing, command, pipeline},
         },
@@ -19,7 +19,7 @@ use crate::store::{
             replies::{read_acquired, read_plain, read_released},
         },
         topology::key_location::{GrantDelivery, KeyLocation},
-        without_scripts::set_if_free,
+        without_scripts::{next_id, set_if_free},
     },
 };
 
@@ -47,57 +47,50 @@ fn require_no_entry(
 
 impl RedisStore {
     /// Sends an acquire at once, if one reply is enough for it and a connection is ready. The future may be polled anywhere.
+    ///
+    /// A key for which no contention is expected is taken by plain commands, whatever the server is and whatever its address. Else the
+    /// script is sent, which may join the queue.
     pub(super) fn acquire_at_once(
         &self,
         request: &Acquire,
     ) -> Option<impl Future<Output = Result<Acquired, Failure>> + Send + use<>> {
         let location = self.0.servers.location(&request.full_key);
         let server = location.server.clone();
-        let contention = self.0.contention.clone();
-        let is_exclusive = request.entry.mode == Mode::Exclusive;
-        let plain = is_exclusive
-            && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
-            && !contention.is_expected(&request.full_key);
-        let counts = request.tokens == 1 && is_exclusive;
-        let last = server.fencing_counter.last().filter(|_| counts);
         if server.replica_acks.is_some() {
             return None;
         }
+        let contention = self.0.contention.clone();
+        let is_plain = request.entry.mode == Mode::Exclusive
+            && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
+            && !contention.is_expected(&request.full_key);
         let (wanted, queue_mode) = queue_modes(location.delivery(), request.queue_mode);
-        let make = |id, now| {
-            let counted_from = last.and_then(|last| last.floor(id, now));
-            if plain && counted_from.is_some() {
-                return plain_acquire(&location, request);
+        let make = |capabilities| match capabilities {
+            _ if is_plain => Some(plain_acquire(&location, request, capabilities)),
+            Capabilities::Scripts => {
+                let call = Call {
+                    keys: &location.keys(&request.full_key)
+                        [..KeyLocation::declared(request.entry.mode)],
+                    arguments: &location.acquire_arguments(request, queue_mode),
+                };
+                Some(acquire_script(request).call(call))
             }
-            let call = Call {
-                keys: &location.keys(&request.full_key)
-                    [..KeyLocation::declared(request.entry.mode)],
-                arguments: &location.acquire_arguments(request, queue_mode, counted_from),
-            };
-            acquire_script(request).call(call)
+            // A key that may be busy takes more than one request.
+            Capabilities::Commands(_) => None,
         };
-        let floor = last.map_or(0, LastToken::token).max(request.known_fencing);
-        let full_key = request.full_key.clone();
-        let (in_flight, noted) = (request.in_flight.clone(), server.clone());
-        let read = move |values: Vec<Value>, id, sent| {
-            let acquired = match <[Value; 3]>::try_from(values) {
-                Ok(answers) => read_plain(answers, id, floor, &in_flight),
-                Err(values) => {
-                    let answer = values.into_iter().next().unwrap_or(Value::Nil);
-                    errors::of_answer(answer, id, &in_flight).and_then(|answer| {
-                        let acquired = read_acquired(&answer, id, queue_mode)?;
-                        if queue_mode != wanted {
-                            require_no_entry(&acquired, id, &in_flight)?;
-                        }
-                        if let (AcquireOutcome::Granted(grant), Value::Array(_)) =
-                            (&acquired.outcome, &answer)
-                            && is_exclusive
-                        {
-                            noted.fencing_counter.note(id, sent, grant.tokens.last());
-                        }
-                        Ok(acquired)
-                    })
-                }
+        let (full_key, known) = (request.full_key.clone(), request.known_fencing);
+        let in_flight = request.in_flight.clone();
+        let read = move |values: Vec<Value>, id| {
+            let acquired = if is_plain {
+                read_plain(values, id, known, &in_flight)
+            } else {
+                let answer = values.into_iter().next().unwrap_or(Value::Nil);
+                errors::of_answer(answer, id, &in_flight).and_then(|answer| {
+                    let acquired = read_acquired(&answer, id, queue_mode)?;
+                    if queue_mode != wanted {
+                        require_no_entry(&acquired, id, &in_flight)?;
+                    }
+                    Ok(acquired)
+                })
             };
             let alone = matches!(&acquired, Ok(acquired) if matches!(acquired.outcome, AcquireOutcome::Granted(_)));
             contention.note(&full_key, !alone);
@@ -113,18 +106,18 @@ impl RedisStore {
     pub(super) fn release_at_once(
         &self,
         request: &Release,
-        is_plain: bool,
     ) -> Option<impl Future<Output = Result<Released, Failure>> + Send + use<>> {
         let location = self.0.servers.location(&request.full_key);
-        let make = |_, _| {
+        let make = |capabilities| {
             let call = Call {
                 keys: &location.keys(&request.full_key)
                     [..KeyLocation::declared(request.entry.mode)],
-                arguments: &location.release_arguments(request, is_plain),
+                arguments: &location.release_arguments(request),
             };
-            release_script(request).call(call)
+            // Without scripts, a release takes more than one request.
+            (capabilities == Capabilities::Scripts).then(|| release_script(request).call(call))
         };
-        let read = |values: Vec<Value>, id, _| {
+        let read = |values: Vec<Value>, id| {
             let value = values.into_iter().next().unwrap_or(Value::Nil);
             read_released(&errors::of_value(value)?, id)
         };
@@ -141,12 +134,26 @@ impl RedisStore {
 }
 
 /// Takes a key for which no contention is expected. The lock comes first, and then its fencing token: another order could hand
-/// out tokens that decrease. The length of the queue is read last: no acquire may overtake a waiter.
-fn plain_acquire(location: &KeyLocation, request: &Acquire) -> Outgoing {
-    let [_, fence, queue, ..] = location.keys(&request.full_key);
-    pipeline([
+/// out tokens that decrease. The queue is looked at last: no acquire may overtake a waiter. Without scripts there is no queue.
+///
+/// Other clients' commands may be executed in between. If the lease ends meanwhile, and another client takes the lock, the token is
+/// larger than that of the other client. But then the reply is later than its lease, and such a reply grants nothing.
+///
+/// These commands are never sent behind `ASKING`, which would make a second clock at the node that is receiving the slot.
+fn plain_acquire(
+    location: &KeyLocation,
+    request: &Acquire,
+    capabilities: Capabilities,
+) -> Outgoing {
+    let [_, clock, queue, ..] = location.keys(&request.full_key);
+    let commands = [
         command(&[&set_if_free(request)]),
-        command(&[&[Text("INCR"), fence]]),
-        command(&[&[Text("ZCARD"), queue]]),
-    ])
+        command(&[&next_id(clock)]),
+        command(&[&[Text("EXISTS"), queue]]),
+    ];
+    let count = match capabilities {
+        Capabilities::Scripts => 3,
+        Capabilities::Commands(_) => 2,
+    };
+    pipeline(commands.into_iter().take(count))
 }

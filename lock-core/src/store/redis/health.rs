@@ -13,6 +13,7 @@ use crate::{
     },
     store::{
         Failure,
+        known_tokens::KnownTokens,
         redis::{
             Acked, RedisStore,
             connection::{
@@ -34,13 +35,16 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
 /// Tries a lock on each server, and reads the settings that can hurt locks. That is five commands a server where scripts run,
 /// and three more if the server has forgotten the scripts.
-pub(super) async fn check(store: &RedisStore, known_fencing: u64) -> Result<Health, Failure> {
+pub(super) async fn check(
+    store: &RedisStore,
+    known_tokens: &KnownTokens,
+) -> Result<Health, Failure> {
     let mut health = Health {
         round_trip: Duration::ZERO,
         warnings: Vec::new(),
     };
     for location in store.0.servers.each() {
-        if let Err(failure) = check_one(store, &location, known_fencing, &mut health).await {
+        if let Err(failure) = check_one(store, &location, known_tokens, &mut health).await {
             let within = store.0.timing.connect_timeout + store.within();
             return Err(rights::explained(&store.0.usage, &location, failure, within).await);
         }
@@ -51,10 +55,10 @@ pub(super) async fn check(store: &RedisStore, known_fencing: u64) -> Result<Heal
 async fn check_one(
     store: &RedisStore,
     location: &KeyLocation,
-    known_fencing: u64,
+    known_tokens: &KnownTokens,
     health: &mut Health,
 ) -> Result<(), Failure> {
-    let slow = trial::try_a_lock(store, location, Acked::Must, known_fencing).await?;
+    let slow = trial::try_a_lock(store, location, Acked::Must, known_tokens).await?;
     let (connection, within) = (&location.server.connection, store.within());
     let sent = Clock::Boot.now();
     let clock = clock_warning(connection, within).await?;

@@ -13,6 +13,7 @@ use crate::{
     store::{
         Acquire, Acquired, ENDED, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
         Released, Renew, Renewed, Store, StoreFuture,
+        known_tokens::{ClockIndex, KnownTokens},
         redis::{
             contention::Contention,
             rights::Usage,
@@ -44,10 +45,7 @@ mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
 pub(crate) use rights::Scope;
-pub(crate) use topology::{
-    Access,
-    settings::{AddressPromise, Replicas},
-};
+pub(crate) use topology::{Access, settings::Replicas};
 
 /// Locks on one primary, wherever it is, or on those of a cluster.
 #[derive(Clone)]
@@ -74,7 +72,6 @@ pub(crate) struct Settings {
     pub(crate) security: Security,
     pub(crate) access: Access,
     pub(crate) replicas: Option<Replicas>,
-    pub(crate) address_promise: AddressPromise,
     pub(crate) scope: Scope,
 }
 
@@ -183,9 +180,7 @@ impl Store for RedisStore {
     fn release(&self, request: Release) -> StoreFuture<Released> {
         let store = self.clone();
         Box::pin(async move {
-            // Read before this release is noted there, too.
-            let is_plain = request.in_flight.is_empty();
-            if let Some(reply) = store.release_at_once(&request, is_plain) {
+            if let Some(reply) = store.release_at_once(&request) {
                 match reply.await {
                     // No connection was ready, or the server does not know the script yet.
                     Err(failure) if failure.is_definite() => {}
@@ -196,7 +191,7 @@ impl Store for RedisStore {
             let reply = here
                 .0
                 .executor
-                .run(async move { store.let_go(&request, is_plain).await });
+                .run(async move { store.let_go(&request).await });
             reply
                 .await
                 .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
@@ -229,16 +224,24 @@ impl Store for RedisStore {
         })
     }
 
-    fn check(&self, known_fencing: u64) -> StoreFuture<Health> {
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
         let store = self.clone();
         Box::pin(async move {
-            let mut health = health::check(&store, known_fencing).await?;
+            let mut health = health::check(&store, &known_tokens).await?;
             // With several servers, this warning is given once for all of them.
             if !store.0.usage.is_one_of_several {
                 health.warnings.extend(store.0.usage.scope.warning());
             }
             Ok(health)
         })
+    }
+
+    fn clocks(&self) -> u16 {
+        self.0.servers.clocks()
+    }
+
+    fn clock_of(&self, full_key: &str) -> ClockIndex {
+        self.0.servers.clock_of(full_key)
     }
 
     fn round_trip(&self) -> Duration {

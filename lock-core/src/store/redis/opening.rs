@@ -57,7 +57,6 @@ impl RedisStore {
             manager: random_name().into(),
             grants,
             replicas: settings.replicas,
-            address_promise: settings.address_promise,
         };
         let servers = match topology {
             Topology::Single(address) => one(address, None, &server_settings),

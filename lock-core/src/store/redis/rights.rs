@@ -82,9 +82,9 @@ impl Scope {
 }
 
 /// In the order of `docs/operations.md`.
-const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +psetex +exists +incr +pttl +pexpire +del +zadd +zrange \
-                       +zrem +zcard +zpopmin +zscore +zremrangebyscore +zmscore +zcount +zrangebyscore +zrevrange +pexpireat";
-const COMMANDS: &str = "+ping +info +time +get +set +pttl +del";
+const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +xadd +exists +pttl +pexpire +del +zadd +zrange +zrem +zcard \
+                       +zpopmin +zscore +zremrangebyscore +zmscore +zcount +zrangebyscore +zrevrange +pexpireat";
+const COMMANDS: &str = "+ping +info +time +get +set +xadd +pttl +del";
 
 /// Extends a failure for lack of rights by the line that grants them.
 pub(super) async fn explained(

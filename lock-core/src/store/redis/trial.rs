@@ -12,6 +12,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
         Renewed, Store,
+        known_tokens::KnownTokens,
         owner_token::{OwnerToken, OwnerTokens, Scheme, random_name},
         redis::{
             Acked, RedisStore,
@@ -80,7 +81,8 @@ async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLo
 }
 
 async fn try_one(store: RedisStore, location: KeyLocation) -> Result<(), (KeyLocation, Failure)> {
-    let Err(failure) = try_a_lock(&store, &location, Acked::NeedNot, 0).await else {
+    let none = KnownTokens::of_clocks(0);
+    let Err(failure) = try_a_lock(&store, &location, Acked::NeedNot, &none).await else {
         return Ok(());
     };
     if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_)) {
@@ -100,7 +102,7 @@ pub(super) async fn try_a_lock(
     store: &RedisStore,
     location: &KeyLocation,
     acked: Acked,
-    known_fencing: u64,
+    known_tokens: &KnownTokens,
 ) -> Result<Option<String>, Failure> {
     if store.0.usage.is_one_of_several
         && location.capabilities(store.within()).await? != Capabilities::Scripts
@@ -113,6 +115,7 @@ pub(super) async fn try_a_lock(
     let key = key_on(store, location);
     let given = store.0.usage.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
+    let known_fencing = known_tokens.of(store.clock_of(&key));
     let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {

@@ -6,6 +6,7 @@ use redis::Value;
 
 use crate::{
     error::LockError,
+    fencing::in_tokens,
     store::{
         Failure, Renew,
         in_flight::{ConnectionId, InFlight},
@@ -31,6 +32,10 @@ use crate::{
 
 /// The prefix before the full key, for the name of the last process that asked while another had the lock.
 const ASKED: &str = "__lock_core__:asked:";
+
+/// The key of the fencing counter: the largest fencing token that the server accepted. It is no fencing clock, which only grows with
+/// the server's own time.
+const ACCEPTED: &str = "__lock_core__:fence";
 
 /// The key of the server's marker.
 const WATCHED: &str = "__lock_core__:watched";
@@ -58,7 +63,7 @@ pub(crate) enum LockCondition {
     Ours,
 }
 
-/// A server's reply to a proposal. Its times and numbers are in microseconds of its clock.
+/// A server's reply to a proposal. Its times are fencing tokens, by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Vote {
     /// The asking process has the lock, with this number.
@@ -75,7 +80,7 @@ pub(crate) struct ServerIdentity {
     pub(crate) connection: ConnectionId,
     /// Random, and different after each start.
     pub(crate) run_id: Arc<str>,
-    /// In microseconds.
+    /// The time, in tokens.
     pub(crate) clock: Option<u64>,
     /// The fencing counter.
     pub(crate) counter: Option<u64>,
@@ -113,7 +118,7 @@ impl RedisStore {
         let place = self.place();
         let words: [&[Arg<'_>]; 2] = [
             &[Text("INFO"), Text("server")],
-            &[Text("GET"), Text(&place.names.fence)],
+            &[Text("GET"), Text(ACCEPTED)],
         ];
         let asked = pipeline(words.map(|words| command(&[words])));
         let sent = place.server.connection.send_all(asked, within, None);
@@ -149,7 +154,7 @@ impl RedisStore {
     ) -> Result<String, Failure> {
         let (place, random) = (self.place(), random_name());
         let call = Call {
-            keys: &[Text(WATCHED)],
+            keys: &[Text(WATCHED), Text(ACCEPTED)],
             arguments: &[
                 Text(run_id),
                 Text(&random),
@@ -178,7 +183,7 @@ impl RedisStore {
         let call = Call {
             keys: &[
                 Text(&proposal.full_key),
-                Text(&place.names.fence),
+                Text(ACCEPTED),
                 Joined(ASKED, &proposal.full_key),
                 Text(WATCHED),
             ],
@@ -242,11 +247,12 @@ fn read_greeting(
     counter: Option<u64>,
 ) -> Option<ServerIdentity> {
     let field = |name| reply::info_field(info, name);
+    let clock = field("server_time_usec").and_then(|time| time.parse().ok());
     Some(ServerIdentity {
         connection,
         run_id: field("run_id")?.into(),
         // Not every server with this protocol reports it; each vote reports it, too.
-        clock: field("server_time_usec").and_then(|time| time.parse().ok()),
+        clock: clock.map(|micros| in_tokens(Duration::from_micros(micros))),
         counter,
     })
 }
@@ -277,6 +283,7 @@ fn read_vote(answer: &Value) -> Option<Vote> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fencing::PER_MILLI;
 
     #[test]
     fn an_answer_of_the_wrong_form_is_no_vote() {
@@ -307,9 +314,12 @@ mod tests {
 
     #[test]
     fn a_greeting_has_all_that_the_vote_depends_on() {
-        let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17\r\nuptime_in_seconds:-3\r\n";
+        let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17000\r\nuptime_in_seconds:-3\r\n";
         let greeting = read_greeting(ConnectionId::new(1), text, None).expect("whole");
-        assert_eq!((&*greeting.run_id, greeting.clock), ("abc", Some(17)));
+        assert_eq!(
+            (&*greeting.run_id, greeting.clock),
+            ("abc", Some(17 * PER_MILLI))
+        );
         let text = text.replace("run_id", "other");
         assert!(read_greeting(ConnectionId::new(1), &text, None).is_none());
     }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
+    fencing::PER_MILLI,
     inspect::{Health, Sighting, Topic, Warning},
     store::{
         Failure, Store,
+        known_tokens::KnownTokens,
         owner_token::sighting_of,
         redis::voting_server::SeenLock,
         redlock::{
@@ -18,7 +20,7 @@ use crate::{
 };
 
 /// A server's clock may differ from a majority's by this much before it is mentioned. Beyond twice as much it cannot vote.
-const CLOCK_TOLERANCE_MICROS: u64 = 500_000;
+const CLOCK_TOLERANCE: u64 = 500 * PER_MILLI;
 
 pub(super) async fn inspect(
     servers: Arc<RedlockServers>,
@@ -39,7 +41,10 @@ pub(super) async fn inspect(
 pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
     let mut answers = servers.ask_all(|_, member| async move {
         let waits = member.greet().await?;
-        let health = member.node.check(0).await?;
+        let health = member
+            .node
+            .check(Arc::new(KnownTokens::of_clocks(0)))
+            .await?;
         Ok::<_, Failure>((waits, health))
     });
     let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());
@@ -97,7 +102,7 @@ fn clock_warnings(servers: &RedlockServers) -> Vec<String> {
     };
     let far = |member: &&Arc<RedlockServer>| {
         let ahead = member.ahead();
-        ahead.is_some_and(|ahead| ahead.abs_diff(middle) > CLOCK_TOLERANCE_MICROS)
+        ahead.is_some_and(|ahead| ahead.abs_diff(middle) > CLOCK_TOLERANCE)
     };
     let warning = |member: &Arc<RedlockServer>| {
         format!(

@@ -23,6 +23,7 @@ use crate::{
     store::{
         Acquire, Acquired, ENDED, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
         Released, Renew, Renewed, Store, StoreFuture,
+        known_tokens::KnownTokens,
         redis::{Named, Settings},
         redlock::{server::RedlockServer, servers::RedlockServers},
     },
@@ -182,7 +183,7 @@ impl Store for RedlockStore {
         Box::pin(async move { servers.have_done(force_release).await })
     }
 
-    fn check(&self, _: u64) -> StoreFuture<Health> {
+    fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {
         Box::pin(inspect::check(self.0.clone()))
     }
 

@@ -10,6 +10,7 @@ use std::{
 
 use crate::{
     error::LockError,
+    fencing::{PER_MILLI, in_tokens},
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,
@@ -45,9 +46,9 @@ pub(super) struct RedlockServer {
     run_ids: Arc<Mutex<RunIds>>,
     /// What it reported when it was last greeted, and on which connection.
     voting_right: Mutex<Option<VotingRight>>,
-    /// How far its clock is ahead of this process's, in microseconds; `i64::MIN` if not known.
+    /// How far its clock is ahead of this process's, in tokens; `i64::MIN` if not known.
     ahead: AtomicI64,
-    /// How far its fencing counter was ahead of its clock, in microseconds.
+    /// How far its fencing counter was ahead of its clock, in tokens.
     counter_ahead: AtomicU64,
 }
 
@@ -59,7 +60,7 @@ struct VotingRight {
     ask_again: Moment,
 }
 
-/// How far from its clock a server accepts a number; see `propose.lua`.
+/// How far from its clock a server accepts a number; see `counter.lua`.
 const WINDOW: Duration = Duration::from_secs(1);
 
 const UNKNOWN: i64 = i64::MIN;
@@ -183,9 +184,9 @@ impl RedlockServer {
         self.require_vote(&voting_right, sent)
     }
 
-    /// The current time of its clock, in microseconds, if that is known.
+    /// The current time of its clock, in tokens, if that is known.
     pub(super) fn clock(&self) -> Option<u64> {
-        own_micros().checked_add_signed(self.ahead()?)
+        own_time().checked_add_signed(self.ahead()?)
     }
 
     /// How far its clock is ahead of this process's, if that is known.
@@ -297,7 +298,7 @@ impl RedlockServer {
 
     /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.
     pub(super) fn clock_warning(&self) -> Option<String> {
-        let ahead = Duration::from_micros(self.counter_ahead.load(Ordering::Relaxed));
+        let ahead = Duration::from_millis(self.counter_ahead.load(Ordering::Relaxed) / PER_MILLI);
         let until = ahead.checked_sub(WINDOW).filter(|until| !until.is_zero())?;
         Some(format!(
             "the clock of {} is {ahead:?} behind its last fencing token, so it was set back: it votes in {until:?}, or when its \
@@ -309,12 +310,13 @@ impl RedlockServer {
     fn set_clock(&self, clock: u64, counter: u64) {
         self.counter_ahead
             .store(counter.saturating_sub(clock), Ordering::Relaxed);
-        let ahead = i128::from(clock) - i128::from(own_micros());
+        let ahead = i128::from(clock) - i128::from(own_time());
         let ahead = i64::try_from(ahead).unwrap_or(UNKNOWN);
         self.ahead.store(ahead, Ordering::Relaxed);
     }
 }
 
-fn own_micros() -> u64 {
-    CLOCK.now().as_nanos() / 1000
+/// The time of this process's clock, in tokens.
+fn own_time() -> u64 {
+    in_tokens(Duration::from_nanos(CLOCK.now().as_nanos()))
 }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 use crate::{
+    fencing::{PER_MILLI, in_tokens},
     runtime::{
         clock::{Clock, wall_clock},
         executor::{Executor, spawn_beside},
@@ -30,7 +31,7 @@ pub(super) const CLOCK: Clock = Clock::Boot;
 const MARK_PAUSES: u32 = 4;
 
 /// The next number is not derived from a number that is further ahead of the servers' clocks than this.
-const FAR_AHEAD_MICROS: u64 = 500_000;
+const FAR_AHEAD: u64 = 500 * PER_MILLI;
 
 /// The servers that vote, and what this process knows of all of them together.
 pub(super) struct RedlockServers {
@@ -151,22 +152,22 @@ impl RedlockServers {
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|member| member.clock());
         let time = reached_by_majority(self.servers.len(), clocks.collect())
-            .unwrap_or_else(|| micros(wall_clock()))
-            .saturating_add(micros(self.round_trip()));
+            .unwrap_or_else(|| in_tokens(wall_clock()))
+            .saturating_add(in_tokens(self.round_trip()));
         let count = u64::from(count);
         let mut last = self.last_number.lock();
         let mut number = time.max(known + count);
         // A wrong proposal, by a clock that was set back since, must not make the next ones wrong.
-        if *last < number + FAR_AHEAD_MICROS {
+        if *last < number + FAR_AHEAD {
             number = number.max(*last + count);
         }
         *last = number;
         number
     }
 
-    /// Twice the time of a message, plus the difference of two clocks within a data centre.
+    /// Twice the time of a message, plus the difference of two clocks within a data centre, in tokens.
     pub(super) fn slack(&self) -> u64 {
-        micros(self.round_trip() * 2) + 500
+        in_tokens(self.round_trip() * 2) + PER_MILLI / 2
     }
 
     pub(super) fn round_trip(&self) -> Duration {
@@ -195,10 +196,6 @@ impl RedlockServers {
     }
 }
 
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +218,7 @@ mod tests {
         // All of a block.
         assert!(servers.next_number(0, 64) - 64 >= second);
         // By a clock that was set back since.
-        let astray = first + 10 * FAR_AHEAD_MICROS;
+        let astray = first + 10 * FAR_AHEAD;
         *servers.last_number.lock() = astray;
         assert!(servers.next_number(0, 1) < astray);
     }

@@ -17,7 +17,6 @@ use crate::{
         server_lease::{RenewalPlan, ServerLease},
         share::Admits,
     },
-    mode::Mode,
     runtime::clock::Moment,
     store::{AcquireOutcome, Prefetched, PushedGrant},
 };
@@ -26,7 +25,6 @@ use crate::{
 struct Names {
     owners: BTreeSet<u64>,
     tokens: BTreeSet<u64>,
-    stamps: BTreeSet<u64>,
     tasks: BTreeSet<u64>,
     now: Moment,
 }
@@ -36,17 +34,13 @@ impl Names {
         self.owners.range(..owner).count()
     }
 
-    /// A gap between two tokens counts as two at most.
+    /// Stamps are tokens, too. A gap between two of them counts as two at most.
     fn token(&self, token: u64) -> u64 {
         rank(&self.tokens, token)
     }
 
-    fn stamp(&self, stamp: u64) -> u64 {
-        rank(&self.stamps, stamp)
-    }
-
     fn pushed(&self, pushed: PushedGrant) -> (u64, u64, Option<u16>, bool) {
-        let (grant, stamp) = (pushed.grant, self.stamp(pushed.stamp));
+        let (grant, stamp) = (pushed.grant, self.token(pushed.stamp));
         let token = self.token(first_of(grant.tokens));
         (token, stamp, grant.permit, grant.is_contended)
     }
@@ -130,9 +124,7 @@ impl World {
     fn names(&self) -> Names {
         let mut owners = BTreeSet::from([OTHER]);
         let phase = self.server.phase().0;
-        let mut tokens =
-            BTreeSet::from([self.server.counter, self.known, self.largest_taken, phase]);
-        let mut stamps = BTreeSet::new();
+        let mut tokens = BTreeSet::from([self.server.clock, self.known, self.largest_taken, phase]);
         let mut tasks = BTreeSet::new();
         owners.extend(self.server.queue.iter().map(|(owner, _)| *owner));
         owners.extend(self.server.holders.iter().map(|held| held.owner));
@@ -155,10 +147,10 @@ impl World {
         }
         if let Some(request) = &self.key.request {
             owners.insert(request.owner);
-            stamps.insert(request.known_since);
+            tokens.insert(request.known_since);
             if let Meanwhile::Granted(pushed) = request.meanwhile {
                 tokens.insert(first_of(pushed.grant.tokens));
-                stamps.insert(pushed.stamp);
+                tokens.insert(pushed.stamp);
             }
         }
         for held in &self.key.leases {
@@ -179,10 +171,10 @@ impl World {
                 Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens: block, .. })) => {
                     tokens.insert(first_of(*block));
                 }
-                Reply::Acquired(_, Ok(AcquireOutcome::Busy(busy))) => stamps.extend(busy.stamp),
+                Reply::Acquired(_, Ok(AcquireOutcome::Busy(busy))) => tokens.extend(busy.stamp),
                 Reply::Pushed(_, pushed) => {
                     tokens.insert(first_of(pushed.grant.tokens));
-                    stamps.insert(pushed.stamp);
+                    tokens.insert(pushed.stamp);
                 }
                 _ => {}
             }
@@ -191,16 +183,10 @@ impl World {
             Some(Some(Ok(AcquireOutcome::Granted(grant)))) => {
                 tokens.insert(first_of(grant.tokens));
             }
-            Some(Some(Ok(AcquireOutcome::Busy(busy)))) => stamps.extend(busy.stamp),
+            Some(Some(Ok(AcquireOutcome::Busy(busy)))) => tokens.extend(busy.stamp),
             _ => {}
         }
-        // The stamps of the other modes are tokens.
-        if self.left.mode != Mode::Shared {
-            tokens.append(&mut stamps.clone());
-            stamps.clone_from(&tokens);
-        }
         Names {
-            stamps,
             owners,
             tokens,
             tasks,
@@ -209,7 +195,7 @@ impl World {
     }
 
     fn write_surroundings(&self, names: &Names, text: &mut String) -> fmt::Result {
-        let tokens = [self.server.counter, self.known, self.largest_taken];
+        let tokens = [self.server.clock, self.known, self.largest_taken];
         let holders = self.server.holders.iter();
         let holder: Vec<_> = holders
             .map(|held| {
@@ -353,7 +339,7 @@ impl World {
                 request.rivals as u8,
                 request.failures.min(3),
                 request.late_grants.min(MOST_LATE_GRANTS),
-                names.stamp(request.known_since),
+                names.token(request.known_since),
                 match request.meanwhile {
                     Meanwhile::Nothing => "-".to_owned(),
                     Meanwhile::Reconnected => "r".to_owned(),
@@ -453,7 +439,7 @@ fn outcome_text(names: &Names, outcome: &AcquireOutcome) -> String {
             "b{:?}{:?}{:?}",
             busy.expiry,
             busy.wake_up,
-            busy.stamp.map(|stamp| names.stamp(stamp))
+            busy.stamp.map(|stamp| names.token(stamp))
         ),
         AcquireOutcome::Undo => "u".to_owned(),
     }

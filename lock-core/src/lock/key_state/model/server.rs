@@ -119,9 +119,9 @@ pub(super) struct Server {
     pub(super) holders: Vec<Held>,
     /// The owner tokens that wait, and the ttl that each is to get.
     pub(super) queue: Vec<(u64, Duration)>,
-    pub(super) counter: u64,
-    /// Larger than the stamps of all earlier messages and replies.
-    stamp: u64,
+    /// The fencing clock: the last token or stamp. A reply takes no number here, since only the order of its stamp and those of grants
+    /// counts.
+    pub(super) clock: u64,
     /// The token of the shared phase that runs, or ran last.
     phase: u64,
     was_shared: bool,
@@ -133,8 +133,7 @@ impl Server {
             mode,
             holders: Vec::new(),
             queue: Vec::new(),
-            counter: 100,
-            stamp: 0,
+            clock: 100,
             phase: 0,
             was_shared: false,
         }
@@ -207,7 +206,7 @@ impl Server {
             holders.any(|held| held.permit == Some(*permit))
         };
         let is_seated = matches!(self.mode, Mode::Permits(_));
-        let permit = (0..).find(|permit| !is_taken(permit));
+        let permit = (0..=u16::MAX).find(|permit| !is_taken(permit));
         let permit = permit.filter(|_| is_seated);
         self.holders.push(Held {
             owner,
@@ -230,22 +229,16 @@ impl Server {
         self.queue.retain(|(one, _)| *one != owner);
     }
 
-    fn stamp(&mut self) -> u64 {
-        self.stamp += 1;
-        if self.mode == Mode::Shared {
-            self.stamp
-        } else {
-            self.counter
-        }
-    }
-
     /// Grants the lock to the waiters in the queue that are next, and tells their process.
     pub(super) fn grant(&mut self, now: Moment) -> Vec<Reply> {
         let mut told = Vec::new();
         while let Some((next, ttl)) = self.next() {
             let tokens = self.take_tokens(0, 1);
             let grant = self.enter(next, ttl, tokens, now);
-            let stamp = self.stamp();
+            let stamp = match self.mode {
+                Mode::Shared => self.take_tokens(0, 1).last().into(),
+                Mode::Exclusive | Mode::Permits(_) => self.clock,
+            };
             let pushed = PushedGrant { grant, stamp };
             told.extend((next != OTHER).then_some(Reply::Pushed(next, pushed)));
         }
@@ -336,7 +329,7 @@ impl Server {
                 WakeUpMode::Push
             },
             is_next: !is_check || self.queue.first().copied().is_some_and(is_next),
-            stamp: is_check.then(|| self.stamp()),
+            stamp: is_check.then_some(self.clock),
             holder: None,
         })
     }
@@ -358,8 +351,8 @@ impl Server {
     }
 
     fn take_tokens(&mut self, known: u64, count: u32) -> FencingBlock {
-        let first = self.counter.max(known) + 1;
-        self.counter = first + u64::from(count) - 1;
+        let first = self.clock.max(known) + 1;
+        self.clock = first + u64::from(count) - 1;
         FencingBlock::new(first, count)
     }
 

@@ -422,9 +422,10 @@ impl World {
             next.set(next.get() + 1);
             next.get()
         };
+        let known = self.known;
         let mut cx = Transition {
             now: self.now,
-            known_fencing: self.known,
+            known_fencing: &|_| known,
             limits: Limits {
                 handoffs: Some(self.left.handoffs),
                 handoff_time: Duration::from_millis(20),
@@ -491,7 +492,7 @@ impl World {
                 }
             }
             Action::End { lease, .. } => self.end(lease),
-            Action::Learn(fencing) => self.known = self.known.max(fencing.into()),
+            Action::Learn(_, fencing) => self.known = self.known.max(fencing.into()),
         }
     }
 

@@ -55,7 +55,7 @@ impl LockTable {
             }
             let grant = self.enter(entry, token, entry.ttl, 1, update);
             let stamp = match entry.mode {
-                Mode::Shared => update.counters.next_place(),
+                Mode::Shared => update.take_fencing(1).last().into(),
                 Mode::Exclusive | Mode::Permits(_) => grant.tokens.last().into(),
             };
             let pushed = PushedGrant { grant, stamp };

@@ -119,10 +119,6 @@ impl Address {
         &self.endpoint
     }
 
-    pub(crate) fn is_unix_socket(&self) -> bool {
-        matches!(self.endpoint, Endpoint::Unix(_))
-    }
-
     pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
         self.credentials.as_ref()
     }

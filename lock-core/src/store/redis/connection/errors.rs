@@ -6,6 +6,7 @@ use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::{
     credentials::is_fixed,
+    fencing::PER_MILLI,
     store::{
         Failure, OTHER_MODE, Source,
         in_flight::{ConnectionId, InFlight},
@@ -255,12 +256,19 @@ pub(crate) const NO_LOCK: &str =
 /// The reply of the scripts if they cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
-/// The same where there are no scripts: `counter` is the counter's key.
-pub(crate) fn out_of_bounds(counter: &str, known: u64) -> Failure {
+/// The same where there are no scripts: `clock` is the key of the fencing clock.
+pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
+    let (millis, sequence) = (known / PER_MILLI, known % PER_MILLI);
     Failure::refused(format!(
-        "{OUT_OF_BOUNDS}: this process knows the token {known}, and the clock and the counter of this server are more than an hour \
-         behind it, or the counter is no token. If the clock was set back over a loss of data, set it right, or run: SET {counter} \
-         {known}"
+        "{OUT_OF_BOUNDS}: this process knows the token {known}, and the fencing clock of this server is more than an hour behind it. \
+         If the server's clock was set back over a loss of data, set it right, or run: XADD {clock} MAXLEN 0 {millis}-{sequence} 0 0"
+    ))
+}
+
+/// The key of the fencing clock holds something else, or an id that no token can exceed.
+pub(crate) fn no_clock(clock: &str) -> Failure {
+    Failure::refused(format!(
+        "{OUT_OF_BOUNDS}: {clock} is no fencing clock, so another client must have written it. Run: DEL {clock}"
     ))
 }
 

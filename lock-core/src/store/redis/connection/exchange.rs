@@ -50,8 +50,9 @@ impl ReconnectingConnection {
         Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
     }
 
-    /// Sends the commands of `make` on the current connection, if there is one. The future returns what `read` makes of the
-    /// replies, which are late after `within`. The future may be polled on any thread, and its first poll sends the commands.
+    /// Sends the commands of `make` on the current connection, if there is one and `make` has some for its capabilities. The future
+    /// returns what `read` makes of the replies, which are late after `within`. The future may be polled on any thread, and its first
+    /// poll sends the commands.
     ///
     /// # Cancel safety
     ///
@@ -60,24 +61,23 @@ impl ReconnectingConnection {
         self: &Arc<Self>,
         in_flight: &InFlight,
         within: Duration,
-        make: &dyn Fn(ConnectionId, Moment) -> Outgoing,
+        make: &dyn Fn(Capabilities) -> Option<Outgoing>,
         read: R,
     ) -> Option<impl Future<Output = Result<T, Failure>> + Send + use<T, R>>
     where
-        R: FnOnce(Vec<Value>, ConnectionId, Moment) -> Result<T, Failure> + Send,
+        R: FnOnce(Vec<Value>, ConnectionId) -> Result<T, Failure> + Send,
     {
-        let current = self.snapshot();
-        // Without scripts, an acquire takes more than one request.
-        let ready = current.filter(|current| current.capabilities == Some(Capabilities::Scripts));
-        let connection = &ready?.connection;
+        let current = self.snapshot()?;
+        let outgoing = make(current.capabilities?)?;
+        let connection = &current.connection;
         let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
         in_flight.note_sent_on(id);
         let until = sent.after(within);
-        let request = connection.request(make(id, sent), Some(until));
+        let request = connection.request(outgoing, Some(until));
         Some(async move {
             let answers = request.await;
             let values = reconnecting.take_in(id, sent, within, answers)?;
-            read(values, id, sent)
+            read(values, id)
         })
     }
 

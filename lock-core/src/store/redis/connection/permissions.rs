@@ -114,18 +114,22 @@ async fn comparison(current: &CurrentConnection) -> Result<Compare, Failure> {
 async fn others(current: &CurrentConnection, by: Compare) -> Result<Capabilities, Failure> {
     let key = Arg::Joined(RESERVED, "probe");
     let expiry = Arg::Number(100);
-    let all: [&[Arg<'_>]; 8] = [
+    // Where there is no such key, none is made.
+    let xadd = ["NOMKSTREAM", "MAXLEN", "0", "*", "", ""].map(Text);
+    let xadd = [&[Text("xadd"), key], &xadd[..]].concat();
+    let all: [&[Arg<'_>]; 9] = [
         &[Text("set"), key, Text("0"), Text("PX"), expiry],
         &[Text("get"), key],
         &[Text("pttl"), key],
         &[Text("time")],
+        &xadd,
         // For transactions only.
         &[Text("pexpire"), key, expiry],
         &[Text("del"), key],
         &[Text("discard")],
         &[Text("unwatch")],
     ];
-    let needed = if by == Compare::Watch { 8 } else { 4 };
+    let needed = if by == Compare::Watch { 9 } else { 5 };
     let answers = current.ask_all(&all[..needed]).await?;
     let missing = all.iter().zip(&answers).filter_map(|both| match both {
         ([Text(name), ..], Value::ServerError(error)) if may_not(error) => Some(*name),

@@ -7,10 +7,9 @@ use redis::{PushInfo, PushKind, Value};
 #[cfg(feature = "cluster")]
 use crate::store::redis::connection::subscribed_channels::SubscribedChannels;
 use crate::{
-    fencing::FencingBlock,
+    fencing::{FencingBlock, LARGEST_TOKEN},
     store::{
         Grant, PushedGrant,
-        fencing_counter::LARGEST_TOKEN,
         grants::{Grants, Message, MessageContent, MessageKind},
         owner_token::Scheme,
         redis::connection::{CLOCK, capabilities::Capabilities},

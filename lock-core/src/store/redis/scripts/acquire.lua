@@ -5,27 +5,27 @@
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
 -- ARGV[3]  the largest fencing token that the asking process knows.
--- ARGV[4]  how many fencing tokens it would like; 0: one, which may be counted up without asking for the time.
+-- ARGV[4]  how many fencing tokens it would like.
 -- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
 --          The number is the place that the last reply told; 0: none yet.
 -- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and x.
 --
 -- Each word that is sent costs the server as much as a comparison, so there are few.
 --
--- Returns {1, first fencing token, how many} if taken, or the fencing token alone if it was counted up.
+-- Returns {1, first fencing token, how many} if taken.
 -- Returns {0, remaining milliseconds, place, ours} if the lock is another's.
 -- Remaining -1: without an expiry, -2: not asked for. Place 0: not known yet.
 -- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.
--- The replies to 'try' and to a number have three more values: next, the fencing counter and the label.
+-- The replies to 'try' and to a number have three more values: next, a stamp and the label. Without a stamp they have none of them.
 -- Next 1: the entry is the first exclusive one of the queue, 0: it is not.
--- A grant message that was sent before this reply has a token up to the counter, and is out of date.
+-- The stamp: a grant message that was sent before this reply has a smaller one, and is out of date. 0 if there is no entry.
 -- The label is the holder's; empty if it has none.
 -- Returns an error LOCKMODE if the lock or its queue is one of permits.
 --
 -- `holder` is what the key holds, as acquire_short.lua has read it.
 --
--- A script is not rolled back, so all that can fail comes before the first write. The counter is written before the lock:
--- a lock without a larger counter would be a lock without a fencing token.
+-- A script is not rolled back, so all that can fail comes before the first write. The clock is moved before the lock is written:
+-- that can fail, and does no harm.
 local lock, queue, beats = KEYS[1], KEYS[3], KEYS[4]
 local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local own = ARGV[6] .. ' ' .. token
@@ -64,8 +64,11 @@ end
 
 -- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
 -- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
-local function ask_to_yield()
-  local body = string.format('yield %.0f', microseconds())
+local function ask_to_yield(stamp)
+  if not stamp then
+    return
+  end
+  local body = string.format('yield %.0f', stamp)
   for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, PART)) do
     local channel, number, _, _, holding = string.match(entry, ENTRY)
     if channel then
@@ -76,7 +79,7 @@ end
 
 if mode == 'try' then
   if is_shared then
-    ask_to_yield()
+    ask_to_yield(next_token(known))
   end
   return {0, redis.call('PTTL', lock), 0, ours, 1, 0, label_of(holder)}
 end
@@ -105,7 +108,7 @@ if is_shared then
   redis.pcall('ZADD', beats, 'XX', 'LT', now + BAND, '#')
   redis.pcall('PEXPIRE', beats, '2200')
   if redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own then
-    ask_to_yield()
+    ask_to_yield(next_token(known))
   end
 end
 if mode == 'wait' then
@@ -118,5 +121,9 @@ if place == 0 then
 end
 local first = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
 local is_next = first == own and 1 or 0
-local counter = tonumber(redis.pcall('GET', KEYS[2]) or '0') or 0
-return {0, redis.call('PTTL', lock), place, ours, is_next, counter, label_of(holder)}
+local stamp = next_token(known)
+if not stamp then
+  -- The clock cannot be moved. Then no grant is sent, either.
+  return {0, redis.call('PTTL', lock), place, ours}
+end
+return {0, redis.call('PTTL', lock), place, ours, is_next, stamp, label_of(holder)}

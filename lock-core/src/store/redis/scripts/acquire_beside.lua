@@ -11,15 +11,12 @@
 --          The number is the place that the last reply told; 0: none yet.
 -- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and s or the number of permits.
 --
--- Returns {1, fencing token, stamp, contended, seat, more} if taken.
--- The stamp: shared: the time in microseconds; permits: the fencing token.
+-- Returns {1, fencing token, contended, seat, more} if taken.
 -- Contended 1: an exclusive entry is queued, or, for permits, any entry. The seat is 0 if shared.
 -- More 1: the next part of a batch waits for any call of release_beside.lua, renew_beside.lua or this one.
 -- Returns {0, remaining milliseconds, place, ours} if busy. The replies to 'try' and to a number have three more values: next,
--- stamp and label. All values are as in acquire.lua, with these differences.
+-- a stamp and the label. All values are as in acquire.lua, with these differences.
 -- Remaining: of permits, until the first of the leases ends. Next 1: no entry of its own kind is before it.
--- The stamp: shared: the time in microseconds; permits: the fencing counter. A grant message that was sent before this reply has
--- a stamp up to it, and is out of date.
 -- Returns an error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
 local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
@@ -45,19 +42,19 @@ if is_marker and string.sub(holder, 1, 5) == mark then
     is_marker = holder
   elseif ends and tonumber(ends) > now_ms then
     -- Granted meanwhile, or by an earlier request of which the reply was lost. The lease may be longer: never shorten it.
-    local fencing, stamp = string.match(holder, '(%d+):$'), now
+    local fencing = string.match(holder, '(%d+):$')
     if n then
-      local taken
-      fencing, taken = take_tokens(known, 1)
+      local refused
+      fencing, refused = next_token(known)
       if not fencing then
-        return redis.error_reply(taken)
+        return redis.error_reply(refused)
       end
-      seat, stamp = tonumber(seat), fencing
+      seat = tonumber(seat)
     end
     leave(own)
     redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
     settle(holder)
-    return {1, tonumber(fencing), stamp, is_contended(holder), seat, 0}
+    return {1, tonumber(fencing), is_contended(holder), seat, 0}
   end
 end
 
@@ -77,7 +74,7 @@ if is_marker and (n or redis.call('EXISTS', queue) == 1) then
   holder = settle(holder, ttl)
 end
 local mine, refused
-holder, mine, refused = advance(known, own, holder, false, kind, ttl)
+holder, mine, refused = advance(known, own, holder, kind, ttl)
 if mine then
   return {1, unpack(mine)}
 end
@@ -107,11 +104,8 @@ local function remaining()
 end
 
 local ours = is_ours and string.sub(holder, 1, 3) == 'lc1' and 1 or 0
-local function stamp()
-  return n and (tonumber(redis.pcall('GET', KEYS[2]) or '0') or 0) or now
-end
 if mode == 'try' then
-  return {0, remaining(), 0, ours, 1, stamp(), label_of(holder or '')}
+  return {0, remaining(), 0, ours, 1, 0, label_of(holder or '')}
 end
 
 if place == 0 then
@@ -135,4 +129,8 @@ if place == 0 then
   place = tonumber(redis.call('ZSCORE', queue, own)) - band
 end
 local first_of_kind = redis.call('ZRANGEBYSCORE', queue, band, '+inf', 'LIMIT', 0, 1)[1]
-return {0, remaining(), place, ours, first_of_kind == own and 1 or 0, stamp(), label_of(holder or '')}
+local stamp = next_token(known)
+if not stamp then
+  return {0, remaining(), place, ours}
+end
+return {0, remaining(), place, ours, first_of_kind == own and 1 or 0, stamp, label_of(holder or '')}

@@ -51,14 +51,13 @@ local function settle(marker, ttl)
 end
 
 -- Lets the entries of the queue in that may enter now, in any mode. Returns three values. The first is what the lock holds then,
--- nothing if it is free. The second is what the asking process got, if it got in: {fencing token, stamp, contended, seat, more}.
+-- nothing if it is free. The second is what the asking process got, if it got in: {fencing token, contended, seat, more}.
 -- The third is the error, if a fencing token could not be given.
 --
 -- `known`     the largest fencing token that the asking process knows.
 -- `own`       its entry, if it has one: it enters without a message. An exclusive one is only taken out, and the lock is left free
 --             for it.
 -- `holder`    what the lock holds. A marker was settled before, unless the queue is empty.
--- `was_held`  the asking process held the lock until now, exclusively.
 -- `kind`      if there: the mode in which `own` may enter without having been in the queue.
 -- `own_ttl`   how long the lease of `own` lasts, in milliseconds: its entry has the ttl of the request that joined the queue.
 --
@@ -69,7 +68,7 @@ end
 -- for so long that all of them are silent.
 --
 -- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
-local function advance(known, own, holder, was_held, kind, own_ttl)
+local function advance(known, own, holder, kind, own_ttl)
   local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local waiting = redis.pcall('ZCARD', queue)
   if type(waiting) ~= 'number' then
@@ -107,22 +106,23 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
   -- behind the last of them.
   local function enter_shared(entries, contended, more)
     local fencing = holder and string.match(holder, '(%d+):$')
-    local adds, latest = {}, 0
+    local adds, latest, stamp = {}, 0, nil
     for i, entry in ipairs(entries) do
       local channel, number, ttl, _, token = string.match(entry, ENTRY)
-      if not fencing then
-        fencing, refused = next_token(known, was_held)
-        if not fencing then
+      if not fencing or not stamp and entry ~= own then
+        -- Later entries of a phase have its fencing token, and a stamp of their own.
+        stamp, refused = next_token(known)
+        if not stamp then
           return false
         end
-        fencing = string.format('%.0f', fencing)
+        fencing = fencing or string.format('%.0f', stamp)
       end
       local is_last = more and left == 1 and 1 or 0
       local is_reached = true
       if entry == own then
-        mine = {tonumber(fencing), now, contended, 0, is_last}
+        mine = {tonumber(fencing), contended, 0, is_last}
       else
-        local body = string.format('%s %.0f %d 0 %d', fencing, now, contended, is_last)
+        local body = string.format('%s %.0f %d 0 %d', fencing, stamp, contended, is_last)
         is_reached = tell(channel, number, token, body)
       end
       if is_reached then
@@ -203,7 +203,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
   local function enter_permits(entry)
     local channel, number, ttl, _, token = string.match(entry, ENTRY)
     local fencing
-    fencing, refused = next_token(known, was_held)
+    fencing, refused = next_token(known)
     if not fencing then
       return false
     end
@@ -214,7 +214,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     local contended = waiting > 0 and 1 or 0
     local more = left == 1 and contended or 0
     if entry == own then
-      mine = {fencing, fencing, contended, seat, more}
+      mine = {fencing, contended, seat, more}
     elseif not tell(channel, number, token, string.format('%.0f %.0f %d %d %d', fencing, fencing, contended, seat, more)) then
       return true
     end
@@ -238,7 +238,7 @@ local function advance(known, own, holder, was_held, kind, own_ttl)
     local channel, number, ttl, _, token = string.match(entry, ENTRY)
     if entry ~= own then
       local fencing
-      fencing, refused = next_token(known, was_held)
+      fencing, refused = next_token(known)
       if not fencing then
         return true
       end

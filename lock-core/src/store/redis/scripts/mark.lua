@@ -1,6 +1,7 @@
 -- Updates the marker of one of several servers. The marker says for how long clients have watched the server with its data.
 --
 -- KEYS[1]  the marker: the server's run id, a random name, and milliseconds, with colons between them; without an expiry.
+-- KEYS[2]  the fencing counter. It is made here, so that its second is over before the first vote.
 -- ARGV[1]  the run id of this server.
 -- ARGV[2]  the random name of a marker that is made anew.
 -- ARGV[3]  what the marker that the client has watched begins with; empty: it has not seen one.
@@ -10,6 +11,7 @@
 --
 -- A marker of another run came from a file, which may lack the last locks. The watched time counts only if the marker has been
 -- here all the time.
+pcall(read_counter, KEYS[2], time_in_tokens())
 local run = ARGV[1] .. ':'
 local name, watched = string.match(redis.call('GET', KEYS[1]) or '', '^(.+:)(%d+)$')
 if not name or string.sub(name, 1, #run) ~= run then

@@ -56,9 +56,9 @@ pub(super) static RELEASE_BESIDE: LazyLock<Lua> =
 pub(super) static RENEW_BESIDE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "renew_beside.lua");
 #[cfg(feature = "redlock")]
-pub(super) static PROPOSE: LazyLock<Lua> = script!("propose.lua");
+pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
 #[cfg(feature = "redlock")]
-pub(super) static MARK: LazyLock<Lua> = script!("mark.lua");
+pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
 
 /// One script. Keys and values reach it as arguments only, never as part of its text.
 pub(super) struct Lua {

@@ -20,7 +20,7 @@ local function may(...)
 end
 
 for _, call in ipairs({
-  {'DEL', key}, {'PSETEX', key, 1000, 0}, {'SET', key, 0}, {'GET', key}, {'INCR', key}, {'EXISTS', key},
+  {'DEL', key}, {'SET', key, 0, 'PX', 1000}, {'GET', key}, {'XADD', key, 'MAXLEN', 0, '*', '', ''}, {'EXISTS', key},
   {'PTTL', key}, {'PEXPIRE', key, 1000}, {'ZADD', key, 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''}, {'ZCARD', key},
   {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0}, {'ZMSCORE', key, ''}, {'ZCOUNT', key, 0, 0},
   {'ZRANGEBYSCORE', key, 0, 0}, {'ZREVRANGE', key, 0, 0}, {'PEXPIREAT', key, 1},

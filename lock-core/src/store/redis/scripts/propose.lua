@@ -20,33 +20,19 @@
 -- Returns {-2} if the marker is another one: the server may have forgotten locks.
 --
 -- A number far from the server's time is refused. Far above, it would drag the counter along. Far below, it may be smaller than
--- one that was accepted before a loss of data. Times are in microseconds.
---
--- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted
--- any number up to the bound for its time. So that bound is its counter from then on.
+-- one that was accepted before a loss of data.
 local lock, fence, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, last, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local WINDOW = 1000000
 
 if string.sub(redis.call('GET', KEYS[4]) or '', 1, #ARGV[8]) ~= ARGV[8] then
   return {-2}
 end
 
-local function write(counter)
-  -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
-  redis.call('SET', fence, string.format('%.0f', counter))
-end
-
 -- A script is not rolled back, so all that can fail comes before the first write. The counter is written before the lock:
 -- a lock without a larger counter would be a lock without a fencing token.
 local holder = redis.call('GET', lock)
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local counter = tonumber(redis.call('GET', fence) or '')
-if not counter then
-  counter = now + WINDOW
-  write(counter)
-end
+local now = time_in_tokens()
+local counter = read_counter(fence, now)
 local least = math.max(now, counter)
 
 if holder ~= token and (holder or ARGV[5] == 'own') then
@@ -60,7 +46,7 @@ end
 if last - count < counter or math.abs(last - now) > WINDOW or last >= 9007199254740992 then
   return {0, least, now}
 end
-write(last)
+write_counter(fence, last)
 -- A lock that is ours already may have a longer ttl: never shorten it.
 if holder ~= token or redis.call('PTTL', lock) < ttl then
   redis.call('SET', lock, token, 'PX', ttl)

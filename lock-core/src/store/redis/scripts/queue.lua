@@ -3,7 +3,7 @@
 -- All of them have these keys:
 --
 -- KEYS[1]  the lock: a string with an expiry: the owner token of an exclusive holder, or a marker, see below.
--- KEYS[2]  the fencing counter: the largest fencing token given out, without an expiry.
+-- KEYS[2]  the fencing clock: an empty stream, without an expiry. The ids of its entries are the fencing tokens, and the stamps.
 -- KEYS[3]  the queue: a sorted set with an entry for each request that waits.
 -- KEYS[4]  the beats: a sorted set of the entries that were checked lately.
 -- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
@@ -26,7 +26,9 @@
 -- `holders`  the end of the lease, in milliseconds. The member # is there from the beginning: without it the set was evicted.
 -- `seats`    the number of the seat.
 --
--- Times are in microseconds of the server unless told otherwise.
+-- Times are in microseconds of the server unless told otherwise. They are never compared with tokens and stamps.
+--
+-- A stamp orders a grant message and a reply to the same entry. Each takes an id of the clock, so the later one has the larger stamp.
 --
 -- The marker is "lc1+s:" with the fencing token of the phase and a colon, or "lc1+p:". It is no owner token, and any other
 -- client finds the lock busy. Its expiry is set to the latest end of a holder's lease with each change, up or down. Holders count
@@ -39,7 +41,7 @@
 -- beside others declares the lock and the holders, and the seats if there are any.
 if KEYS[2] and not KEYS[4] then
   local front = string.sub(KEYS[2], 1, -#KEYS[1] - 9)
-  for i, name in ipairs({'fence', 'waiters:', 'beats:', 'holders:', 'seats:'}) do
+  for i, name in ipairs({'clock', 'waiters:', 'beats:', 'holders:', 'seats:'}) do
     KEYS[i + 1] = front .. name .. (i > 1 and KEYS[1] or '')
   end
 elseif KEYS[3] and not KEYS[5] then
@@ -67,48 +69,68 @@ local function microseconds()
 end
 
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
+-- A fencing token is an id of the fencing clock: milliseconds and a sequence number, of which each millisecond has so many.
+local PER_MILLI = 2048
+-- How far a token may lie ahead of the clock: an hour.
+local LARGEST_LEAD = 3600000 * PER_MILLI
 
--- Takes the next fencing tokens, `count` at the most; returns the first and how many. If none can be given: returns nothing, and an
--- error that says how to correct the counter.
---
--- The last token is the server's time, unless the counter or a token that the asking process knows is ahead of it. So tokens
--- grow after a loss of data, too. Never takes so many that the counter overtakes the clock, but one at least.
-local function take_tokens(known, count)
-  local fence, now = KEYS[2], microseconds()
-  -- A key of another type must not stop a script after its first write: an entry may have been taken out by then.
-  local counter = redis.pcall('GET', fence)
-  if type(counter) == 'table' then
-    return nil, string.format(OUT_OF_BOUNDS .. '%s holds no counter, which another client must have written. Run: DEL %s', fence, fence)
+-- Moves the fencing clock to an id. Returns the id; nothing if the server refuses, and the error. It is not raised: it must not stop
+-- a script after its first write, since an entry may have been taken out by then.
+local function move_clock(id)
+  local moved = redis.pcall('XADD', KEYS[2], 'MAXLEN', '0', id, '', '')
+  if type(moved) == 'string' then
+    return moved
   end
-  counter = tonumber(counter or '0') or 0
-  -- A token that lies more than an hour ahead of both is wrong, and must not drag the counter along.
-  if known > math.max(now, counter) + 3600000000 then
-    return nil, string.format(OUT_OF_BOUNDS .. 'this process knows the token %.0f, and the clock and the counter of this server ' ..
-      'are more than an hour behind it. If the clock was set back over a loss of data, set it right, or run: SET %s %.0f',
-      known, fence, known)
+  -- The second error means that the clock is at the largest id of all.
+  if string.find(moved.err, 'WRONGTYPE', 1, true) or string.find(moved.err, 'exhausted', 1, true) then
+    return nil, string.format(OUT_OF_BOUNDS .. '%s is no fencing clock, so another client must have written it. Run: DEL %s',
+      KEYS[2], KEYS[2])
   end
-  counter = math.max(counter, known)
-  count = math.max(1, math.min(count, now - counter))
-  local last = math.max(now, counter + count)
-  -- Beyond 2^53 one more is the same number.
-  if not (last > counter and last < 9007199254740992) then
-    return nil, string.format(OUT_OF_BOUNDS .. 'the counter %s is at %.0f, which no token can exceed. Set it to the largest token ' ..
-      'that was given out', fence, counter)
-  end
-  -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
-  redis.call('SET', fence, string.format('%.0f', last))
-  return last - count + 1, count
+  -- Redis 6 puts the line of the script before some errors.
+  return nil, (string.gsub(moved.err, '^@user_script: %d+: %-?', ''))
 end
 
--- Takes one token; returns it, or nothing and the error. If `was_held`, it does not ask for the time: the process that releases
--- the lock knows the largest token that was given out. So the counter plus one is enough, unless the counter was lost.
-local function next_token(known, was_held)
-  local token = was_held and redis.pcall('INCR', KEYS[2])
-  if type(token) == 'number' and token > known and token < 9007199254740992 then
-    return token
+-- Takes the next fencing tokens, `count` at the most; returns the first and how many. If none can be given: returns nothing, and an
+-- error that says how to correct the clock.
+--
+-- The first token is the next id of the clock, unless the asking process knows a larger token, or the sequence number is too large.
+-- Then the clock is moved on. The tokens are of one millisecond. So the clock never overtakes the server's time.
+local function take_tokens(known, count)
+  local id, refused = move_clock('*')
+  if not id then
+    return nil, refused
   end
-  local first, error = take_tokens(known, 1)
-  return first, not first and error or nil
+  local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
+  millis, sequence = tonumber(millis), tonumber(sequence)
+  local first = millis * PER_MILLI + math.min(sequence, PER_MILLI)
+  -- A token that lies more than an hour ahead is wrong, and must not drag the clock along.
+  if known > first + LARGEST_LEAD then
+    return nil, string.format(OUT_OF_BOUNDS .. 'this process knows the token %.0f, and the fencing clock of this server is more ' ..
+      'than an hour behind it. If the server\'s clock was set back over a loss of data, set it right, or run: ' ..
+      'XADD %s MAXLEN 0 %.0f-%.0f 0 0', known, KEYS[2], math.floor(known / PER_MILLI), known % PER_MILLI)
+  end
+  first = math.max(first, known + 1)
+  count = math.min(count, PER_MILLI - first % PER_MILLI)
+  local last = first + count - 1
+  -- Beyond 2^53 one more is the same number.
+  if last >= 9007199254740992 then
+    return nil, string.format(OUT_OF_BOUNDS .. 'the fencing clock %s is at %s, which no token can exceed. Run: DEL %s', KEYS[2], id,
+      KEYS[2])
+  end
+  if last > millis * PER_MILLI + sequence or sequence >= PER_MILLI then
+    -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
+    id, refused = move_clock(string.format('%.0f-%.0f', math.floor(last / PER_MILLI), last % PER_MILLI))
+    if not id then
+      return nil, refused
+    end
+  end
+  return first, count
+end
+
+-- Takes one token; returns it, or nothing and the error.
+local function next_token(known)
+  local token, refused = take_tokens(known, 1)
+  return token, not token and refused or nil
 end
 
 -- Takes an entry out, wherever it stands. A key of another type is no queue, and has no entry.

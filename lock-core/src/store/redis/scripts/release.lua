@@ -4,8 +4,7 @@
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
--- ARGV[3]  for how many milliseconds to keep the key before it expires; 0: release now. Missing at the first try of a plain
---          release if a fencing token may be counted up. Then release now, and count up the next holder's token.
+-- ARGV[3]  for how many milliseconds to keep the key before it expires; 0 or missing: release now.
 -- ARGV[4]  if there: the entry that may stand in the queue for this token, without the token.
 --
 -- `holder` is what the key holds, as release_short.lua has read it.
@@ -28,7 +27,7 @@ if holder == ARGV[1] then
   else
     -- An exclusive phase ends.
     redis.pcall('ZREM', KEYS[4], '#')
-    if not advance(tonumber(ARGV[2]), nil, nil, not ARGV[3]) then
+    if not advance(tonumber(ARGV[2])) then
       redis.call('DEL', lock)
     end
   end

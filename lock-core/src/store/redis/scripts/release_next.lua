@@ -15,7 +15,7 @@ while first do
   end
   -- A member that is no entry was not written by us, and is passed over, too.
   if token and not is_silent(first[1], first[2] - BAND) then
-    local fencing = next_token(tonumber(ARGV[2]), not ARGV[3])
+    local fencing = next_token(tonumber(ARGV[2]))
     if not fencing then
       return redis.call('DEL', KEYS[1])
     end

@@ -5,46 +5,61 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 use redis::Value;
 
 use crate::{
-    fencing::FencingBlock,
+    fencing::{FencingBlock, LARGEST_TOKEN, PER_MILLI},
     inspect::{Holder, LeaseInfo, Sighting, Waiter},
     key::Shown,
     mode::LockMode,
     store::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, Prefetched, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
-        fencing_counter::LARGEST_TOKEN,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
         redis::connection::{errors, wire::reply},
     },
 };
 
-/// Reads the replies to taking a key by plain commands. If the key is busy, the script is sent next.
+/// Reads the replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS`. If the key is busy,
+/// the request goes on at the location of the key. `known`: the largest token that the process knew when it sent the request.
 pub(crate) fn read_plain(
-    [set, counter, queue]: [Value; 3],
+    replies: Vec<Value>,
     connection: ConnectionId,
-    floor: u64,
+    known: u64,
     in_flight: &InFlight,
 ) -> Result<Acquired, Failure> {
+    let mut replies = replies.into_iter();
+    let set = replies.next();
+    let set = set.ok_or_else(|| errors::nonsense("an acquire"))?;
     if errors::of_answer(set, connection, in_flight)? == Value::Nil {
         errors::note_answered(in_flight, connection);
         return Err(Failure::not_now("another holder has the lock"));
     }
-    let nobody_waits = queue == Value::Int(0);
-    let outcome = match counter {
-        Value::Int(counter) if nobody_waits => read_fencing(counter, 1),
-        _ => None,
+    let token = replies.next().and_then(|id| read_id(&id)).and_then(token);
+    let outcome = match (token.filter(|token| *token > known), replies.next()) {
+        (Some(token), None | Some(Value::Int(0))) => {
+            AcquireOutcome::Granted(FencingBlock::new(token, 1).into())
+        }
+        // The key is released by a script, which grants it to the first waiter. The next request is a script, too. It moves the clock
+        // on, or says why it cannot.
+        (_, Some(_)) => AcquireOutcome::Undo,
+        // The next request finds the key, which holds its owner token, and moves the clock on.
+        (None, None) => return Err(Failure::no_answer("the fencing clock gave no larger token")),
     };
-    let is_larger = |token: &FencingBlock| u64::from(token.last()) > floor;
-    // Otherwise the key is released, and granted to the first waiter.
     Ok(Acquired {
-        outcome: outcome
-            .filter(is_larger)
-            .map_or(AcquireOutcome::Undo, |tokens| {
-                AcquireOutcome::Granted(tokens.into())
-            }),
+        outcome,
         connection,
     })
+}
+
+/// An id of a stream: milliseconds, and a number within them.
+pub(crate) fn read_id(id: &Value) -> Option<(u64, u64)> {
+    let (millis, sequence) = reply::text(id)?.split_once('-')?;
+    Some((millis.parse().ok()?, sequence.parse().ok()?))
+}
+
+/// The fencing token of an id of the fencing clock, unless its number is too large for one.
+pub(crate) fn token((millis, sequence): (u64, u64)) -> Option<u64> {
+    let token = millis.checked_mul(PER_MILLI)?.checked_add(sequence)?;
+    (sequence < PER_MILLI && token < LARGEST_TOKEN).then_some(token)
 }
 
 pub(crate) fn read_acquired(
@@ -77,11 +92,8 @@ pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<
 }
 
 pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
-    if let Value::Int(token) = answer {
-        return Some(AcquireOutcome::Granted(read_fencing(*token, 1)?.into()));
-    }
     // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
-    // is the next, or what the counter is, either.
+    // is the next, and has no stamp, either.
     let (numbers, holder) = match answer {
         Value::Array(words) => match &words[..] {
             [numbers @ .., holder @ Value::BulkString(_)] => {
@@ -95,8 +107,8 @@ pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
         [1, first, count] => {
             return Some(AcquireOutcome::Granted(read_fencing(first, count)?.into()));
         }
-        // Of a lock that is not exclusive. The stamp orders messages only; a reply needs none.
-        [1, fencing, _, contended, permit, more] => {
+        // Of a lock that is not exclusive.
+        [1, fencing, contended, permit, more] => {
             return Some(AcquireOutcome::Granted(Grant {
                 tokens: read_fencing(fencing, 1)?,
                 permit: Some(u16::try_from(permit).ok()?),
@@ -272,14 +284,14 @@ mod tests {
     fn an_answer_of_the_wrong_form_is_not_taken_for_one() {
         let odd = [
             Value::Nil,
-            Value::Int(0),
-            Value::Int(1 << 53),
+            Value::Int(7),
             Value::Array(vec![]),
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![Value::Int(1), Value::Int(5)]),
             Value::Array(vec![Value::Int(1), Value::Int(-1), Value::Int(1)]),
             Value::Array(vec![Value::Int(1), Value::Int(5), Value::Int(0)]),
             Value::Array(vec![Value::Int(2), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(1 << 53), Value::Int(1)]),
             Value::Array(vec![Value::Int(1), Value::Nil, Value::Int(1)]),
             Value::Array(vec![
                 Value::Int(0),

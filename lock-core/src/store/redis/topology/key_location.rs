@@ -52,12 +52,12 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions: the fencing counter, the queue and the beats of its waiters, and the holders and their permits.
+    /// The lock and its companions: the fencing clock, the queue and the beats of its waiters, and the holders and their permits.
     /// Their names depend only on the full key. So managers that form the same full key with different prefixes share them.
     pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 6] {
         [
             Text(full_key),
-            Text(&self.names.fence),
+            Text(&self.names.clock),
             Joined(&self.names.queue, full_key),
             Joined(&self.names.beats, full_key),
             Joined(&self.names.holders, full_key),
@@ -73,20 +73,16 @@ impl KeyLocation {
         }
     }
 
-    /// `counted_from`: the fencing token must be larger than this if it may be taken by incrementing the counter.
     pub(crate) fn acquire_arguments<'a>(
         &'a self,
         request: &'a Acquire,
         queue_mode: QueueMode,
-        counted_from: Option<u64>,
     ) -> [Arg<'a>; 6] {
-        let known = counted_from.unwrap_or(0);
-        let tokens = counted_from.map_or(request.tokens, |_| 0);
         [
             Text(request.token.expose()),
             Number(millis(request.ttl)),
-            Number(known.max(request.known_fencing)),
-            Number(tokens.into()),
+            Number(request.known_fencing),
+            Number(request.tokens.into()),
             match queue_mode {
                 QueueMode::DoNotQueue => Text("try"),
                 QueueMode::JoinQueue => Text("wait"),
@@ -96,20 +92,12 @@ impl KeyLocation {
         ]
     }
 
-    /// `is_plain`: no release with this token has been sent before.
-    pub(crate) fn release_arguments<'a>(
-        &'a self,
-        request: &'a Release,
-        is_plain: bool,
-    ) -> Vec<Arg<'a>> {
+    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> Vec<Arg<'a>> {
         let mut words = Vec::with_capacity(4);
         words.extend([Text(request.token.expose()), Number(request.known_fencing)]);
-        // A repeated release may find that another client has had the lock since. Also, on some servers the next token may not be
-        // taken by incrementing the counter.
-        let is_first = is_plain && self.server.fencing_counter.is_allowed();
         let is_beside = request.entry.mode != Mode::Exclusive;
         let has_entry = request.may_be_queued || is_beside;
-        if request.keep.is_some() || has_entry || !is_first {
+        if request.keep.is_some() || has_entry {
             words.push(Number(request.keep.map_or(0, millis)));
             words.extend(has_entry.then(|| self.entry(request.entry)));
         }

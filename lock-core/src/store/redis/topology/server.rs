@@ -11,7 +11,6 @@ use tokio::time::timeout;
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
-    fencing_counter::FencingCounter,
     in_flight::{ConnectionId, InFlight},
     redis::{
         address::Address,
@@ -22,9 +21,8 @@ use crate::store::{
             sentinel::{Need, Sentinels},
         },
         topology::{
-            replica_acks::ReplicaAcks,
-            request_connections::RequestConnections,
-            settings::{AddressPromise, ServerSettings},
+            replica_acks::ReplicaAcks, request_connections::RequestConnections,
+            settings::ServerSettings,
         },
         without_scripts::Commands,
     },
@@ -42,7 +40,6 @@ pub(crate) struct RedisServer {
     pub(crate) requests: RequestConnections,
     /// Keeps the locks of users without the right to run scripts.
     pub(crate) commands: Commands,
-    pub(crate) fencing_counter: FencingCounter,
     /// The subscriptions to grants at this node, in a cluster.
     #[cfg(feature = "cluster")]
     pub(crate) subscription: Option<ShardedSubscription>,
@@ -58,13 +55,6 @@ impl RedisServer {
         dispatch: PubSubDispatch,
         server_settings: &ServerSettings,
     ) -> Self {
-        let is_fixed =
-            address.is_unix_socket() || server_settings.address_promise == AddressPromise::Fixed;
-        let fencing_counter = if is_fixed && sentinels.is_none() {
-            FencingCounter::while_connected()
-        } else {
-            FencingCounter::never()
-        };
         let connection = ReconnectingConnection::new(
             address,
             sentinels,
@@ -72,7 +62,7 @@ impl RedisServer {
             server_settings.timing,
             dispatch,
         );
-        Self::new(connection, fencing_counter, server_settings)
+        Self::new(connection, server_settings)
     }
 
     /// A node of a cluster.
@@ -89,15 +79,11 @@ impl RedisServer {
         );
         Self {
             subscription: Some(subscription),
-            ..Self::new(connection, FencingCounter::never(), server_settings)
+            ..Self::new(connection, server_settings)
         }
     }
 
-    fn new(
-        connection: ReconnectingConnection,
-        fencing_counter: FencingCounter,
-        server_settings: &ServerSettings,
-    ) -> Self {
+    fn new(connection: ReconnectingConnection, server_settings: &ServerSettings) -> Self {
         let connection = Arc::new(connection);
         let replica_acks = server_settings
             .replicas
@@ -111,7 +97,6 @@ impl RedisServer {
             replica_acks,
             requests: RequestConnections::new(connection.clone()),
             connection,
-            fencing_counter,
             #[cfg(feature = "cluster")]
             subscription: None,
         }

@@ -3,9 +3,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "cluster")]
-use crate::store::redis::topology::cluster::Cluster;
+use crate::store::redis::{
+    connection::wire::redirect::SLOTS,
+    topology::{cluster::Cluster, slots::slot_of},
+};
 use crate::store::{
     Failure,
+    known_tokens::ClockIndex,
     redis::{
         address::Address,
         topology::{key_location::KeyLocation, server::RedisServer, slots::Names},
@@ -73,6 +77,24 @@ impl RedisServers {
             Self::One(..) => None,
             #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.follow(location, failure),
+        }
+    }
+
+    /// How many fencing clocks there are.
+    pub(crate) fn clocks(&self) -> u16 {
+        match self {
+            Self::One(..) => 1,
+            #[cfg(feature = "cluster")]
+            Self::Several(_) => SLOTS,
+        }
+    }
+
+    /// The fencing clock of a key: each slot of a cluster has one.
+    pub(crate) fn clock_of(&self, full_key: &str) -> ClockIndex {
+        match self {
+            Self::One(..) => 0,
+            #[cfg(feature = "cluster")]
+            Self::Several(_) => slot_of(full_key),
         }
     }
 

@@ -12,17 +12,6 @@ pub(crate) struct ServerSettings {
     pub(crate) manager: Arc<str>,
     pub(crate) grants: Arc<Grants>,
     pub(crate) replicas: Option<Replicas>,
-    pub(crate) address_promise: AddressPromise,
-}
-
-/// What the user promises about the address in the url.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum AddressPromise {
-    /// Nothing: the address may lead to another server at any time, while the earlier one still takes writes.
-    #[default]
-    MayMove,
-    /// The address leads to the same server for as long as that server lives.
-    Fixed,
 }
 
 /// How many replicas must have a lock before it counts, and how long that may take.

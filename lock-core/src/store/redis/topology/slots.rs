@@ -15,9 +15,9 @@ use crate::{
 /// The names of a lock's companions.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// The fencing counter, one for all locks of a server or slot. It does not grow with the number of locks, so it has no expiry.
+    /// The fencing clock, one for all locks of a server or slot. It does not grow with the number of locks, so it has no expiry.
     /// Eviction policies for expiring keys spare it.
-    pub(crate) fence: String,
+    pub(crate) clock: String,
     /// The prefix before the full key, for the queue of the lock's waiters.
     pub(crate) queue: String,
     /// The same for the times of the waiters' last checks.
@@ -52,7 +52,7 @@ impl Names {
 
     fn new(front: &str, channel: String) -> Self {
         Self {
-            fence: format!("{front}fence"),
+            clock: format!("{front}clock"),
             queue: format!("{front}waiters:"),
             beats: format!("{front}beats:"),
             holders: format!("{front}holders:"),
@@ -155,7 +155,7 @@ mod tests {
             let slot = slot_of(key);
             let names = Names::of_a_slot(slot, "manager");
             let [queue, beats] = [&names.queue, &names.beats].map(|front| format!("{front}{key}"));
-            for name in [&names.fence, &queue, &beats, &*names.grants, &names.check] {
+            for name in [&names.clock, &queue, &beats, &*names.grants, &names.check] {
                 assert_eq!(slot_of(name), slot, "{name} of {key}");
             }
         }

@@ -1,22 +1,21 @@
 //! Locks for users without the right to run scripts: slower than by scripts, and waiters poll.
 //!
-//! There is no queue. An acquire takes the lock first, and then a fencing token, since the other order could hand out tokens that
-//! decrease. Each token is the server's time, or more: the counter is changed by comparing. A key that is held is changed by a
-//! command that compares, or in a transaction. A release by a transaction takes three round trips; a batch of renewals takes two.
-//! Changes have connections of their own, where a transaction begins and ends. Renewals have one that nothing else delays.
+//! There is no queue. A free lock is taken in one round trip, as with scripts (`at_once.rs`). Here are the requests that may find the
+//! lock busy. They take the lock first, and then a fencing token, since the other order could hand out tokens that decrease. A key that
+//! is held is changed by a command that compares, or in a transaction. A release by a transaction takes three round trips; a batch of
+//! renewals takes two. Changes have connections of their own, where a transaction begins and ends. Renewals have one that nothing else
+//! delays.
 
 use std::{sync::Arc, time::Duration};
 
 use redis::Value;
-use tokio::sync::Mutex;
 
 use crate::{
-    fencing::FencingBlock,
+    fencing::{FencingBlock, LARGEST_TOKEN, PER_MILLI},
     inspect::Sighting,
     store::{
         Acquire, AcquireOutcome, Acquired, Contended, Failure, Prefetch, Prefetched, QueueMode,
         Release, ReleaseOutcome, Released, Renew, Renewed,
-        fencing_counter::LARGEST_TOKEN,
         in_flight::ConnectionId,
         owner_token::OwnerToken,
         redis::{
@@ -31,7 +30,7 @@ use crate::{
             },
             scripts::{
                 NodeRole,
-                replies::{read_acquired, read_sighting},
+                replies::{read_acquired, read_id, read_sighting},
             },
             without_scripts::change::{Becomes, Change, Changes, MOST_TRIES, is_done},
         },
@@ -40,8 +39,8 @@ use crate::{
 
 mod change;
 
-/// A token that lies more than this ahead of the server's clock is wrong: no honest process knows one.
-const LARGEST_LEAD: u64 = 3_600_000_000;
+/// A token that lies more than an hour ahead of the fencing clock is wrong: no honest process knows one.
+const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
 
 #[derive(Debug)]
 pub(super) struct Commands {
@@ -51,8 +50,6 @@ pub(super) struct Commands {
     changes: Changes,
     /// Hundreds of releases, one after the other, must not let a lease run out.
     renewals: Changes,
-    /// Held while a fencing counter is moved, by one request at a time: each move makes concurrent ones fail.
-    raising: Mutex<()>,
 }
 
 impl Commands {
@@ -63,7 +60,6 @@ impl Commands {
         Self {
             changes: Changes::to(&connection),
             renewals: Changes::to(&connection),
-            raising: Mutex::default(),
             connection,
             holding,
         }
@@ -77,7 +73,7 @@ impl Commands {
     pub(super) async fn acquire(
         &self,
         by: Compare,
-        fence: &str,
+        clock: &str,
         request: &Acquire,
     ) -> Result<Acquired, Failure> {
         let (key, token) = (Text(&request.full_key), &request.token);
@@ -115,8 +111,10 @@ impl Commands {
         {
             return busy(Value::Int(0), connection);
         }
-        let fencing = self.fencing(by, fence, request.known_fencing).await;
-        let token = fencing.map_err(Failure::executed_in_part)?;
+        // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for again. If
+        // this future is dropped here, the release of the dropped acquire gives the key back.
+        let token = self.token(clock, request.known_fencing).await;
+        let token = token.map_err(Failure::executed_in_part)?;
         Ok(Acquired {
             outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1).into()),
             connection,
@@ -126,16 +124,16 @@ impl Commands {
     pub(super) async fn prefetch(
         &self,
         by: Compare,
-        fence: &str,
+        clock: &str,
         request: &Prefetch,
     ) -> Result<Prefetched, Failure> {
         let prolonged = self.prolong(by, &request.full_key, &request.token, request.ttl);
         if prolonged.await? == Renewed::NotOurs {
             return Ok(Prefetched::NotOurs);
         }
-        let fencing = self.fencing(by, fence, request.known_fencing);
+        let token = self.token(clock, request.known_fencing).await?;
         Ok(Prefetched::Tokens {
-            tokens: FencingBlock::new(fencing.await?, 1),
+            tokens: FencingBlock::new(token, 1),
             // There is no queue that would tell.
             contended: Contended::OthersWaiting,
         })
@@ -239,50 +237,69 @@ impl Commands {
         self.changes.make(by, change).await.map(is_renewed)
     }
 
-    /// The fencing token of a lock that was just taken: the server's time, or more where the counter or the process is ahead. The
-    /// counter is moved there.
-    async fn fencing(&self, by: Compare, fence: &str, known: u64) -> Result<u64, Failure> {
-        // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for
-        // again. If this future is dropped here, the release of the dropped acquire gives the key back.
-        let _turn = self.raising.lock().await;
+    /// The fencing token of a lock that was just taken: the next id of the fencing clock. If the process knows a larger token, or the
+    /// sequence number is too large, the clock is moved on.
+    async fn token(&self, clock: &str, known: u64) -> Result<u64, Failure> {
         for _ in 0..MOST_TRIES {
-            let answers = self
-                .ask(&[&[Text("TIME")], &[Text("GET"), Text(fence)]])
-                .await?;
-            let now = answers.first().and_then(read_micros);
-            let now = now.ok_or_else(|| errors::nonsense("the time"))?;
-            let before = match answers.get(1) {
-                Some(Value::BulkString(before)) => String::from_utf8_lossy(before),
-                _ => "0".into(),
+            let Some((millis, sequence)) = self.move_clock(clock, "*").await? else {
+                return Err(errors::nonsense("a fencing clock"));
             };
-            let counter = before.parse().unwrap_or(0);
-            let next = now
-                .max(u64::saturating_add(counter, 1))
-                .max(known.saturating_add(1));
-            if known > now.max(counter).saturating_add(LARGEST_LEAD) || next >= LARGEST_TOKEN {
-                return Err(errors::out_of_bounds(fence, known));
+            let first = millis.saturating_mul(PER_MILLI);
+            let first = first.saturating_add(sequence.min(PER_MILLI));
+            if known > first.saturating_add(LARGEST_LEAD) {
+                return Err(errors::far_behind(clock, known));
             }
-            let is_moved = if answers.get(1) == Some(&Value::Nil) {
-                let create = [Text("SET"), Text(fence), Number(next), Text("NX")];
-                is_done(self.ask(&[&create]).await?.pop())?
-            } else {
-                let becomes = Becomes::Other(Number(next), None);
-                let (key, holds) = (fence, &*before);
-                let change = Change {
-                    key,
-                    holds,
-                    becomes,
-                };
-                self.changes.make(by, change).await?
-            };
-            if is_moved {
-                return Ok(next);
+            let token = first.max(known.saturating_add(1));
+            if token >= LARGEST_TOKEN {
+                return Err(errors::no_clock(clock));
             }
+            if token == first && sequence < PER_MILLI {
+                return Ok(token);
+            }
+            let id = format!("{}-{}", token / PER_MILLI, token % PER_MILLI);
+            if self.move_clock(clock, &id).await?.is_some() {
+                return Ok(token);
+            }
+            // Another client has moved it there, or beyond.
         }
         Err(Failure::not_now(
-            "others changed the fencing counter all the time",
+            "other clients moved the fencing clock all the time",
         ))
     }
+
+    /// Moves the fencing clock to an id. Returns the id; nothing if the clock is there already, or beyond.
+    async fn move_clock(&self, clock: &str, id: &str) -> Result<Option<(u64, u64)>, Failure> {
+        let move_on = Outgoing::One(command(&[&move_to(Text(clock), id)]));
+        let within = self.connection.reply_within();
+        let (_, mut answers) = self.connection.send_all(move_on, within, None).await?;
+        match answers.pop() {
+            Some(Value::ServerError(error)) => {
+                let details = errors::details_of(&error);
+                if details.contains("equal or smaller") {
+                    Ok(None)
+                } else if errors::code_of(&error) == "WRONGTYPE" || details.contains("exhausted") {
+                    Err(errors::no_clock(clock))
+                } else {
+                    Err(errors::answered(&error))
+                }
+            }
+            answer => {
+                let id = answer.and_then(|id| read_id(&id));
+                let none = || errors::nonsense("a fencing clock");
+                id.map(Some).ok_or_else(none)
+            }
+        }
+    }
+}
+
+/// The command that takes the next id of the fencing clock, which stays empty.
+pub(super) fn next_id(clock: Arg<'_>) -> [Arg<'_>; 7] {
+    move_to(clock, "*")
+}
+
+fn move_to<'a>(clock: Arg<'a>, id: &'a str) -> [Arg<'a>; 7] {
+    let (name, most, none) = (Text("XADD"), Text("MAXLEN"), Text(""));
+    [name, clock, most, Number(0), Text(id), none, none]
 }
 
 pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {

@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use crate::store::{Expiry, redis::voting_server::Vote, redlock::ballot::quorum::majority};
+use crate::{
+    fencing::PER_MILLI,
+    store::{Expiry, redis::voting_server::Vote, redlock::ballot::quorum::majority},
+};
 
 pub(crate) mod quorum;
 
@@ -15,7 +18,7 @@ const MOST_PROPOSALS: usize = 4;
 
 /// A clock that is further than this from a majority's is not followed. A server refuses a number twice as far from its own
 /// clock.
-const STRAY_MICROS: u64 = 500_000;
+const STRAY: u64 = 500 * PER_MILLI;
 
 /// One request's votes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -156,7 +159,7 @@ impl Ballot {
                 LastVote::Silent => silent += 1,
                 LastVote::Refused { least } => {
                     refused += 1;
-                    overtaken |= least.abs_diff(self.latest()) < STRAY_MICROS;
+                    overtaken |= least.abs_diff(self.latest()) < STRAY;
                 }
             }
         }
@@ -193,7 +196,7 @@ impl Ballot {
         let near = told
             .iter()
             .rev()
-            .find(|least| least.saturating_sub(middle) < STRAY_MICROS);
+            .find(|least| least.saturating_sub(middle) < STRAY);
         let least = near
             .copied()
             .unwrap_or(middle)
@@ -213,7 +216,7 @@ impl Ballot {
     /// Our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
     fn told_by_ourselves(&self, middle: u64) -> u64 {
         let latest = self.latest();
-        if latest.saturating_sub(middle) < STRAY_MICROS {
+        if latest.saturating_sub(middle) < STRAY {
             latest
         } else {
             0
