@@ -157,6 +157,18 @@ impl LockError {
         }
     }
 
+    /// `failure`: the last one of the backend, if it does not reply.
+    pub(crate) fn lost(key: &LockKey, reason: LeaseLost, failure: Option<Arc<str>>) -> Self {
+        let key = match failure.filter(|_| reason == LeaseLost::Expired) {
+            None => key.clone(),
+            failure => key.with_details(ErrorDetails {
+                failure,
+                ..key.details()
+            }),
+        };
+        Self::Lost { key, reason }
+    }
+
     pub(crate) fn invalid(reason: impl Into<Arc<str>>) -> Self {
         Self::Invalid {
             key: None,
@@ -223,7 +235,11 @@ impl fmt::Display for LockError {
                  `force_release` frees it",
                 key.shown()
             ),
-            Self::Lost { key, reason } => write!(f, "the lock `{}` was lost: {reason}", key.shown()),
+            Self::Lost { key, reason } => {
+                write!(f, "the lock `{}` was lost: {reason}", key.shown())?;
+                let failure = key.details().failure;
+                failure.map_or(Ok(()), |failure| write!(f, " (the last failure: {failure})"))
+            }
             Self::Unavailable { key: Some(key), .. } => {
                 write!(f, "the lock `{}` is unavailable: no usable answer from the backend", key.shown())
             }

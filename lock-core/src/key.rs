@@ -50,6 +50,8 @@ pub(crate) struct ErrorDetails {
     pub(crate) typical_hold: Option<Duration>,
     /// Whether the log has the error already, or counts it.
     pub(crate) is_logged: bool,
+    /// Why a lease that was lost was not renewed.
+    pub(crate) failure: Option<Arc<str>>,
     /// Another key that the task holds already.
     pub(crate) beside: Option<LockKey>,
 }

@@ -9,7 +9,7 @@ use crate::{
     runtime::clock::Moment,
     store::{
         PushedGrant,
-        grants::{EntryNumber, GrantListener},
+        grants::{EntryNumber, GrantListener, HeldNow},
         owner::Owner,
     },
 };
@@ -49,6 +49,19 @@ impl GrantListener for Registry {
         self.event(key, kind, |entry, cx| {
             entry.state.disconnected(since, cx);
         });
+    }
+
+    fn held(&self) -> HeldNow {
+        let now = self.context.clock.now();
+        let mut keys = self.keys.lock();
+        let ends = keys.all_mut().flat_map(|entry| entry.state.ends());
+        let mut held = HeldNow::default();
+        for end in ends.filter(|end| *end > now) {
+            let left = end.since(now);
+            held.count += 1;
+            held.first_ends_in = Some(held.first_ends_in.map_or(left, |first| first.min(left)));
+        }
+        held
     }
 }
 

@@ -246,7 +246,8 @@ impl LeaseState {
         }
         self.rouse();
         if reason != LeaseLost::Released {
-            telemetry::lost(&self.key, self.kind(), reason);
+            let failure = self.registry.context.outage.failure();
+            telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
             // A guard of a lost lease keeps no other task from the lock.
             self.registry.lose(self, reason);
             self.end_siblings(reason);
@@ -343,10 +344,7 @@ impl LeaseState {
     }
 
     pub(crate) fn lost_error(&self, reason: LeaseLost) -> LockError {
-        LockError::Lost {
-            key: self.key.clone(),
-            reason,
-        }
+        LockError::lost(&self.key, reason, self.registry.context.outage.failure())
     }
 
     fn held_until(&self) -> Option<Moment> {

@@ -42,6 +42,17 @@ pub(crate) trait GrantListener: Send + Sync {
 
     /// The connection ended then. A lease that the server of the next one does not know is lost.
     fn disconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment);
+
+    /// The leases that the manager holds now.
+    fn held(&self) -> HeldNow;
+}
+
+/// The leases that a manager holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeldNow {
+    pub(crate) count: usize,
+    /// The time until the first of them ends, unless it is renewed.
+    pub(crate) first_ends_in: Option<Duration>,
 }
 
 /// The entries of a manager in the queues of its servers.
@@ -121,6 +132,13 @@ impl Grants {
     /// Sets the only listener of messages.
     pub(crate) fn listen(&self, listener: Weak<dyn GrantListener>) {
         self.listener.get_or_init(|| listener);
+    }
+
+    /// The leases that the manager holds now.
+    #[cfg(feature = "redis")]
+    pub(crate) fn held(&self) -> HeldNow {
+        let listener = self.listener.get().and_then(Weak::upgrade);
+        listener.map_or_else(HeldNow::default, |listener| listener.held())
     }
 
     /// The scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need,
@@ -330,6 +348,10 @@ mod tests {
 
         fn disconnected(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
             self.0.lock().push("disconnected");
+        }
+
+        fn held(&self) -> HeldNow {
+            HeldNow::default()
         }
     }
 

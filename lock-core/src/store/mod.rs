@@ -383,6 +383,17 @@ impl Failure {
         !matches!(self, Self::NoAnswer(_))
     }
 
+    /// What the log says of it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {
+                source.to_string()
+            }
+            Self::Invalid(reason) => reason.to_string(),
+        }
+    }
+
     /// Whether a retry can succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::NoAnswer(_) | Self::NotNow(_))

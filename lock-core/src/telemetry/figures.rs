@@ -35,6 +35,8 @@ const ABANDONED: &str = "lock_abandoned_total";
 
 const LOST: &str = "lock_lost_total";
 
+const CONNECTED: &str = "lock_connected";
+
 const HANDOFFS: &str = "lock_handoffs_total";
 
 static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
@@ -105,6 +107,14 @@ pub(super) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
     counted(&Key::from_static_parts(HANDOFFS, labels)).increment(1);
 }
 
+#[cfg(feature = "redis")]
+pub(super) fn connected(server: &str, is: bool) {
+    let labels = vec![metrics::Label::new("server", server.to_owned())];
+    let key = Key::from_parts(CONNECTED, labels);
+    let gauge = metrics::with_recorder(|recorder| recorder.register_gauge(&key, &METADATA));
+    gauge.set(f64::from(u8::from(is)));
+}
+
 pub(super) fn describe() {
     metrics::with_recorder(|recorder| {
         let seconds = [
@@ -120,6 +130,10 @@ pub(super) fn describe() {
         let now = [
             (WAITING, "tasks of this process that wait for a lock now"),
             (HELD, "locks that this process holds now"),
+            (
+                CONNECTED,
+                "whether a server is reached: 1, or 0 while no connection can be made",
+            ),
         ];
         for (name, says) in now {
             recorder.describe_gauge(name.into(), Some(Unit::Count), says.into());

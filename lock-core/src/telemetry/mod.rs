@@ -178,10 +178,36 @@ pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     figures::refused(key, mode, error);
 }
 
-/// A lease ended before it was released.
-pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
+/// The connection to a server has ended, and no other could be made.
+#[cfg(feature = "redis")]
+pub(crate) fn out_of_reach(
+    server: &str,
+    cause: &str,
+    held: usize,
+    first_ends_in: Option<Duration>,
+) {
     catch_panic(|| {
-        tracing::warn!(key = %key.shown(), %reason, "lease lost");
+        tracing::warn!(
+            server,
+            cause,
+            leases_held = held,
+            first_ends_in = first_ends_in.map(tracing::field::debug),
+            "the server is out of reach: no lock on it can be acquired, and leases are not renewed"
+        );
+        figures::connected(server, false);
+    });
+}
+
+/// There is a connection to a server.
+#[cfg(feature = "redis")]
+pub(crate) fn reached(server: &str) {
+    catch_panic(|| figures::connected(server, true));
+}
+
+/// A lease ended before it was released. `failure`: the last one of the backend, if it does not reply.
+pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost, failure: Option<&str>) {
+    catch_panic(|| {
+        tracing::warn!(key = %key.shown(), %reason, failure, "lease lost");
         figures::lost(key, mode, reason);
     });
 }

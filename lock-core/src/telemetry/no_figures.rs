@@ -29,4 +29,7 @@ pub(super) fn lost(_: &LockKey, _: LockMode, _: LeaseLost) {}
 
 pub(super) fn handed_on(_: &LockKey, _: LockMode, _: HandOff) {}
 
+#[cfg(feature = "redis")]
+pub(super) fn connected(_: &str, _: bool) {}
+
 pub(super) fn describe() {}

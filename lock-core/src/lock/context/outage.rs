@@ -60,6 +60,15 @@ impl Outage {
         }
     }
 
+    /// The last failure, if no request has had a reply since.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        if self.since.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let failure = self.last_failure.lock().clone();
+        failure.map(|failure| failure.to_string().into())
+    }
+
     /// Refuses a request that begins in an outage, unless it may wait for ever. During an outage one read of a key at a time finds
     /// out whether the outage is over. The read changes nothing.
     pub(crate) fn check(

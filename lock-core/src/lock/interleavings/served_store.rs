@@ -15,7 +15,8 @@ use crate::{
     runtime::mutex::Mutex,
     store::{
         Acquire, Acquired, Failure, Page, PagePosition, Prefetch, Prefetched, Release, Released,
-        Renew, Renewed, Store, StoreFuture, in_flight::ConnectionId, memory::MemoryStore,
+        Renew, Renewed, Store, StoreFuture, in_flight::ConnectionId, known_tokens::KnownTokens,
+        memory::MemoryStore,
     },
 };
 
@@ -126,8 +127,8 @@ impl Store for ServedStore {
         self.send(move |memory| memory.force_release(full_key, known_fencing))
     }
 
-    fn check(&self, known_fencing: u64) -> StoreFuture<Health> {
-        self.send(move |memory| memory.check(known_fencing))
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
+        self.send(move |memory| memory.check(known_tokens))
     }
 
     fn round_trip(&self) -> Duration {

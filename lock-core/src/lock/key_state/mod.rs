@@ -115,6 +115,12 @@ where
             && self.refused.is_empty()
     }
 
+    /// When each lease that tasks hold ends, unless it is renewed.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = Moment> {
+        let held = self.leases.iter().filter(|held| !held.holders.is_empty());
+        held.map(|held| held.valid_until)
+    }
+
     /// Whether a task that does not wait is refused without a request: another task holds the lock alone, or waits before it. A
     /// request that no task waits for any more does not count.
     ///

@@ -316,10 +316,7 @@ impl ReleaseTask {
     }
 
     fn lost_error(&self, reason: LeaseLost) -> LockError {
-        LockError::Lost {
-            key: self.key.clone(),
-            reason,
-        }
+        LockError::lost(&self.key, reason, self.context.outage.failure())
     }
 }
 

@@ -54,6 +54,7 @@ mod known_primary;
 pub(crate) mod opening;
 pub(crate) mod permissions;
 pub(crate) mod pub_sub;
+pub(crate) mod reachability;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
 pub(crate) mod shared_driver;

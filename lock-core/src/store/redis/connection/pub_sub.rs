@@ -10,7 +10,7 @@ use crate::{
     fencing::{FencingBlock, LARGEST_TOKEN},
     store::{
         Grant, PushedGrant,
-        grants::{Grants, Message, MessageContent, MessageKind},
+        grants::{Grants, HeldNow, Message, MessageContent, MessageKind},
         owner_token::Scheme,
         redis::connection::{CLOCK, capabilities::Capabilities},
     },
@@ -101,6 +101,11 @@ impl PubSubDispatch {
     /// Notes that the connection has ended.
     pub(crate) fn note_disconnected(&self) {
         self.grants.note_disconnected(CLOCK.now());
+    }
+
+    /// The leases that the manager holds now.
+    pub(crate) fn held(&self) -> HeldNow {
+        self.grants.held()
     }
 
     /// Notes that there is a new connection, before which messages may have been missed.

@@ -5,8 +5,8 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use std::{
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
-    runtime::{clock::Moment, executor::spawn_beside, mutex::Mutex},
+    runtime::{clock::Moment, executor::spawn_beside, jitter::jittered, mutex::Mutex},
     store::{
         Failure,
         in_flight::ConnectionId,
@@ -27,12 +27,14 @@ use crate::{
                 handshake::{CurrentConnection, Greeting, Purpose},
                 opening,
                 pub_sub::PubSubDispatch,
+                reachability::{Between, Reachability},
                 sentinel::{KnownPrimary, Sentinels},
                 wire::{command::Arg, reply, round_trip::RoundTrip},
             },
         },
         timing::Timing,
     },
+    telemetry,
 };
 
 /// After a failed connect the next one waits this long, so that many callers do not flood a server that is down.
@@ -58,6 +60,10 @@ pub(crate) struct ReconnectingConnection {
     pub(super) round_trip: RoundTrip,
     /// How many connections have ended or were given up.
     losses: AtomicU64,
+    /// For the connection on which locks are kept; the others to the same server say nothing.
+    reachability: Mutex<Reachability>,
+    /// Whether a task makes the next connection.
+    is_returning: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +106,8 @@ impl ReconnectingConnection {
             state: Mutex::default(),
             round_trip: RoundTrip::default(),
             losses: AtomicU64::new(0),
+            reachability: Mutex::default(),
+            is_returning: AtomicBool::new(false),
         }
     }
 
@@ -213,7 +221,7 @@ impl ReconnectingConnection {
         Ok(connecting)
     }
 
-    fn install(&self, current: CurrentConnection) -> Opened {
+    fn install(self: &Arc<Self>, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
         // The connection may have ended since its handshake. If that counted as a success, it would be made anew again and again
         // without a pause.
@@ -237,6 +245,9 @@ impl ReconnectingConnection {
         drop(state);
         current.address.note_spoke();
         tracing::debug!(server = self.address.shown(), "connected");
+        if self.keeps_locks() {
+            self.note_reached();
+        }
         // Grants may have been published while there was no subscription.
         self.dispatch.note_connected();
         Ok(current)
@@ -249,11 +260,50 @@ impl ReconnectingConnection {
     }
 
     /// Notes that a connection was given up, or has ended. Its driver calls this once.
-    pub(super) fn note_left(&self, connection: &Connection) {
+    pub(super) fn note_left(self: &Arc<Self>, connection: &Connection) {
         self.forget(connection.id);
-        if connection.in_use.load(Ordering::Acquire) {
-            self.dispatch.note_disconnected();
+        if !connection.in_use.load(Ordering::Acquire) {
+            return;
         }
+        self.dispatch.note_disconnected();
+        if self.keeps_locks() {
+            self.reachability.lock().broke(CLOCK.now());
+            if !self.is_returning.swap(true, Ordering::AcqRel) {
+                spawn_beside(Returning(Arc::downgrade(self)).work());
+            }
+        }
+    }
+
+    /// Whether it is the connection of the manager's thread on which locks are kept.
+    fn keeps_locks(&self) -> bool {
+        matches!(self.purpose, Purpose::Locks | Purpose::LocksOnly)
+    }
+
+    fn note_out_of_reach(&self, cause: &Failure) {
+        if !self.reachability.lock().failed() {
+            return;
+        }
+        let server = self.address.shown();
+        let held = self.dispatch.held();
+        let cause = cause.text();
+        telemetry::out_of_reach(server, &cause, held.count, held.first_ends_in);
+    }
+
+    fn note_reached(self: &Arc<Self>) {
+        let away = self.reachability.lock().returned(CLOCK.now());
+        telemetry::reached(self.address.shown());
+        let Some(away) = away else { return };
+        let (this, within) = (self.clone(), self.reply_within());
+        spawn_beside(async move {
+            let words = [Arg::Text("INFO"), Arg::Text("server")];
+            let info = this.send(&[&words], within, None).await.ok();
+            let info = info.and_then(|(_, info)| reply::info(&info));
+            let uptime = info
+                .as_deref()
+                .and_then(|info| reply::info_field(info, "uptime_in_seconds"));
+            let between = Between::of(uptime, away);
+            tracing::info!(server = this.address.shown(), ?away, "{}", between.says());
+        });
     }
 
     /// Never uses a connection again.
@@ -356,6 +406,33 @@ impl ReconnectingConnection {
     }
 }
 
+/// How long the next try waits after one that failed, while a server is out of reach and no request makes a connection.
+const RETURN_PAUSE: Duration = Duration::from_secs(1);
+
+/// The task that makes the next connection, so that a server that is back is noticed without a request.
+struct Returning(Weak<ReconnectingConnection>);
+
+impl Returning {
+    /// Tries once a second, until there is a connection or the manager has ended.
+    async fn work(self) {
+        while let Some(reconnecting) = self.0.upgrade() {
+            if reconnecting.current().await.is_ok() {
+                return;
+            }
+            drop(reconnecting);
+            tokio::time::sleep(jittered(RETURN_PAUSE)).await;
+        }
+    }
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        if let Some(reconnecting) = self.0.upgrade() {
+            reconnecting.is_returning.store(false, Ordering::Release);
+        }
+    }
+}
+
 /// The task that connects. Its drop notes an end even if a resolver or a verifier of the user's client panics: then the next caller
 /// connects.
 struct Unfinished(Arc<ReconnectingConnection>, Arc<Connecting>);
@@ -381,6 +458,9 @@ impl Unfinished {
     fn end(&self, result: Opened) {
         let Self(reconnecting, connecting) = self;
         let failure = result.as_ref().err().cloned();
+        if let Some(failure) = &failure {
+            reconnecting.note_out_of_reach(failure);
+        }
         if connecting.result.set(result).is_ok() {
             let mut state = reconnecting.state.lock();
             state.connecting = None;

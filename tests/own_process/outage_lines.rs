@@ -1,0 +1,123 @@
+//! What an operator reads, at the default level, while a server is away for a while.
+//!
+//! The lines come from the threads of managers, so the test installs the subscriber and the recorder of the process.
+
+use std::time::Duration;
+
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, HANG, Log, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
+};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+/// The lines at the levels that are shown by default, and that have this text.
+fn lines(log: &Log, says: &str) -> Vec<String> {
+    let text = log.text();
+    let shown = |line: &&str| {
+        ["WARN", "INFO", "ERROR"]
+            .iter()
+            .any(|level| line.contains(level))
+    };
+    let lines = text.lines().filter(shown);
+    lines
+        .filter(|line| line.contains(says))
+        .map(str::to_owned)
+        .collect()
+}
+
+async fn says(log: &Log, text: &str) -> String {
+    eventually(HANG, "the log says so", async || {
+        !lines(log, text).is_empty()
+    })
+    .await;
+    lines(log, text).remove(0)
+}
+
+fn is_connected(snapshotter: &Snapshotter, server: &str) -> Option<bool> {
+    let figures = snapshotter.snapshot().into_vec();
+    let gauge = figures.into_iter().find(|(key, ..)| {
+        let mut labels = key.key().labels();
+        key.key().name() == "lock_connected" && labels.any(|label| label.value() == server)
+    });
+    gauge.map(|(_, _, _, value)| match value {
+        DebugValue::Gauge(now) => now.into_inner() > 0.5,
+        other => panic!("no gauge: {other:?}"),
+    })
+}
+
+async fn renewed_lease_is_lost(locks: &LockManager) -> LockError {
+    let options = LockOptions::new(Duration::from_millis(500));
+    let body = async |_| std::future::pending::<()>().await;
+    let run = locks.run("short", options, body).await;
+    run.expect_err("no server")
+}
+
+#[tokio::test]
+async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
+    let log = Log::of_the_process();
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().expect("the only one");
+
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let idle = connect(&server.url()).await;
+    let guard = locks
+        .acquire_free("held", LockOptions::new(SECOND * 60))
+        .await;
+    let losing = tokio::spawn({
+        let locks = locks.clone();
+        async move { renewed_lease_is_lost(&locks).await }
+    });
+    eventually(HANG, "both are held", async || {
+        server.keys("lock:*").len() == 2
+    })
+    .await;
+    assert_eq!(is_connected(&snapshotter, &server.url()), Some(true));
+    assert!(lines(log, "out of reach").is_empty());
+    server.kill9();
+
+    let line = says(log, "out of reach").await;
+    for part in [
+        "WARN",
+        &server.url(),
+        "leases_held=2",
+        "first_ends_in=",
+        "cause=",
+    ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    let error = losing.await.expect("no panic");
+    let LockError::Lost { reason, .. } = &error else {
+        panic!("not lost: {error:?}");
+    };
+    assert_eq!(*reason, LeaseLost::Expired);
+    assert!(error.to_string().contains("the last failure: "), "{error}");
+    let line = says(log, "lease lost").await;
+    assert!(line.contains("failure=\""), "{line}");
+    assert_eq!(is_connected(&snapshotter, &server.url()), Some(false));
+
+    // Without a request of any task.
+    server.restart();
+    let line = says(log, "reached again").await;
+    for part in ["INFO", &server.url(), "away=", "was restarted", "forgotten"] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    // One line at each end for each manager, and none in between.
+    eventually(HANG, "both say so", async || {
+        lines(log, "reached again").len() == 2
+    })
+    .await;
+    assert_eq!(lines(log, "out of reach").len(), 2, "{}", log.text());
+    assert_eq!(is_connected(&snapshotter, &server.url()), Some(true));
+    guard
+        .release()
+        .await
+        .expect_err("the server came back empty");
+    locks
+        .acquire_free("held", LockOptions::default())
+        .await
+        .release_held()
+        .await;
+    drop(idle);
+}
