@@ -48,11 +48,6 @@ impl FencingToken {
     pub const fn get(self) -> u64 {
         self.0
     }
-
-    #[cfg(all(test, feature = "redis"))]
-    pub(crate) const fn new(value: u64) -> Self {
-        Self(value)
-    }
 }
 
 /// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::fenced::FencedStore).

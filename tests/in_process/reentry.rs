@@ -51,6 +51,10 @@ async fn transfer(
 
 /// A future may be moved between two polls, for example by `select!` or a pool of tasks.
 #[tokio::test(start_paused = true)]
+#[expect(
+    clippy::async_yields_async,
+    reason = "another task goes on with the future"
+)]
 async fn a_body_that_goes_on_in_another_task_takes_its_key_again() {
     let locks = LockManager::in_memory();
     let run = async move {

@@ -217,9 +217,9 @@ async fn after_the_clock_was_set_back_readers_wait_behind_a_writer() {
     .await;
     assert!(!reading.is_finished(), "it overtook the writer");
     guard.release_held().await;
-    let writes = writing.await.expect("its turn");
+    let alone = writing.await.expect("its turn");
     assert!(!reading.is_finished(), "beside a writer");
-    writes.release_held().await;
+    alone.release_held().await;
     reading.await.expect("its turn").release_held().await;
 }
 

@@ -83,8 +83,8 @@ async fn tasks_that_do_not_wait_get_permits_together() {
     for round in 0..20 {
         // Of four permits, five tasks get four; of one permit, the last ones get none.
         let numbers = [4, 4, 1, 4, 4, 4, 1];
-        let tries = numbers.map(|n| locks.try_acquire("k", permits(n)));
-        let tried = futures_util::future::join_all(tries).await;
+        let calls = numbers.map(|n| locks.try_acquire("k", permits(n)));
+        let tried = futures_util::future::join_all(calls).await;
         let taken = tried.into_iter().map(|tried| tried.expect("a reply"));
         let taken: Vec<_> = taken.map(|guard| guard.as_ref().map(permit)).collect();
         let expected = [Some(0), Some(1), None, Some(2), Some(3), None, None];

@@ -53,7 +53,7 @@ fn hold(locks: &LockManager, mode: Mode, inside: &AtomicUsize, round: usize) {
     );
     thread::yield_now();
     inside.fetch_sub(1, Ordering::SeqCst);
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         block_on(guard.release()).expect("held");
     } else {
         drop(guard);
@@ -82,8 +82,7 @@ fn is_free_soon(locks: &LockManager) {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         eventually(HANG, "the lock is free", async || {
-            let none = locks.inspect("k").await.expect("a reply").is_none();
-            none
+            locks.inspect("k").await.expect("a reply").is_none()
         })
         .await;
     });

@@ -181,8 +181,8 @@ async fn tasks_that_do_not_wait_share_a_key_from_the_first_request_on() {
     let server = RedisServer::start();
     let [locks, writer] = connect_all(&server).await;
     let all = async || {
-        let tries = [(); 4].map(|()| locks.try_acquire("k", shared()));
-        let tried = futures_util::future::join_all(tries).await;
+        let calls = [(); 4].map(|()| locks.try_acquire("k", shared()));
+        let tried = futures_util::future::join_all(calls).await;
         let taken = tried.into_iter().map(|tried| tried.expect("a reply"));
         taken.map(|guard| guard.is_some()).collect::<Vec<_>>()
     };

@@ -97,7 +97,7 @@ impl IoThread {
                 if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
                     return Poll::Pending;
                 }
-                let _caller = Caller::is(current.ok());
+                let _polled_for = PolledFor::caller(current.ok());
                 let _inside = thread.runtime.enter();
                 work.as_mut().poll(&mut context)
             }
@@ -125,21 +125,28 @@ impl IoThread {
 }
 
 thread_local! {
-    /// The runtime of the thread that polls work for another one; `Some(None)` if that thread has none.
-    static CALLER: RefCell<Option<Option<runtime::Handle>>> = const { RefCell::new(None) };
+    /// The thread for which work is polled here.
+    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
 }
 
-/// Work is polled for another thread. Its drop ends that.
-struct Caller(Option<Option<runtime::Handle>>);
+/// A thread that waits while another one polls its work.
+#[derive(Clone)]
+struct Caller {
+    /// `None` if the thread is outside of each runtime.
+    runtime: Option<runtime::Handle>,
+}
 
-impl Caller {
-    fn is(handle: Option<runtime::Handle>) -> Self {
-        let before = CALLER.try_with(|caller| caller.replace(Some(handle)));
+/// Work is polled for another thread. Its drop ends that. It has the caller of before.
+struct PolledFor(Option<Caller>);
+
+impl PolledFor {
+    fn caller(runtime: Option<runtime::Handle>) -> Self {
+        let before = CALLER.try_with(|caller| caller.replace(Some(Caller { runtime })));
         Self(before.ok().flatten())
     }
 }
 
-impl Drop for Caller {
+impl Drop for PolledFor {
     fn drop(&mut self) {
         let before = self.0.take();
         // While a thread ends, its thread-local values are gone.
@@ -150,8 +157,10 @@ impl Drop for Caller {
 /// The runtime of the calling thread, also while it polls work of the manager's thread.
 pub(crate) fn caller() -> Option<runtime::Handle> {
     let caller = CALLER.try_with(|caller| caller.borrow().clone());
-    let caller = caller.ok().flatten();
-    caller.unwrap_or_else(|| runtime::Handle::try_current().ok())
+    match caller.ok().flatten() {
+        Some(caller) => caller.runtime,
+        None => runtime::Handle::try_current().ok(),
+    }
 }
 
 /// Whether this poll is the only one on this thread: the work goes on elsewhere.

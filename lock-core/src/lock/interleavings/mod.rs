@@ -265,19 +265,19 @@ fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
         .expect("a runtime");
     let runtime = Arc::new(runtime);
     let inside = runtime.enter();
-    let mut served = None;
+    let mut made = None;
     let contended = Contended::over(|memory| {
         let store = ServedStore::new(memory, order);
-        served = Some(store.clone());
+        made = Some(store.clone());
         Arc::new(store)
     });
-    let served = served.expect("it was made");
+    let store = made.expect("it was made");
     let is_over = Arc::new(AtomicBool::new(false));
     let server = shuttle::thread::spawn({
-        let (served, is_over) = (served.clone(), is_over.clone());
+        let (store, is_over) = (store.clone(), is_over.clone());
         move || {
             while !is_over.load(Ordering::SeqCst) {
-                served.serve();
+                store.serve();
                 point();
             }
         }
@@ -300,7 +300,7 @@ fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
     server.join().expect("no panic");
     executor.join().expect("no panic");
     contended.nothing_is_left();
-    drop((contended, served, inside));
+    drop((contended, store, inside));
 }
 
 /// The task that polls the request stops polling it. The executor goes on with the request, for the other tasks.

@@ -304,7 +304,7 @@ where
     /// Hands over a grant that is of use. If too little of its lease may be left, the lock is asked for again.
     ///
     /// The acquire is idempotent: its reply has the token and the permit that this owner token has by then. A renewal could not tell
-    /// them. The lease of the grant may have ended, and an earlier request without a reply may have taken the lock anew, after
+    /// them. The lease of the grant may have ended. An earlier request without a reply may have taken the lock anew since, after
     /// another holder and with another permit. A renewal would only say that the owner token has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = &self.request {

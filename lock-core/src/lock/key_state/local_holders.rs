@@ -34,7 +34,7 @@ pub(crate) enum HolderStage<W, L> {
 }
 
 impl<W, L> LocalHolder<W, L> {
-    /// When this holder loses the lease for a reason of its own: it has not polled, its `max_hold` is over, or its lease is not
+    /// When this holder loses the lease for a reason of its own. It has not polled, its `max_hold` is over, or its lease is not
     /// renewed.
     pub(super) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {

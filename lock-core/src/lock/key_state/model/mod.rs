@@ -13,10 +13,13 @@
 //! - A message is lost, or comes twice.
 //! - The process stops for longer than a ttl, another key of a lease is lost, or the manager shuts down.
 //!
-//! Left out: more than two tasks, a third process, more than one fault of two kinds at a time, replies in parts, several servers
-//! that vote, `max_hold` and `min_hold`, a share that other tasks of the process leave while it is granted to a third one, evicted
-//! companions, and a server that loses its data or whose clock is set. The random operations in memory, the explorer of the scripts,
-//! the simulation and the tests with threads have those.
+//! Left out, and part of the random operations in memory, the explorer of the scripts, the simulation or the tests with threads:
+//!
+//! - More than two tasks, a third process, and several servers that vote.
+//! - More than one fault of two kinds at a time, and replies in parts.
+//! - `max_hold` and `min_hold`.
+//! - A share that other tasks of the process leave while it is granted to a third one.
+//! - Evicted companions, and a server that loses its data or whose clock is set.
 //!
 //! A build with optimisations also explores the long scenarios. `EXPLORE=large` adds those with millions of states.
 

@@ -84,7 +84,7 @@ pub(crate) async fn open(
         #[cfg(feature = "cluster")]
         Purpose::Grants => current.grants = true,
         Purpose::LocksOnly | Purpose::Requests => {
-            current.capabilities = Some(capabilities(&current, None).await?)
+            current.capabilities = Some(capabilities(&current, None).await?);
         }
         Purpose::Locks => {
             let channel = &*reconnecting.dispatch.channel;

@@ -29,11 +29,18 @@ pub(crate) struct RequestConnections {
 
 #[derive(Debug)]
 struct OfRuntime {
-    /// `None` in a simulation, which has no runtimes.
-    runtime: Option<Id>,
+    runtime: CallerRuntime,
     connection: Arc<ReconnectingConnection>,
     /// How many connections the manager's thread had lost when this one was used last.
     losses: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallerRuntime {
+    Real(Id),
+    /// A simulation has no runtimes.
+    #[cfg(feature = "simulation")]
+    Simulated,
 }
 
 impl RequestConnections {
@@ -74,7 +81,7 @@ impl RequestConnections {
         caller(executor).map(|runtime| self.of_runtime(runtime))
     }
 
-    fn of_runtime(&self, runtime: Option<Id>) -> (Arc<ReconnectingConnection>, bool) {
+    fn of_runtime(&self, runtime: CallerRuntime) -> (Arc<ReconnectingConnection>, bool) {
         let (main, mut each) = (&self.of_the_manager, self.each.lock());
         let own = each.iter().position(|one| one.runtime == runtime);
         // One of a runtime that has ended serves the next one.
@@ -119,12 +126,12 @@ impl RequestConnections {
     }
 }
 
-/// The runtime of the calling task; the outer `None` if there is none, or if it is that of the manager's thread.
-fn caller(executor: &Executor) -> Option<Option<Id>> {
+/// The runtime of the calling task. `None`: there is none, or it is that of the manager's thread.
+fn caller(executor: &Executor) -> Option<CallerRuntime> {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {
-        return Some(None);
+        return Some(CallerRuntime::Simulated);
     }
     let id = io_thread::caller().filter(|_| cfg!(unix))?.id();
-    (!executor.has_runtime(id)).then_some(Some(id))
+    (!executor.has_runtime(id)).then_some(CallerRuntime::Real(id))
 }

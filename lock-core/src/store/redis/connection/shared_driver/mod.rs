@@ -213,14 +213,13 @@ impl SharedDriver {
             catch_panic(|| polled = Some(polled_driver.as_mut().poll(&mut context)));
             match polled {
                 Some(Poll::Pending) => panics = 0,
-                Some(Poll::Ready(())) => return driver.take(),
                 // A waker of a user has panicked. The driver goes on with the next reply.
                 None if panics < MOST_PANICS => {
                     panics += 1;
                     *rounds -= 1;
                     self.again.store(true, SeqCst);
                 }
-                None => return driver.take(),
+                Some(Poll::Ready(())) | None => return driver.take(),
             }
         }
         None

@@ -121,9 +121,9 @@ struct Model {
 impl Model {
     fn new() -> Self {
         let wire = Arc::<Wire>::default();
-        let driven = wire.clone();
+        let of_driver = wire.clone();
         let driver = std::future::poll_fn(move |context| {
-            driven.drive(context);
+            of_driver.drive(context);
             Poll::Pending
         });
         let shared = SharedDriver::new(Box::pin(driver), wire.clone());

@@ -59,7 +59,7 @@ impl Wake for DriverWaker {
 }
 
 impl SharedDriver {
-    /// Makes a task of the caller's runtime the reader, unless a task reads already. Without a runtime, or one that has a reactor, the
+    /// Makes a task of the caller's runtime the reader, unless a task reads already. Without a runtime that has a reactor, the
     /// manager's thread reads.
     pub(super) fn ensure_reader(self: &Arc<Self>) {
         if !self.is_watched.swap(true, SeqCst) {
@@ -83,7 +83,7 @@ impl SharedDriver {
         if reader.number > MANAGER {
             return;
         }
-        // Another thread may look between these lines: whoever is woken before the new reader has polled is woken in vain.
+        // Another thread may look between these lines. What it wakes before the new reader has polled, it wakes in vain.
         let before = (
             self.become_reader(&mut reader, number),
             self.socket.replace(registration),

@@ -69,6 +69,14 @@ async fn connect_shared(
 }
 
 /// Puts TLS over a stream, if the address asks for it.
+#[cfg_attr(
+    not(feature = "tls"),
+    expect(
+        unused_variables,
+        clippy::unused_async,
+        reason = "only TLS shakes hands with a host"
+    )
+)]
 async fn secured<S: Stream + 'static>(
     stream: S,
     address: &Address,
