@@ -111,7 +111,7 @@ pub(crate) enum Purpose {
     Locks,
     /// Locks, with grants arriving on another connection.
     LocksOnly,
-    /// Locks, for the tasks of one runtime: see `shared_driver.rs`.
+    /// Locks, for the tasks of one runtime: see `shared_driver/mod.rs`.
     Requests,
     /// Grants, and nothing else.
     #[cfg(feature = "cluster")]
