@@ -207,7 +207,7 @@ impl Plan {
     }
 
     /// Makes requests, or answers, late by more than two time-outs again and again, while the connection goes on. A lease lasts a
-    /// little longer than one time-out, so a request that was given up may be executed after the lease of an earlier grant.
+    /// little longer than one time-out. So a request that was given up may be executed after the lease of an earlier grant.
     fn delay(&mut self, chance: &mut Chance) {
         let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         self.longest_ttl = (self.command_timeout * 5 / 4).max(Duration::from_millis(300));

@@ -86,7 +86,7 @@ impl IoThread {
 }
 
 impl IoThread {
-    /// Polls `work` once on the calling thread, with the timers and tasks of this one: the caller may have no runtime, or one without
+    /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, or one without
     /// timers, or one that ends before the work does.
     pub(crate) fn poll_here(&self, work: &mut Work) -> Poll<()> {
         let mut context = Context::from_waker(Waker::noop());

@@ -22,9 +22,10 @@ use tokio::{
 };
 
 use crate::store::redis::connection::{
-    CLOCK, Connection, Driver,
+    CLOCK, Connection,
     wire::{
         command::{Arg, Outgoing, command, pipeline},
+        driver::Driver,
         stream::Watched,
         traffic::{NoReply, Traffic},
     },

@@ -1,7 +1,7 @@
 //! One connection: a handle and a driver of the crate `redis`, watched from outside.
 //!
 //! The handle puts requests into a queue; the driver writes them in their order and assigns the replies. The driver runs on the
-//! manager's thread. A request is a future that may be polled anywhere. The rest of this crate relies on the facts below. The crate
+//! manager's thread, or is shared (`shared_driver/`). A request is a future that may be polled anywhere. The rest of this crate relies on the facts below. The crate
 //! `redis` does not document them, so the tests in `crate_facts.rs` hold them:
 //!
 //! - A handle has one socket for its whole life. It never reconnects, and sends nothing twice.
@@ -39,6 +39,7 @@ use crate::{
             shared_driver::SharedDriver,
             wire::{
                 command::{Arg, Outgoing, command, pipeline},
+                driver::{Driver, shielded},
                 traffic::{NoReply, Traffic},
             },
         },
@@ -63,12 +64,6 @@ pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;
-
-/// The driver ends after more than this many panics in a row. Even a broken executor has fewer such wakers.
-pub(super) const MOST_PANICS: u32 = 100;
-
-/// The future of the crate `redis` that reads and writes.
-pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The future of the replies to a request.
 pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
@@ -219,26 +214,6 @@ impl Connection {
     pub(super) fn has_ended(&self) -> bool {
         self.traffic.ended().is_some()
     }
-}
-
-/// Polls the driver of the crate `redis`, which wakes tasks of users' executors. If a waker panics, the driver goes on with the
-/// next reply. After more than `MOST_PANICS` panics in a row, the connection ends.
-async fn shielded(driver: &mut Driver) {
-    let mut panics = 0;
-    poll_fn(|context| {
-        let mut polled = None;
-        catch_panic(|| polled = Some(driver.as_mut().poll(context)));
-        panics = if polled.is_some() { 0 } else { panics + 1 };
-        match polled {
-            Some(polled) => polled,
-            None if panics > MOST_PANICS => Poll::Ready(()),
-            None => {
-                context.waker().wake_by_ref();
-                Poll::Pending
-            }
-        }
-    })
-    .await;
 }
 
 /// Ends a request with its reply, with the end of its connection, or when it is late. Its timer is the driver's tick, so the future

@@ -23,7 +23,7 @@ use crate::{
                 client::{OwnClient, authenticated},
             },
             connection::{
-                CLOCK, Connection, Driver,
+                CLOCK, Connection,
                 authentication::{auth, credentials_for, due, keep_authenticated},
                 capabilities::Capabilities,
                 errors,
@@ -34,6 +34,7 @@ use crate::{
                 shared_driver::SharedDriver,
                 wire::{
                     command::Arg,
+                    driver::Driver,
                     stream::{self, Watched},
                     traffic::Traffic,
                 },

@@ -373,7 +373,7 @@ impl ReconnectingConnection {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Doubts the connection, since another one to the same server has ended: makes it anew if no request is in flight, and else
+    /// Doubts the connection, since another one to the same server has ended. It is made anew if no request is in flight. Else this
     /// finds out whether it is dead. Runs on the manager's thread.
     pub(crate) fn doubt(self: &Arc<Self>) {
         let is_idle = |current: &mut Arc<CurrentConnection>| current.connection.is_idle();

@@ -1,7 +1,7 @@
 //! The connections on which the tasks of users send their requests for free locks: one for each runtime.
 //!
 //! All other requests use the connection of the manager's thread. So do these while there is no connection for the caller's runtime,
-//! on a thread without a runtime, and with a client of the user's, which runs its driver itself.
+//! and on a thread without a runtime. A client of the user's runs its driver itself, so there is no other connection, either.
 
 use std::{sync::Arc, time::Duration};
 

@@ -129,7 +129,7 @@ impl RedisServer {
         on.unwrap_or_else(|| self.holding().clone())
     }
 
-    /// The connection for a request that one reply is enough for: behind what is in flight on one connection, else that of the
+    /// The connection for a request that one reply is enough for. It is that on which earlier requests are in flight, else that of the
     /// calling task's runtime.
     pub(crate) fn requesting(
         &self,

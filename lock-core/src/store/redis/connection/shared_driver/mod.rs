@@ -7,7 +7,7 @@
 //!   readable. When its runtime ends, or does not run, the manager's thread reads, until a request comes from a live runtime.
 //! - A *request* puts its bytes into the queue, and then polls the driver, so that they leave. It does not read: it would wake other
 //!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together
-//!   leave together: when a quarter of those in flight are queued, or when the runtime has run all tasks that are ready.
+//!   leave together: when a quarter of those in flight are queued, or when all tasks that are ready have run.
 //! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
 //!   polled although there is work, the thread polls it, and reads from then on.
 //!
@@ -54,9 +54,11 @@ use crate::{
         mutex::{Mutex, may_switch, this_thread},
     },
     store::redis::connection::{
-        Driver, MOST_PANICS,
         shared_driver::reader::{DriverWaker, MANAGER, Reader},
-        wire::shared_socket::{Polling, Registrations},
+        wire::{
+            driver::{Driver, MOST_PANICS},
+            shared_socket::{Polling, Registrations},
+        },
     },
 };
 
@@ -240,8 +242,8 @@ impl SharedDriver {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped after its first poll, the request leaves all the same, unless the driver has not taken it from the
-    /// queue by then.
+    /// If the future is dropped after its first poll, the request leaves all the same. The exception: the driver has not taken it from
+    /// the queue by then.
     pub(crate) async fn send<T>(
         self: &Arc<Self>,
         mut reply: Pin<&mut impl Future<Output = T>>,

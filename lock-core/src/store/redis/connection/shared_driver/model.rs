@@ -1,5 +1,6 @@
-//! A shared driver under the interleavings of threads: a socket that forgets its wakers when its registration changes, a driver that
-//! writes what is queued and reads what has come, a server, tasks that send, and readers that replace each other.
+//! A shared driver under the interleavings of threads: a server, tasks that send, and readers that replace each other.
+//!
+//! The socket forgets its wakers when its registration changes. The driver writes what is queued, and reads what has come.
 
 use std::{
     collections::VecDeque,

@@ -1,6 +1,7 @@
 //! The bytes to one server and back: the stream, TLS, commands and replies.
 
 pub(crate) mod command;
+pub(crate) mod driver;
 pub(crate) mod redirect;
 pub(crate) mod reply;
 pub(crate) mod round_trip;
