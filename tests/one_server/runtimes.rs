@@ -157,6 +157,25 @@ fn more_runtimes_than_connections_exclude_each_other() {
     assert!(connections(&server) <= 8 + 1, "{}", connections(&server));
 }
 
+#[test]
+fn a_connection_that_has_ended_leaves_no_task_in_the_runtime() {
+    let server = RedisServer::start();
+    let workers = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let workers = workers.expect("a runtime");
+    let alive = || workers.metrics().num_alive_tasks();
+    let before = alive();
+    for _ in 0..3 {
+        let locks = workers.block_on(connect(&server.url()));
+        workers.block_on(lock_once(&locks, "k"));
+        assert!(alive() > before, "a task reads");
+        drop(locks);
+        eventually_blocking(HANG, "it has ended", || alive() == before);
+    }
+}
+
 /// As in a program of tests, each of which has a runtime of its own.
 #[test]
 fn runtimes_that_follow_each_other_use_one_connection() {

@@ -111,5 +111,8 @@ impl Drop for Ending {
             .try_lock()
             .and_then(|mut driver| driver.take());
         catch_panic(|| drop(driver));
+        self.0.has_ended.store(true, SeqCst);
+        // Its task ends with the next poll. Without one it would stay in its runtime.
+        self.0.wake_reader();
     }
 }
