@@ -2,8 +2,6 @@
 //!
 //! The lines come from the threads of managers, so the test installs the subscriber and the recorder of the process.
 
-use std::time::Duration;
-
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, HANG, Log, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
@@ -46,7 +44,7 @@ fn is_connected(snapshotter: &Snapshotter, server: &str) -> Option<bool> {
 }
 
 async fn renewed_lease_is_lost(locks: &LockManager) -> LockError {
-    let options = LockOptions::new(Duration::from_millis(500));
+    let options = LockOptions::new(SECOND * 2);
     let body = async |_| std::future::pending::<()>().await;
     let run = locks.run("short", options, body).await;
     run.expect_err("no server")
